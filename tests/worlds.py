@@ -9,7 +9,16 @@ from typing import Any, Literal
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
-from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, TrainingSpec
+from planner.model.spec import (
+    ExpertsSpec,
+    FeedForwardKind,
+    LoraSpec,
+    Mixer,
+    ModelSpec,
+    RunSpec,
+    StateSpec,
+    TrainingSpec,
+)
 from planner.plan.values import Plan, ReplicaGroup, Stage
 
 GPUS = {
@@ -296,6 +305,44 @@ def with_experts(seed: int) -> Problem:
         window["dense_layers"] = more.randint(1, 3)
     found = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4), **window})
     return spec.model_copy(update={"gpus": gpus}), found, calibration
+
+
+def with_unlike_layers(seed: int) -> Problem:
+    """Blocks of layers with attention, states, feed-forwards and experts, and now and then others at either end."""
+    spec, model, calibration = with_experts(seed)
+    draw = random.Random(seed + 13)
+    kind = draw.choice(["mamba2", "delta", "mamba", "conv"])
+    many = kind in ("mamba2", "delta")
+    heads = draw.choice([2, 4])
+    state = StateSpec(
+        kind=kind,
+        heads=heads if many else 1,
+        head_dim=model.hidden // heads if many else model.hidden,
+        size=draw.choice([16, 64]) if kind != "conv" else 1,
+        rank=16 if kind == "mamba" else None,
+        chunk=draw.choice([32, 64]),
+    )
+    usual = draw.random() < 0.4
+    mixers: tuple[Mixer, ...] = ("attention",) if usual else ("attention", "state", "both", "none")
+
+    def runs(most: int) -> tuple[RunSpec, ...]:
+        found = []
+        for _ in range(draw.randint(1, most)):
+            mixer = draw.choice(mixers)
+            feeds: list[FeedForwardKind] = ["dense", "experts"]
+            feeds += ["none"] if mixer != "none" and not usual else []
+            found.append(RunSpec(layers=draw.randint(1, 2), mixer=mixer, feed_forward=draw.choice(feeds)))
+        return tuple(found)
+
+    blocks = {
+        "block": runs(3),
+        "ahead": draw.choice([None, runs(2)]),
+        "behind": draw.choice([None, runs(1)]),
+        "layers": draw.randint(1, 3),
+        "state": state,
+    }
+    plain = {"dense_layers": 0, "window": None, "window_layers": None}
+    return spec, model.model_copy(update={**blocks, **plain}), calibration
 
 
 def with_long_sequences(seed: int) -> Problem:

@@ -18,7 +18,7 @@ import numpy as np
 from planner.calibration.values import Calibration, Family, Stack
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
-from planner.model.spec import ModelSpec, TrainingSpec
+from planner.model.spec import ModelSpec, StateSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -381,6 +381,65 @@ def attention_seconds(
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
 
 
+def state_seconds(
+    state: StateSpec, device: Device, target: Capabilities, *, tp: int, tokens: int
+) -> tuple[float, float]:
+    """Forward and backward of what carries a state: its convolution, its scan, the gate and norm behind it.
+
+    Chunks are products like those of attention, at its rate; the backward makes two gradients of each and does some
+    again, in the example all. Kernels written for it stream their inputs and the states between chunks; eager torch
+    streams what lies between its operations too.
+    """
+    again = 3.0 if target.eager_layers else 2.5
+    flops = state_flops(state) * tokens / tp
+    # The convolution reads and writes its channels, the scan reads them and writes its outputs, the gate scales these.
+    moved = device.size * (3.0 * state.convolved + 4.0 * state.inner)
+    moved += 4.0 * 3.0 * state.inner * state.size / state.chunk if state.kind in ("mamba2", "delta") else 0.0
+    if target.eager_layers:
+        moved += eager_state_bytes(state)
+    streams = device.stream(moved * tokens / tp, 4)
+    if state.kind in ("mamba2", "delta"):
+        return device.flash(flops) + streams, device.flash(again * flops) + again * streams
+    # Scans channel by channel run on vector units.
+    peak = device.kind.peak_flops.get("fp32", device.kind.peak_flops[device.precision])
+    scan = flops / (peak * device.family.matmul_efficiency)
+    return scan + streams, again * (scan + streams)
+
+
+def state_flops(state: StateSpec) -> float:
+    """Operations of a token in one forward of a scan.
+
+    State-space duality (arXiv:2405.21060, section 6): scores of a chunk and their sum of inputs, inputs into states,
+    states into outputs. Gated delta rule (arXiv:2412.06464, section 3.3, equations 8 and 9): keys by keys and queries
+    by keys, a triangular solve for keys and values, and with the state three products. Selective scan
+    (arXiv:2312.00752, appendix): nine for an element of the state.
+    """
+    inner, size, chunk = float(state.inner), float(state.size), float(state.chunk)
+    if state.kind == "mamba2":
+        return 2.0 * chunk * (size * state.groups + inner) + 4.0 * size * inner
+    if state.kind == "delta":
+        keys = size * state.heads
+        return 2.0 * chunk * (3.0 * keys + 2.0 * inner) + chunk**2 * state.heads + 6.0 * size * inner
+    return 9.0 * inner * size if state.kind == "mamba" else 2.0 * inner * state.conv
+
+
+def eager_state_bytes(state: StateSpec) -> float:
+    """Bytes of a token that the example's scan streams beside its inputs and outputs, all in fp32.
+
+    Duality: decays and scores of a chunk, of every head, and products of both; delta rule: the same with a solve;
+    selective scan: decays and inputs of every element of the state, in as many rounds as a chunk has bits.
+    """
+    if state.kind in ("mamba2", "delta"):
+        return 4.0 * (8.0 if state.kind == "mamba2" else 12.0) * state.chunk * state.heads
+    if state.kind == "mamba":
+        return 4.0 * (6.0 * log2(max(2, state.chunk)) + 6.0) * state.inner * state.size
+    return 0.0
+
+
+STATE_KERNELS = {False: 6, True: 60}
+"""More kernels of a forward with a state: those written for it, and operations of eager torch."""
+
+
 def core_width(model: ModelSpec) -> float:
     """Mean width of the two products of attention: with queries and keys, and with values."""
     return model.head_dim if model.latent is None else (model.head_dim + model.latent.value_dim) / 2
@@ -430,13 +489,20 @@ def layer_pass(
     """
     tokens = micro_batch * model.training.sequence_length
     products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, ep=ep)
-    core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
+    core = core_back = 0.0
+    if model.attends:
+        core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
+    if model.carried is not None:
+        scan, scan_back = state_seconds(model.carried, device, target, tp=tp, tokens=tokens)
+        core, core_back = core + scan, core_back + scan_back
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
     if model.experts is not None:
         narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
-    forward = products + core + device.stream(wide + narrow, 7)
-    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8)
-    launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0) + ADAPTER_KERNELS * len(model.adapted)
+    part = model.sublayers / 2
+    forward = products + core + device.stream(wide + narrow, 7 * part)
+    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part)
+    launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
+    launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
@@ -487,9 +553,9 @@ def element_wise_bytes(
     Norms, residual sums and dropout stream the hidden width (9 times, 8 without dropout); the nonlinearity, biases
     and the reshapes of queries, keys and values stream what tensor parallelism splits (arXiv:2205.05198, section 4).
     """
-    streams = 9.0 if model.drops else 8.0
+    streams = (9.0 if model.drops else 8.0) * model.sublayers / 2
     ways = tp if split else 1
-    heads = (model.heads + 2 * model.kv_heads) * model.head_dim
+    heads = (model.heads + 2 * model.kv_heads) * model.head_dim if model.attends else 0
     inner = model.mlp_matrices * float(model.common_ffn) + 2.0 * heads
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
@@ -573,14 +639,15 @@ def model_flops(model: ModelSpec) -> float:
     length = model.training.sequence_length
     head = "embedding" if model.tied_embeddings else "head"
     sequence = model.layers * _layer_flops(model)
-    if model.dense_layers:
-        sequence += model.dense_layers * _layer_flops(model.dense)
+    sequence += sum(run.layers * _layer_flops(run.kind) for run in (*model.first_runs, *model.last_runs))
     sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * length * model.hidden * model.vocab
     return sequence * model.training.global_batch
 
 
 def _layer_flops(model: ModelSpec) -> float:
-    """Those of a sequence in one layer."""
+    """Those of a sequence in one of ``layers``."""
+    if model.runs:
+        return sum(run.layers * _layer_flops(run.kind) for run in model.runs)
     length = model.training.sequence_length
     attention = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
     mlp = float(model.hidden * model.mlp_matrices * model.common_ffn)
@@ -589,7 +656,8 @@ def _layer_flops(model: ModelSpec) -> float:
             model.experts.number + model.mlp_matrices * experts_at_work(model) * model.experts.ffn
         )
     causal = 0.5 if model.kind == "decoder" else 1.0
-    scores = model.heads * core_width(model) * causal * seen_scores(model, True)
+    scores = model.heads * core_width(model) * causal * seen_scores(model, True) if model.attends else 0.0
+    carried = 0.0 if model.carried is None else 3.0 * length * state_flops(model.carried)
     passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    return 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores
+    return 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores + carried

@@ -7,6 +7,7 @@ section 4) written for any feed-forward width and grouped-query attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import cast
 
 from planner.calibration.values import Stack
@@ -16,7 +17,7 @@ from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
-from planner.model.spec import NF4_BYTES, ModelSpec
+from planner.model.spec import NF4_BYTES, ModelSpec, Run, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload
 from planner.runtimes.capabilities import Recompute
 
@@ -103,7 +104,7 @@ def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp:
     total = layers * (model.layer_parameters - model.expert_parameters)
     total += model.embedding_parameters + model.ahead_parameters if first else 0
     if last:
-        total += model.head_parameters
+        total += model.head_parameters + model.behind_parameters
         total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
     return total / tp + experts_of(model, layers=layers, ep=ep)
 
@@ -152,7 +153,7 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    plain, length = eager, model.training.sequence_length
+    plain, length, carried = eager, model.training.sequence_length, model.carried
     width, heads = model.head_dim, model.heads
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
@@ -170,21 +171,65 @@ def activation_bytes_per_layer(
         routed += 8.0 * tokens / tp * model.experts.number
     pairs = heads if plain else model.kv_heads
     # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
-    norms = 4.0 + (0.0 if discards and model.latent else 2.0 - narrow)
-    norms += 2.0 * (not discards) if model.experts else 2.0 - narrow
-    whole = (norms + (2 if model.drops else 0)) * model.hidden / ways
-    attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp
-    if model.latent is not None:
+    whole = 0.0
+    if model.mixer != "none":
+        whole += 2.0 + (0.0 if discards and model.latent else 2.0 - narrow)
+    if model.feed_forward_kind != "none":
+        whole += 2.0 + (2.0 * (not discards) if model.experts else 2.0 - narrow)
+    whole = (whole + model.sublayers * model.drops) * model.hidden / ways
+    attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp if model.attends else 0.0
+    if model.output_gate:
+        # The gate and its sigmoid beside what it scales.
+        attention += 6.0 * width * heads / tp
+    attention += state_activations(carried, eager) / tp if carried is not None else 0.0
+    if model.latent is not None and model.attends:
         # Queries and keys, values and attention's output; the low ranks and their norms are whole.
         wide = 0.0 if discards else 4.0 * width + 2.0 * model.latent.value_dim
         attention = heads * (wide + 2.0 * model.latent.value_dim) / tp
         attention += 4.0 * (model.latent.kv_rank + (model.latent.q_rank or 0)) / ways
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
-    if model.training.attention == "unfused" and recompute == "none":
+    if model.training.attention == "unfused" and recompute == "none" and model.attends:
         scores = (5.0 if model.drops else 2.0) * heads * length / tp
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
+
+
+def state_activations(state: StateSpec, eager: bool) -> float:
+    """Bytes of a token that a layer with a state keeps in two-byte formats, beside its norm.
+
+    Kernels written for it keep the first product, what their backward cannot make again, and the last product's input
+    (``ssd_combined`` and ``selective_scan_interface`` of mamba_ssm 2.2, ``chunk_gated_delta_rule`` of
+    flash-linear-attention). The example's backward runs all between the first product and the last again.
+    """
+    kept = 2.0 * (state.matrices(1)[0][1] + state.inner)
+    if eager:
+        return kept
+    if state.kind == "mamba":
+        kept += 2.0 * (2 * state.inner + (state.rank or 1) + 2 * state.size)
+    if state.kind == "delta":
+        kept += 2.0 * (state.convolved + state.inner + state.heads * (2 * state.size + state.chunk))
+    if state.kind == "conv":
+        kept += 4.0 * state.inner
+    return kept
+
+
+def scan_bytes(state: StateSpec, length: int) -> float:
+    """Bytes of a token that the example has at the peak of a state's backward, in sequences of ``length``.
+
+    Multiples of its sizes by all storages alive on 20 shapes of a layer, within a tenth (``tests/training``): chunk by
+    chunk for each head, states between chunks, channels and keys; a selective scan has all of one chunk at a time.
+    """
+    inner, keys, chunk = float(state.inner), float(state.groups * state.size), float(state.chunk)
+    if state.kind == "mamba2":
+        return 7.0 * state.heads * chunk + 14.0 * inner * state.size / chunk + 38.0 * inner + 20.0 * keys
+    if state.kind == "delta":
+        return state.heads * (14.0 * chunk + 74.0 * state.size) + 38.0 * inner
+    if state.kind == "mamba":
+        one = min(chunk, length)
+        rounds = 11.0 * log2(max(2.0, one))
+        return 72.0 * inner + inner * state.size * (8.0 / one + rounds * one / length)
+    return 24.0 * inner
 
 
 def unneeded_inputs(model: ModelSpec) -> float:
@@ -192,7 +237,7 @@ def unneeded_inputs(model: ModelSpec) -> float:
 
     That of attention's output product is kept by attention, and norms keep their own.
     """
-    if model.experts is not None or model.latent is not None:
+    if not model.frozen or model.experts is not None or model.latent is not None:
         return 0.0
     needed = {
         "attention": "attention" not in model.frozen or {"q_proj", "k_proj", "v_proj"} & {*model.adapted},
@@ -263,9 +308,9 @@ class Footprint:
             self._frozen_in_host = self._frozen_layer, self._frozen_ends
         if offload.parameters != "none":
             self._frozen_layer = self._frozen_ends = 0.0
-        self._layer_in_host = self._ahead_in_host = 0.0
+        self._layer_in_host = self._ends_alive_in_host = 0.0
         if offload.activations == "cpu":
-            self._layer_in_host, self._ahead_in_host = self._layer, _ahead(model, load)
+            self._layer_in_host, self._ends_alive_in_host = self._layer, _ends_alive(model, load)
         self._states, self._end_states = (0.0, 0.0) if updated_on_host else (states, ends)
         self._weights = 0.0 if offload.parameters != "none" else weights
         # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
@@ -328,7 +373,7 @@ class Footprint:
         """What is kept in the memory of the host."""
         kept = self._updated(layers, self._elements(layers)) * self._in_host + self._ends_in_host
         kept += layers * self._frozen_in_host[0] + self._frozen_in_host[1]
-        return kept + in_flight * (self._layer_in_host + self._ahead_in_host / layers)
+        return kept + in_flight * (self._layer_in_host + self._ends_alive_in_host / layers)
 
     def _room(self, tensors: float) -> float:
         """Bytes that the reserve, tensors and context leave; negative when they do not fit."""
@@ -398,35 +443,47 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch, and what dense layers ahead of the others keep on the device."""
+    """Output of the embedding for one micro-batch, and what layers at either end keep on the device."""
+    ends = _ends_alive(model, load) if load.offload.activations == "none" else 0.0
     if not load.first:
-        return 0.0
+        return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    ahead = _ahead(model, load) if load.offload.activations == "none" else 0.0
-    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ahead
+    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ends
 
 
-def _ahead(model: ModelSpec, load: Load) -> float:
-    """What dense layers ahead of the others keep for the backward of one micro-batch."""
-    if not (model.dense_layers and load.first):
-        return 0.0
-    return model.dense_layers * _layer_activations(model.dense, load, load.recompute)
+def _end_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
+    """Layers that stand with the embedding or with the head."""
+    return (*(model.first_runs if load.first else ()), *(model.last_runs if load.last else ()))
+
+
+def _ends_alive(model: ModelSpec, load: Load) -> float:
+    """What they keep for the backward of one micro-batch."""
+    runs = _end_runs(model, load)
+    return sum(run.layers * _layer_activations(run.kind, load, load.recompute) for run in runs)
 
 
 def _working(model: ModelSpec, load: Load) -> float:
-    """What a layer that is recomputed has in its backward, and what attention to divided sequences has meanwhile."""
-    if load.recompute == "none":
-        return _attending(model, load)
-    models = [model, *([model.dense] if model.dense_layers and load.first else [])]
-    layers = [_layer_activations(one, load, "none") for one in models]
-    if load.recompute == "selective" and not load.eager:
-        # Megatron keeps all but the outputs that it computes again.
-        layers = [
-            whole - _layer_activations(one, load, "selective")
-            for whole, one in zip(layers, models, strict=True)
-        ]
-    return (larger(*layers) if len(layers) > 1 else layers[0]) + _attending(model, load)
+    """What a layer has in its backward beyond what it has kept, of unlike ones that which has most.
+
+    Recomputed layers have all again (Megatron's selective ones but what they have kept), eager scans what lies between
+    their operations, and attention to divided sequences what it receives.
+    """
+    layer = 0.0
+    for kind in (model,) if not model.unlike else tuple(run.kind for run in _held_runs(model, load)):
+        own = _layer_activations(kind, load, "none") if load.recompute != "none" else 0.0
+        if load.recompute == "selective" and not load.eager:
+            own = own - _layer_activations(kind, load, "selective")
+        if kind.carried is not None and load.eager:
+            length = model.training.sequence_length
+            own += load.micro_batch * length * scan_bytes(kind.carried, length) / load.tp
+        layer = larger(layer, own)
+    return layer + _attending(model, load)
+
+
+def _held_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
+    """Every kind of layer on the device."""
+    return (*(model.runs or (Run(1, model),)), *_end_runs(model, load))
 
 
 def _attending(model: ModelSpec, load: Load) -> float:
@@ -446,6 +503,8 @@ def _attending(model: ModelSpec, load: Load) -> float:
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
+    if model.runs:
+        return sum(run.layers * _layer_activations(run.kind, load, recompute) for run in model.runs)
     measured = load.activation_ratio if recompute == "none" else 1.0
     return measured * activation_bytes_per_layer(
         model,
@@ -454,7 +513,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
         eager=load.eager,
-        ep=load.ep,
+        ep=load.ep if model.experts else 1,
     )
 
 
@@ -492,7 +551,8 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
         return 2.0 * size, whole
     if load.zero != 3:
         return size, whole
-    layer, ends = model.layer_parameters, model.embedding_parameters if load.first or load.last else 0
+    layer = max((run.kind.layer_parameters for run in model.runs), default=model.layer_parameters)
+    ends = model.embedding_parameters if load.first or load.last else 0
     layer += model.adapter_parameters - model.quantised_layer_parameters
     if load.gathers_matrices:
         # The matrices that are whole, and the gradient of the last one.
@@ -502,7 +562,11 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 
 
 def _largest_matrix(model: ModelSpec) -> float:
+    if model.runs:
+        return max(_largest_matrix(run.kind) for run in model.runs)
     widest = max(model.common_ffn, model.heads * model.head_dim)
+    if model.carried is not None:
+        widest = max(widest, *(outputs for _, outputs, _ in model.carried.matrices(model.hidden)[:1]))
     if model.experts is not None:
         # The experts of a layer are one matrix beside another.
         widest = max(widest, model.experts.number * (model.mlp_matrices - 1) * model.experts.ffn)

@@ -106,7 +106,7 @@ def layer_price(
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
     """
-    collective = _collective_seconds(ring, model, sequences)
+    collective = _collective_seconds(ring, model, sequences) * model.sublayers / 2
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
     forward = with_host(one.forward_seconds + collective, one.host_seconds) - collective
@@ -136,8 +136,12 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
     """
     hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
+    if model.runs:
+        return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
     query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
-    widths = [(1, query), (1, query), (1, pairs), (model.mlp_matrices, model.common_ffn)]
+    widths = [(1, query), (1, query), (1, pairs)] if model.attends else []
+    widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)] if model.carried else []
+    widths.append((model.mlp_matrices, model.common_ffn))
     if model.experts is not None:
         widths.append((model.mlp_matrices * model.experts.number, model.experts.ffn))
     products: tuple[Product, ...] = ()
@@ -211,10 +215,14 @@ class Pricer:
     ) -> None:
         self.topology = topology
         self.context = context
-        self._ahead: Pricer | None = None
-        """Prices the dense layers ahead of those with experts."""
-        if model.dense_layers:
-            self._ahead = Pricer(topology, model.dense, calibration, target, link_curves, context)
+        self._runs, self._ahead, self._behind = (
+            tuple(
+                (run.layers, Pricer(topology, run.kind, calibration, target, link_curves, context))
+                for run in runs
+            )
+            for runs in (model.runs, model.first_runs, model.last_runs)
+        )
+        """Layers of each kind and what prices them: in one of the model's ``layers``, at its beginning, at its end."""
         if context.ways > 1:
             length = model.training.sequence_length // context.ways
             training = model.training.model_copy(update={"sequence_length": length})
@@ -231,7 +239,7 @@ class Pricer:
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
-        anchored = calibration.layers and context.ways == 1
+        anchored = calibration.layers and context.ways == 1 and not model.runs
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
@@ -431,18 +439,19 @@ class Pricer:
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         context_hidden = layers * one.context_hidden
-        if first and self._ahead is not None:
-            dense, ahead = self._ahead_layer(device_type, tp, sequences, shape), self.model.dense_layers
-            forward, backward = (
-                forward + ahead * dense.forward_seconds,
-                backward + ahead * dense.backward_seconds,
+        for runs in (self._ahead if first else (), self._behind if last else ()):
+            if not runs:
+                continue
+            more = self._priced_runs(
+                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, 1
             )
-            again += ahead * dense.recompute_seconds
-            tensor_forward += ahead * dense.collective_forward
-            tensor_backward += ahead * dense.collective_backward
-            context_forward += ahead * dense.context_forward
-            context_backward += ahead * dense.context_backward
-            context_hidden += ahead * dense.context_hidden
+            forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
+            again += more.recompute_seconds
+            tensor_forward += more.collective_forward
+            tensor_backward += more.collective_backward
+            context_forward += more.context_forward
+            context_backward += more.context_backward
+            context_hidden += more.context_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
         exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
@@ -475,24 +484,48 @@ class Pricer:
         )
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
-        """Forward and backward of the embedding, with what stands with it, and of the head for one micro-batch."""
+        """Forward and backward of the embedding and of the head, with the layers that stand with them, for one
+        micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = (
             self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
         )
-        ahead = 0.0
-        if self._ahead is not None:
-            dense = self._ahead_layer(device_type, group.tp, sequences, shape)
-            ahead = dense.forward_seconds + dense.backward_seconds
+        ahead = behind = 0.0
+        split = shape.sequence_parallel
+        if self._ahead:
+            more = self._priced_runs(self._ahead, device_type, group.tp, sequences, shape.recompute, split, 1)
+            ahead = more.forward_seconds + more.backward_seconds
+        if self._behind:
+            more = self._priced_runs(
+                self._behind, device_type, group.tp, sequences, shape.recompute, split, 1
+            )
+            behind = more.forward_seconds + more.backward_seconds
         return (
-            embedding.forward_seconds + embedding.backward_seconds + self.model.dense_layers * ahead,
-            head.forward_seconds + head.backward_seconds,
+            embedding.forward_seconds + embedding.backward_seconds + ahead,
+            head.forward_seconds + head.backward_seconds + behind,
         )
 
-    def _ahead_layer(self, device_type: DeviceType, tp: int, sequences: int, shape: Shape) -> LayerPrice:
-        """One of the dense layers ahead of those with experts."""
-        assert self._ahead is not None
-        return self._ahead._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, 1)
+    @staticmethod
+    def _priced_runs(
+        runs: tuple[tuple[int, Pricer], ...],
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+        split: bool,
+        ep: int,
+    ) -> LayerPrice:
+        """Runs of unlike layers together; only those with experts have these divided."""
+        found = [
+            (count, one._layer(device_type, tp, sequences, recompute, split, ep if one.model.experts else 1))
+            for count, one in runs
+        ]
+        return LayerPrice(
+            **{
+                name: sum(count * getattr(price, name) for count, price in found)
+                for name in LayerPrice.__slots__
+            }
+        )
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
@@ -666,6 +699,8 @@ class Pricer:
     def _price_layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
+        if self._runs:
+            return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, ep)
         measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation = self.target.eager_layers
@@ -827,8 +862,11 @@ class Pricer:
         seconds = optimizer_seconds(share, device, self.model, update)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
-            if shape.first and self.model.dense_layers:
-                seconds += self.model.dense_layers * orthogonal_seconds(self.model.dense, device)
+            ends = (
+                *(self.model.first_runs if shape.first else ()),
+                *(self.model.last_runs if shape.last else ()),
+            )
+            seconds += sum(run.layers * orthogonal_seconds(run.kind, device) for run in ends)
         return seconds
 
     def _measured_update(self, gpu: str, share: float) -> float | None:
@@ -864,7 +902,9 @@ class Pricer:
             gathered=gathered / optimizer_ways(shape.zero, sharing),
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
-            layers=layers + (self.model.dense_layers if first else 0),
+            layers=layers * self.model.layers_each
+            + sum(run.layers for run in self.model.first_runs if first)
+            + sum(run.layers for run in self.model.last_runs if last),
             sequences=sequences,
             recomputes=shape.recompute == "full",
         )

@@ -57,7 +57,8 @@ class Traffic:
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
         ep = shape.ep
-        messages = layers * (self.target.gathers_per_layer if shape.zero == 3 else 1)
+        each = self.model.layers_each * (self.target.gathers_per_layer if shape.zero == 3 else 1)
+        messages = layers * each
         scatter = self._reduction_seconds(
             shape, ring, trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep), messages
         )
@@ -88,10 +89,10 @@ class Traffic:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
         if ring.alone:
             return 0.0, 0.0
-        layers = shape.layers
+        layers = shape.layers * self.model.layers_each
         if ring.experts is not None:
             # Experts have a ring of their own; both share the links, one after the other.
-            experts = experts_of(self.model, layers=layers, ep=shape.ep)
+            experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
             routed = self._end_passes(shape, ring.experts, experts)
             return dense[0] + routed[0], dense[1] + routed[1]

@@ -130,6 +130,8 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield "divided sequences need fused attention, expected attention flash in the model's training"
     if model.kind != "decoder":
         yield "divided sequences need a causal mask, expected a decoder"
+    if not model.usual_layers:
+        yield "divided sequences need attention in every layer, expected cp 1"
     if context.kind == "ring":
         if model.window is not None:
             yield "sliding windows are not passed around a ring, expected cp_kind ulysses"
@@ -145,7 +147,7 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
 
 def offers_context(target: Capabilities, model: ModelSpec) -> bool:
     """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
-    fused = model.training.attention == "flash" and model.kind == "decoder"
+    fused = model.training.attention == "flash" and model.kind == "decoder" and model.usual_layers
     masked = model.window is not None or bool(model.sinks)
     kinds = {kind for kind in target.context if not (masked if kind == "ring" else model.latent is not None)}
     return fused and bool(kinds)

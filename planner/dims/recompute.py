@@ -34,6 +34,11 @@ class Recomputation(Dimension):
             if stage.recompute not in target.recomputes:
                 what = f"{target.name} recomputes {in_words(target.recomputes)}, got {stage.recompute}"
                 yield Fault(path, what)
+            elif stage.recompute == "selective" and not model.usual_layers:
+                what = (
+                    "recompute selective takes layers of attention and a feed-forward, expected none or full"
+                )
+                yield Fault(path, what)
             elif not target.recompute_per_stage and stage.recompute != first:
                 what = f"{target.name} has one recomputation for all stages, expected {first}"
                 yield Fault(path, f"{what}, got {stage.recompute}")
@@ -66,7 +71,7 @@ def recomputes_of(
     Where there are experts or latent attention it has: their modules whose outputs can be discarded.
     """
     kinds = tuple(item for item in target.recomputes if limit is None or item in limit)
-    if model.frozen:
+    if model.frozen or not model.usual_layers:
         kinds = tuple(item for item in kinds if item != "selective")
     flash = model.training.attention == "flash" and all(
         target.fuses_attention(one.compute_capability) for one in device_types

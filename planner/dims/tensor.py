@@ -8,7 +8,7 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
 from planner.errors import KeyPath
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, StateSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 from planner.runtimes.capabilities import Capabilities
 
@@ -40,6 +40,9 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
                 what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
+            if tp > 1 and model.states and not target.splits_states:
+                what = f"{target.name} divides no layers with a state, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if not target.copies_kv_heads and model.kv_heads % tp:
                 what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
                 yield Fault(where, f"{what}, got {tp}")
@@ -52,6 +55,11 @@ def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterato
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+    for state in (kind.carried for kind in model.kinds):
+        if state is not None and (state.inner % tp or (state.heads > 1 and state.heads % tp)):
+            yield Fault(where, f"tp {tp} does not divide the {state.heads} heads of a state")
+        elif state is not None and state.groups > 1 and state.groups % tp:
+            yield Fault(where, f"tp {tp} does not divide the {state.groups} groups of a state")
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
             yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
@@ -73,6 +81,8 @@ def tp_degrees(
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
+    if (model.states and not target.splits_states) or model.routed_ends:
+        largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1
     found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
@@ -89,9 +99,20 @@ def tp_degrees(
 def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
-    return model.heads % tp == 0 and all(width % tp == 0 for width in _widths(model)) and grouped
+    plain = model.heads % tp == 0 and all(width % tp == 0 for width in _widths(model)) and grouped
+    return plain and (tp == 1 or all(_splits_state(kind.carried, tp) for kind in model.kinds))
+
+
+def _splits_state(state: StateSpec | None, tp: int) -> bool:
+    """True when ``tp`` devices can share the channels and heads of a state evenly."""
+    if state is None:
+        return True
+    heads = state.heads == 1 or state.heads % tp == 0
+    return state.inner % tp == 0 and heads and (state.groups == 1 or state.groups % tp == 0)
 
 
 def _widths(model: ModelSpec) -> tuple[int, ...]:
     """Widths of the feed-forwards that tensor parallelism divides."""
-    return (model.common_ffn, model.ffn) if model.dense_layers else (model.common_ffn,)
+    return (
+        tuple(dict.fromkeys(kind.common_ffn for kind in model.kinds)) if model.unlike else (model.common_ffn,)
+    )

@@ -111,6 +111,8 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
     model, training = job.model, job.model.training
     if training.precision not in FORMATS or model.latent is not None or model.sinks:
         return {}
+    if not model.usual_layers or model.block:
+        return {}  # the timed layer is attention and a feed-forward
     if training.lora is not None or training.freeze is not None or job.plan.cp > 1:
         return {}  # the timed layer is whole, and all of it learns
     pricer = estimator.pricer(PLAIN_TORCH.name)

@@ -110,6 +110,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "hetplan_runtime",
         "example_context",
         "example_model",
+        "example_state",
         "example_adapters",
         "example_data",
         "example_optimizers",

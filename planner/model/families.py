@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 Config = dict[str, Any]
@@ -27,6 +28,8 @@ class Family:
     """(key, what it is) of what a model by its shape cannot hold yet."""
     experts: bool = False
     """True when its feed-forwards are experts."""
+    any_experts: bool = False
+    """True when they may be."""
 
 
 def first_of(config: Config, keys: tuple[str, ...]) -> Any:
@@ -171,42 +174,352 @@ def _phimoe(config: Config) -> Shape:
 
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
-    """Layers that have no experts, behind or between those that have."""
-    if config.get("decoder_sparse_step", 1) != 1:
-        yield "decoder_sparse_step", "layers without experts between those with experts"
-    for key in ("moe_layer_freq", "moe_layer_interval"):
-        if isinstance(config.get(key), int) and config[key] != 1:
-            yield key, "layers without experts between those with experts"
-    end = config.get("moe_layer_end_index")
-    if isinstance(end, int) and 0 <= end < int(config.get("num_hidden_layers") or 0) - 1:
-        yield "moe_layer_end_index", "dense layers other than ahead of those with experts"
+    """Layers without experts among those that have, where it is not clear which they are or how they attend."""
+    if isinstance(config.get("moe_layer_freq"), int) and config["moe_layer_freq"] != 1:
+        yield "moe_layer_freq", "layers without experts between those with experts by frequency"
     for key, dense in _dense_layers(config):
-        if dense != list(range(len(dense))) or len(dense) >= int(config.get("num_hidden_layers") or 0):
-            yield key, "dense layers other than ahead of those with experts"
-        elif dense and config.get("sliding_window") and config.get("use_sliding_window") is not False:
-            yield key, "dense layers ahead of those with experts, with sliding windows"
+        if dense and config.get("sliding_window") and config.get("use_sliding_window") is not False:
+            yield key, "dense layers among those with experts, with sliding windows"
 
 
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
     """(key, layers without experts) of every key that names some."""
+    layers = range(int(config.get("num_hidden_layers") or 0))
+    step = config.get("decoder_sparse_step", 1)
+    if isinstance(step, int) and step > 1:
+        yield "decoder_sparse_step", [index for index in layers if (index + 1) % step]
+    step = config.get("moe_layer_interval")
+    if isinstance(step, int) and step > 1:
+        yield "moe_layer_interval", [index for index in layers if (index + 1) % step]
+    end = config.get("moe_layer_end_index")
+    if isinstance(end, int) and end >= 0:
+        yield "moe_layer_end_index", [index for index in layers if index > end]
     for key in ("first_k_dense_replace", "moe_layer_start_index"):
         first = config.get(key)
         if isinstance(first, int):
-            yield key, list(range(first))
+            yield key, [index for index in layers if index < first]
     listed = config.get("mlp_only_layers")
     if isinstance(listed, list):
-        yield "mlp_only_layers", sorted(listed)
+        yield "mlp_only_layers", [index for index in layers if index in listed]
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list):
         yield "mlp_layer_types", [index for index, kind in enumerate(kinds) if kind == "dense"]
 
 
-def with_dense_layers(shape: Shape, config: Config) -> Shape:
-    """The shape with the dense layers ahead of its experts, which are not among its ``layers``."""
-    ahead = max((len(dense) for _, dense in _dense_layers(config)), default=0)
-    if not shape.get("experts") or not ahead:
+Kind = tuple[str, str]
+"""(mixer, feed-forward) of a layer."""
+
+
+def with_runs(shape: Shape, config: Config, mixers: Sequence[str] | None = None) -> Shape:
+    """The shape with runs of unlike layers: those without experts among those that have, and what ``mixers`` names."""
+    dense = {index for _, found in _dense_layers(config) for index in found}
+    experts = bool(shape.get("experts"))
+    if mixers is None and (not experts or not dense):
         return shape
-    return {**shape, "layers": shape["layers"] - ahead, "dense_layers": ahead}
+    given = mixers or ["attention"] * int(shape["layers"])
+    feeds = ["experts" if experts and index not in dense else "dense" for index in range(len(given))]
+    return folded(shape, list(zip(given, feeds, strict=True)))
+
+
+def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
+    """The shape of these layers in order: the shortest blocks that repeat, and what is left over at either end.
+
+    A stage holds whole blocks, the first and the last one the ends besides: the least of what any stage must hold.
+    """
+    total = len(kinds)
+    best: tuple[int, int, int, int] | None = None
+    for length in range(1, total + 1):
+        if best is not None and length > best[0]:
+            break
+        for start in range(min(total - length, total // 2) + 1):
+            alike = next(
+                (end for end in range(start + length, total) if kinds[end] != kinds[end - length]), total
+            )
+            blocks = (alike - start) // length
+            rest = total - start - blocks * length
+            largest = length + (start + rest if blocks == 1 else max(start, rest))
+            if best is None or (largest, length, start) < best[:3]:
+                best = (largest, length, start, blocks)
+    assert best is not None
+    _, length, start, blocks = best
+    end = start + blocks * length
+    if len(set(kinds)) == 1:
+        (mixer, feeds) = kinds[0]
+        own: Shape = {} if mixer == "attention" else {"mixer": mixer}
+        if feeds == "none" or (feeds == "dense" and shape.get("experts")):
+            own["feed_forward"] = feeds
+        if own.get("feed_forward") == "dense":
+            return {**{key: each for key, each in shape.items() if key != "experts"}, "layers": total}
+        return {**shape, **own, "layers": total}
+    ahead, others = set(kinds[:start]), set(kinds[start:])
+    if ahead == {("attention", "dense")} and others == {("attention", "experts")}:
+        return {**shape, "layers": blocks, "dense_layers": start}
+    runs = {"ahead": kinds[:start], "block": kinds[start : start + length], "behind": kinds[end:]}
+    found = {name: tuple(_runs(part)) for name, part in runs.items() if part}
+    return {**shape, "layers": blocks, **found}
+
+
+def _runs(kinds: Sequence[Kind]) -> Iterator[Shape]:
+    for (mixer, feeds), same in groupby(kinds):
+        yield {"layers": len(list(same)), "mixer": mixer, "feed_forward": feeds}
+
+
+_MIXERS = {
+    **dict.fromkeys(("linear_attention", "mamba", "conv", "recurrent"), "state"),
+    **dict.fromkeys(("full_attention", "attention"), "attention"),
+}
+"""Mixer by the name of a layer's type."""
+
+
+def _mixers(config: Config, *, every: int = 0) -> list[str]:
+    """What mixes tokens in each layer; unsaid, all but every n-th carry a state."""
+    types = first_of(config, ("layer_types", "layers_block_type"))
+    if isinstance(types, list):
+        return [_MIXERS[str(each)] for each in types]
+    layers = range(config["num_hidden_layers"])
+    listed = first_of(config, ("attn_layer_indices", "full_attn_idxs"))
+    if isinstance(listed, list):
+        return ["attention" if index in listed else "state" for index in layers]
+    period = first_of(config, ("attn_layer_period", "full_attention_interval")) or every
+    offset = config.get("attn_layer_offset", period - 1)
+    return ["attention" if period and index % period == offset else "state" for index in layers]
+
+
+def _unknown_types(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("layer_types", "layers_block_type"):
+        types = config.get(key)
+        strange = sorted({str(each) for each in types} - {*_MIXERS}) if isinstance(types, list) else []
+        if strange:
+            yield key, f'layers of type "{strange[0]}"'
+        elif isinstance(types, list) and len(types) != config.get("num_hidden_layers"):
+            yield key, "other numbers of types than of layers"
+
+
+def _duality(config: Config) -> Shape:
+    """The state of Mamba 2, as its many configurations name it."""
+    inner = config.get("mamba_d_ssm") or int(config.get("mamba_expand", 2) * config["hidden_size"])
+    heads = config["mamba_n_heads"]
+    head_dim = config.get("mamba_d_head")
+    return {
+        "kind": "mamba2",
+        "heads": heads,
+        "head_dim": head_dim if isinstance(head_dim, int) else inner // heads,
+        "size": config["mamba_d_state"],
+        "groups": config.get("mamba_n_groups", 1),
+        "conv": config.get("mamba_d_conv", 4),
+        "conv_bias": bool(config.get("mamba_conv_bias", True)),
+        "bias": bool(config.get("mamba_proj_bias", False)),
+        "chunk": config.get("mamba_chunk_size", 256),
+    }
+
+
+def _delta(config: Config) -> Shape:
+    """Gated delta rule."""
+    return {
+        "kind": "delta",
+        "heads": config["linear_num_value_heads"],
+        "head_dim": config["linear_value_head_dim"],
+        "groups": config["linear_num_key_heads"],
+        "size": config["linear_key_head_dim"],
+        "conv": config["linear_conv_kernel_dim"],
+        "conv_bias": False,
+        "chunk": 64,
+    }
+
+
+def _qwen_next(config: Config, *, sparse: bool) -> Shape:
+    more: dict[str, Any] = {}
+    if sparse:
+        shared = config.get("shared_expert_intermediate_size") or 0
+        more["experts"] = _experts(config, shared_ffn=shared, shared_gate=shared > 0)
+    shape = _llama(config, width=256, qk_norm=True, output_gate=True, out_bias="attention_bias", **more)
+    return with_runs({**shape, "state": _delta(config)}, config, _mixers(config, every=4))
+
+
+def _olmo_hybrid(config: Config) -> Shape:
+    shape = _llama(config, qk_norm="whole", state=_delta(config))
+    return with_runs(shape, config, _mixers(config, every=4))
+
+
+def _bamba(config: Config) -> Shape:
+    shape = _llama(config, state=_duality(config))
+    return with_runs(shape, config, _mixers(config))
+
+
+def _falcon_h1(config: Config) -> Shape:
+    """Attention and a state side by side in every layer."""
+    state = {**_duality(config), "norm": bool(config.get("mamba_rms_norm", False))}
+    shape = _llama(config, state=state, out_bias="attention_bias")
+    return {**shape, "mixer": "both"}
+
+
+def _biased_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if bool(config.get("mamba_proj_bias")) != bool(config.get("projectors_bias")):
+        yield "projectors_bias", "biases at one end of a state's projections"
+
+
+def _granite_hybrid(config: Config) -> Shape:
+    shared = config.get("shared_intermediate_size") or 0
+    number = config.get("num_local_experts") or 0
+    shape = _llama(config, state=_duality(config), mlp_bias=None)
+    shape |= {"experts": _experts(config, shared_ffn=shared)} if number else {"ffn": shared}
+    return with_runs(shape, config, _mixers(config))
+
+
+def _scan(config: Config, prefix: str = "", *, norm: bool) -> Shape:
+    """The state of Mamba."""
+    names = (
+        ("mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
+        if prefix
+        else (
+            "state_size",
+            "conv_kernel",
+            "time_step_rank",
+        )
+    )
+    size, conv, rank = (config.get(name) for name in names)
+    hidden = config["hidden_size"]
+    inner = config.get("mamba_expand") if prefix else config.get("expand")
+    biases = ("mamba_conv_bias", "mamba_proj_bias") if prefix else ("use_conv_bias", "use_bias")
+    return {
+        "kind": "mamba",
+        "head_dim": int((inner or 2) * hidden),
+        "size": size or 16,
+        "rank": rank if isinstance(rank, int) else -(-hidden // 16),
+        "conv": conv or 4,
+        "conv_bias": bool(config.get(biases[0], True)),
+        "bias": bool(config.get(biases[1], False)),
+        "norm": norm,
+        "chunk": 64,
+    }
+
+
+def _jamba(config: Config) -> Shape:
+    experts: dict[str, Any] = {"experts": _experts(config)} if (config.get("num_experts") or 1) > 1 else {}
+    shape = _llama(config, state=_scan(config, "mamba", norm=True), mlp_bias=None, out_bias=None, **experts)
+    period, offset = config.get("expert_layer_period", 2), config.get("expert_layer_offset", 1)
+    mixers = _mixers({"attn_layer_period": 8, "attn_layer_offset": 4, **config})
+    routed = [bool(experts) and index % period == offset for index in range(len(mixers))]
+    feeds = ["experts" if each else "dense" for each in routed]
+    return folded(shape, list(zip(mixers, feeds, strict=True)))
+
+
+def _states_alone(config: Config, state: Shape) -> Shape:
+    """Layers of a state and nothing else."""
+    return {
+        "layers": config["num_hidden_layers"],
+        "hidden": config["hidden_size"],
+        "heads": state.get("heads", 1),
+        "head_dim": state["head_dim"],
+        "vocab": config["vocab_size"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "norm": "rms",
+        "layer_norms": 1,
+        "mixer": "state",
+        "feed_forward": "none",
+        "state": state,
+    }
+
+
+def _mamba(config: Config) -> Shape:
+    return _states_alone(config, _scan(config, norm=False))
+
+
+def _mamba2(config: Config) -> Shape:
+    state = {
+        "kind": "mamba2",
+        "heads": config["num_heads"],
+        "head_dim": config["head_dim"],
+        "size": config["state_size"],
+        "groups": config.get("n_groups", 1),
+        "conv": config.get("conv_kernel", 4),
+        "conv_bias": bool(config.get("use_conv_bias", True)),
+        "bias": bool(config.get("use_bias", False)),
+        "chunk": config.get("chunk_size", 256),
+    }
+    shape = _states_alone(config, state)
+    return {**shape, "tied_embeddings": bool(config.get("tie_word_embeddings", False))}
+
+
+_NEMOTRON: dict[str, Kind] = {
+    **dict.fromkeys(("M", "mamba", "linear_attention"), ("state", "none")),
+    **dict.fromkeys(("*", "attention", "full_attention"), ("attention", "none")),
+    **dict.fromkeys(("-", "mlp"), ("none", "dense")),
+    **dict.fromkeys(("E", "moe"), ("none", "experts")),
+}
+"""Layers of Nemotron-H by their letter or name: a mixer or a feed-forward each."""
+
+
+def _nemotron_kinds(config: Config) -> list[str]:
+    return list(first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types")) or ())
+
+
+def _nemotron_h(config: Config) -> Shape:
+    kinds = [_NEMOTRON[each] for each in _nemotron_kinds(config)]
+    bias = bool(config.get("use_bias", False))
+    state = {
+        "kind": "mamba2",
+        "heads": config["mamba_num_heads"],
+        "head_dim": config["mamba_head_dim"],
+        "size": config["ssm_state_size"],
+        "groups": config.get("n_groups", 8),
+        "conv": config.get("conv_kernel", 4),
+        "conv_bias": bool(config.get("use_conv_bias", True)),
+        "bias": bool(config.get("mamba_proj_bias", False)) or bias,
+        "chunk": config.get("chunk_size", 128),
+    }
+    more: Shape = {}
+    if any(feeds == "experts" for _, feeds in kinds):
+        shared = config.get("moe_shared_expert_intermediate_size") or 0
+        more["experts"] = _experts(config, shared_ffn=shared * int(config.get("n_shared_experts") or 0))
+    layers = {**config, "num_hidden_layers": len(kinds)}
+    biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
+    shape = _llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
+    # Its output layer is never tied, whatever the configuration says.
+    return folded({**shape, "tied_embeddings": False}, kinds)
+
+
+def _nemotron_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    kinds = _nemotron_kinds(config)
+    strange = sorted({str(each) for each in kinds} - {*_NEMOTRON})
+    if strange or not kinds:
+        yield "hybrid_override_pattern", f'layers of type "{strange[0]}"' if strange else "layers of no type"
+    if config.get("moe_latent_size"):
+        yield "moe_latent_size", "experts of a latent width"
+
+
+def _lfm2(config: Config) -> Shape:
+    """Short convolutions beside attention; the feed-forward is two thirds of what is given, rounded up."""
+    ffn = config["intermediate_size"]
+    if config.get("block_auto_adjust_ff_dim", True):
+        ffn = int(config.get("block_ffn_dim_multiplier", 1.0) * int(2 * ffn / 3))
+        step = config.get("block_multiple_of", 256)
+        ffn = -(-ffn // step) * step
+    return _with_convolutions({**config, "intermediate_size": ffn})
+
+
+def _with_convolutions(config: Config, **more: Any) -> Shape:
+    state = {
+        "kind": "conv",
+        "head_dim": config["hidden_size"],
+        "conv": config.get("conv_L_cache", 3),
+        "conv_bias": bool(config.get("conv_bias", False)),
+        "bias": bool(config.get("conv_bias", False)),
+        "norm": False,
+    }
+    shape = _llama(config, tied=True, qk_norm=True, state=state, out_bias=None, mlp_bias=None, **more)
+    return with_runs(shape, config, _mixers(config))
+
+
+def _hybrid(*needed: str) -> tuple[str, ...]:
+    return (*COMMON, *needed)
+
+
+_DUALITY = ("mamba_n_heads", "mamba_d_state")
+_DELTA = (
+    *("linear_num_value_heads", "linear_value_head_dim", "linear_num_key_heads"),
+    *("linear_key_head_dim", "linear_conv_kernel_dim"),
+)
 
 
 def _internlm3(config: Config) -> Shape:
@@ -422,6 +735,7 @@ _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 FAMILIES: dict[str, Family] = {
     "arcee": Family(partial(_plain, norm="rms")),
     "aria_text": _SPARSE(partial(_sparse, experts=_shared)),
+    "bamba": Family(_bamba, _hybrid(*_DUALITY), _unknown_types),
     "bert": _BERT,
     "biogpt": Family(_biogpt, (*COMMON, "max_position_embeddings")),
     "bloom": Family(_bloom, ("n_layer", "hidden_size", "n_head", "vocab_size")),
@@ -443,6 +757,8 @@ FAMILIES: dict[str, Family] = {
         partial(_llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
     ),
     "exaone4": Family(partial(_llama, qk_norm=True, window=4)),
+    "falcon_h1": Family(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
+    "falcon_mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "falcon": Family(_falcon, ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")),
     "flex_olmo": _SPARSE(partial(_sparse, qk_norm="whole")),
     "gemma": Family(partial(_llama, tied=True, width=256)),
@@ -464,14 +780,19 @@ FAMILIES: dict[str, Family] = {
     "granite": Family(_llama),
     "granite_swa": Family(partial(_llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(_sparse),
+    "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),
     "granitemoeshared": _SPARSE(_granite_shared),
     "helium": Family(partial(_llama, width=128, out_bias=None)),
     "hunyuan_v1_dense": Family(partial(_llama, qk_norm=True)),
     "hyperclovax": Family(_hyperclovax),
     "internlm3": Family(_internlm3),
     "iquestcoder": Family(_llama),
+    "jamba": Family(_jamba, COMMON, any_experts=True),
     "jais2": Family(partial(_plain, norm="layer")),
+    "lfm2": Family(_lfm2, COMMON, _unknown_types),
     "llama": Family(_llama),
+    "mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
+    "mamba2": Family(_mamba2, (*COMMON[:2], "vocab_size", "num_heads", "head_dim", "state_size")),
     "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
     "minicpm3": Family(partial(_latent, tied=True), LATENT),
     "minimax_m2": _SPARSE(partial(_sparse, qk_norm="whole")),
@@ -480,7 +801,14 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(partial(_llama, window=1)),
     "mixtral": _SPARSE(partial(_sparse, window=1)),
     "nanochat": Family(partial(_plain, norm="plain")),
+    "nemotron_h": Family(
+        _nemotron_h,
+        (*COMMON[1:], "mamba_num_heads", "mamba_head_dim", "ssm_state_size"),
+        _nemotron_unlike,
+        any_experts=True,
+    ),
     "nemotron": Family(partial(_plain, norm="layer")),
+    "olmo_hybrid": Family(_olmo_hybrid, _hybrid(*_DELTA), _unknown_types),
     "olmo": Family(partial(_llama, norm="plain")),
     "olmo2": Family(partial(_llama, qk_norm="whole")),
     "olmo3": Family(partial(_llama, qk_norm="whole", window=4)),
@@ -502,6 +830,14 @@ FAMILIES: dict[str, Family] = {
     "qwen2": Family(partial(_llama, qkv_bias=True, out_bias=None)),
     "qwen2_moe": _SPARSE(_qwen2_moe),
     "qwen3": Family(partial(_llama, width=128, qk_norm=True)),
+    "qwen3_5_moe_text": Family(
+        partial(_qwen_next, sparse=True),
+        (*COMMON[:3], "moe_intermediate_size", "vocab_size", *_DELTA),
+        _unknown_types,
+        experts=True,
+    ),
+    "qwen3_5_text": Family(partial(_qwen_next, sparse=False), _hybrid(*_DELTA), _unknown_types),
+    "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
     "qwen3_moe": _SPARSE(partial(_sparse, qk_norm=True)),
     "roberta": _BERT,
     "seed_oss": Family(partial(_llama, width=128, out_bias="attention_out_bias")),

@@ -160,6 +160,7 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
         raise SpecError((config.problem(("model_type",), what),)) from None
+    fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
     absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
     fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))
     return model
@@ -227,6 +228,7 @@ def shape_problems(document: Document) -> list[Problem]:
     return [
         *_head_problems(document),
         *_window_problems(document),
+        *_run_problems(document),
         *_expert_problems(document),
         *_adapter_problems(document),
     ]
@@ -335,6 +337,79 @@ def _window_problems(document: Document) -> list[Problem]:
     return []
 
 
+_RUNS = ("ahead", "block", "behind")
+
+
+def _run_problems(document: Document) -> list[Problem]:
+    """What does not go with runs of unlike layers, or with layers that carry a state."""
+    data = document.data
+    problems: list[Problem] = []
+    own = data.get("mixer", "attention"), data.get("feed_forward")
+    layers: list[tuple[tuple[str | int, ...], object, object]] = [((), *own)]
+    listed = [key for key in _RUNS if isinstance(data.get(key), list) and data[key]]
+    for key in listed:
+        given = data[key]
+        assert isinstance(given, list)
+        runs = [(number, run) for number, run in enumerate(given) if isinstance(run, dict)]
+        layers += [
+            ((key, number), run.get("mixer") or own[0], run.get("feed_forward") or own[1])
+            for number, run in runs
+        ]
+    if "block" in listed:
+        layers = layers[1:]
+    states = any(mixer in ("state", "both") for _, mixer, _ in layers)
+    for path, mixer, feeds in layers:
+        if mixer in ("state", "both") and data.get("state") is None:
+            what = f"{mixer} needs a state, expected attention or none"
+            problems.append(document.problem((*path, "mixer"), what, "give the model's state"))
+        if feeds == "experts" and data.get("experts") is None:
+            what = "expected dense or none: the model has no experts"
+            problems.append(document.problem((*path, "feed_forward"), what))
+        if mixer == "none" and feeds == "none":
+            problems.append(document.problem((*path, "mixer"), "a layer needs a mixer or a feed-forward"))
+    if data.get("state") is not None and not states:
+        what = "no layer carries a state, expected mixer state or both somewhere"
+        problems.append(document.problem(("state",), what, "remove it"))
+    usual = all(mixer == "attention" and feeds != "none" for _, mixer, feeds in layers)
+    if data.get("kind") == "encoder" and (listed or not usual):
+        what = "encoders have layers of attention and a feed-forward, all alike"
+        problems.append(document.problem(((*listed, "mixer")[0],), what))
+    if data.get("window") is not None and listed:
+        what = "layers of several kinds have no sliding windows yet, expected none"
+        problems.append(document.problem(("window",), what))
+    if listed or not usual:
+        problems += _unlike_problems(document, True)
+    return problems + _state_problems(document)
+
+
+def _state_problems(document: Document) -> list[Problem]:
+    state = document.data.get("state")
+    if not isinstance(state, dict):
+        return []
+    heads, groups, kind = state.get("heads", 1), state.get("groups", 1), state.get("kind")
+    problems = []
+    if isinstance(heads, int) and isinstance(groups, int) and heads > 0 and groups > 0 and heads % groups:
+        what = f"expected a divisor of the state's heads {heads}, got {groups}"
+        problems.append(document.problem(("state", "groups"), what))
+    if kind == "mamba" and state.get("rank") is None:
+        what = "missing, expected the rank of the time step's projection"
+        problems.append(document.problem(("state", "rank"), what))
+    if kind in ("mamba", "conv") and heads != 1:
+        what = f"{kind} has channels alone, expected 1, got {heads}"
+        problems.append(document.problem(("state", "heads"), what, "head_dim is the width of all channels"))
+    return problems
+
+
+def _unlike_problems(document: Document, unlike: bool) -> list[Problem]:
+    """Adapters and frozen parts of layers that are not all attention and a feed-forward."""
+    training = document.data.get("training")
+    if not unlike or not isinstance(training, dict):
+        return []
+    what = "layers of several kinds, or with a state, are trained whole, expected none"
+    keys = [key for key in ("lora", "freeze") if training.get(key)]
+    return [document.problem(("training", key), what, "remove it") for key in keys]
+
+
 def _expert_problems(document: Document) -> list[Problem]:
     experts, ahead = document.data.get("experts"), document.data.get("dense_layers")
     if not isinstance(experts, dict):
@@ -348,6 +423,9 @@ def _expert_problems(document: Document) -> list[Problem]:
     parted = isinstance(training, dict) and (training.get("lora") or training.get("freeze"))
     if ahead not in (None, 0) and parted:
         what = "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("dense_layers",), what))
+    if ahead not in (None, 0) and any(document.data.get(key) for key in _RUNS):
+        what = "expected none beside runs of layers: write them under ahead"
         problems.append(document.problem(("dense_layers",), what))
     if ahead not in (None, 0) and document.data.get("window") is not None:
         what = "dense layers ahead of those with experts have no sliding windows yet, expected none"

@@ -16,7 +16,7 @@ from planner.model.families import (
     Config,
     Shape,
     mixed_dense,
-    with_dense_layers,
+    with_runs,
 )
 from planner.model.spec import Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
@@ -39,12 +39,14 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
     fail_on(_wrong_numbers(document, family.needed))
-    shape = with_dense_layers(family.build(config), config)
+    shape = family.build(config)
+    if "state" not in shape:
+        shape = with_runs(shape, config)
     shape = {
         "name": _name(document),
         "kv_heads": shape["heads"],
-        "head_dim": shape["hidden"] // shape["heads"],
         **shape,
+        "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
     dtype = str(config.get("torch_dtype", config.get("dtype")))
     return shape, _longest(config), _PRECISIONS.get(dtype, "bf16")
@@ -131,7 +133,8 @@ def _unsupported(document: Document) -> list[Problem]:
             hint = f"expected a name that ends in {', '.join(_TRAINED[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))
     named = first_given(config, EXPERT_COUNTS)
-    if not FAMILIES[kind].experts and config.get(named) not in (None, 0, 1):
+    without = not (FAMILIES[kind].experts or FAMILIES[kind].any_experts)
+    if without and config.get(named) not in (None, 0, 1):
         problems.append(document.problem((named,), f'experts in a model of type "{kind}" are not supported'))
     unlike = FAMILIES[kind].unlike
     for key, what in unlike(config) if unlike else ():
@@ -164,15 +167,18 @@ def _undivided(document: Document) -> list[Problem]:
     config: Config = document.data
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
-    pairs = [(heads, width)] if config.get("head_dim") is None and not latent else []
-    pairs += [("num_key_value_heads", heads)] if config.get("num_key_value_heads") else []
+    attends = config.get(heads) is not None
+    pairs = [(heads, width)] if attends and config.get("head_dim") is None and not latent else []
+    pairs += [("num_key_value_heads", heads)] if attends and config.get("num_key_value_heads") else []
     problems = [
         document.problem((part,), f"expected a divisor of {whole} {config[whole]}, got {config[part]}")
         for part, whole in pairs
         if config[whole] % config[part]
     ]
     number, picked = first_given(config, EXPERT_COUNTS), first_given(config, EXPERT_PICKS)
-    if config.get(number) and config.get(picked) and config[picked] > config[number]:
+    # Where experts may be none, a single one is none.
+    several = not FAMILIES[str(config["model_type"])].any_experts or config.get(number) != 1
+    if several and config.get(number) and config.get(picked) and config[picked] > config[number]:
         what = f"expected at most {number} {config[number]}, got {config[picked]}"
         problems.append(document.problem((picked,), what))
     return problems
@@ -188,7 +194,15 @@ _HIDDEN = ("hidden_size", "n_embd", "dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
+_STATES = (
+    *("num_heads", "mamba_n_heads", "mamba_num_heads", "linear_num_value_heads", "linear_num_key_heads"),
+    *("head_dim", "mamba_head_dim", "linear_value_head_dim", "linear_key_head_dim"),
+    *("state_size", "ssm_state_size", "mamba_d_state", "linear_conv_kernel_dim"),
+)
+"""Sizes of what carries a state."""
+
 _RANGES = {
+    **dict.fromkeys(_STATES, WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), LAYERS),
     **dict.fromkeys((*_HIDDEN, *_RANKS, "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),

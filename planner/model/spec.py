@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -24,6 +25,7 @@ from planner.files.fields import (
     SequenceLength,
     Width,
 )
+from planner.runtimes.capabilities import StateKind
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
@@ -165,8 +167,104 @@ class LatentSpec(Frozen):
     """Width of a head's value."""
 
 
+Mixer = Literal["attention", "state", "both", "none"]
+FeedForwardKind = Literal["experts", "dense", "none"]
+
+
+class StateSpec(Frozen):
+    """A mixer of tokens that carries a state of fixed size along the sequence, where other layers attend."""
+
+    kind: StateKind
+    """mamba: selective scan (arXiv:2312.00752); mamba2: state-space duality (arXiv:2405.21060); delta: gated delta rule
+    (arXiv:2412.06464), the linear attention of Qwen3-Next; conv: gated short convolution (LFM2)."""
+    heads: Heads = 1
+    """Heads, of delta those of its values; mamba and conv have channels alone: 1."""
+    head_dim: Width
+    """Width of one head; of mamba and conv that of all channels."""
+    size: Width = 1
+    """Elements of the state of a channel; of delta the width of a key."""
+    groups: Heads = 1
+    """Groups of heads that share what writes to the state and reads from it; of delta the heads of its keys."""
+    rank: Width | None = None
+    """Rank of the time step's projection (mamba)."""
+    conv: Width = 4
+    """Tokens that the causal convolution ahead of it sees."""
+    conv_bias: bool = True
+    """Bias of the convolution."""
+    bias: bool = False
+    """Biases of the projections at both ends."""
+    norm: bool = True
+    """True when what it makes of a token is normalised (mamba2, delta), or what steers the scan (mamba in Jamba)."""
+    chunk: Width = 256
+    """Tokens that are worked on at once, as a small attention (mamba2, delta)."""
+
+    @property
+    def inner(self) -> int:
+        """Width of what it makes of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution."""
+        keys = 2 * self.groups * self.size
+        return self.inner + (keys if self.kind in ("mamba2", "delta") else 0)
+
+    def matrices(self, hidden: int) -> tuple[tuple[int, int, Split], ...]:
+        """(inputs, outputs, what tensor parallelism divides) of its projections."""
+        last: tuple[int, int, Split] = (self.inner, hidden, "rows")
+        if self.kind == "conv":
+            return (hidden, 3 * self.inner, "columns"), last
+        if self.kind == "mamba":
+            rank = self.rank or 1
+            scan: tuple[tuple[int, int, Split], ...] = (
+                (self.inner, rank + 2 * self.size, "rows"),
+                (rank, self.inner, "columns"),
+            )
+            return (hidden, 2 * self.inner, "columns"), *scan, last
+        # Values and their gate, what writes and reads, and a time step, or of delta a decay and a rate, for each head.
+        steps = self.heads * (2 if self.kind == "delta" else 1)
+        return (hidden, self.inner + self.convolved + steps, "columns"), last
+
+    def biases(self, hidden: int) -> int:
+        """Parameters of the biases of the projections."""
+        return self.matrices(hidden)[0][1] + hidden if self.bias else 0
+
+    @property
+    def own_parameters(self) -> int:
+        """Parameters beside the projections: convolution, decays, biases of time steps, norm."""
+        found = self.convolved * (self.conv + self.conv_bias)
+        if self.kind == "mamba":
+            norms = (self.rank or 1) + 2 * self.size if self.norm else 0
+            return found + self.inner * (self.size + 2) + norms
+        if self.kind == "mamba2":
+            return found + 3 * self.heads + (self.inner if self.norm else 0)
+        if self.kind == "delta":
+            return found + 2 * self.heads + (self.head_dim if self.norm else 0)
+        return found
+
+
+class RunSpec(Frozen):
+    """Equal layers in a row that differ from the model's own."""
+
+    layers: Layers = 1
+    """How many."""
+    mixer: Mixer | None = None
+    """What mixes tokens; the model's own when absent."""
+    feed_forward: FeedForwardKind | None = None
+    """The feed-forward; the model's own when absent."""
+
+
+class Run(NamedTuple):
+    """Layers of one kind."""
+
+    layers: int
+    """How many, in a row or not."""
+    kind: ModelSpec
+    """A model of such layers alone."""
+
+
 class ModelSpec(Frozen):
-    """A transformer whose layers are alike, by its shape."""
+    """A model by its shape: layers of one kind, or equal blocks of unlike layers, and runs of others at either end."""
 
     name: Name
     """Name of the model."""
@@ -230,7 +328,124 @@ class ModelSpec(Frozen):
     dense_layers: OptionalRows = 0
     """Dense layers of width ``ffn`` ahead of the ``layers`` with experts; they stand with the embedding on the first
     stage (DeepSeek-V3)."""
+    output_gate: bool = False
+    """True when a gate as wide as the queries scales what attention makes of a token (Qwen3-Next)."""
+    mixer: Mixer = "attention"
+    """What mixes tokens in a layer: attention, state (``state``), both side by side, or none."""
+    feed_forward: FeedForwardKind | None = None
+    """experts, dense or none; absent, experts where they are given."""
+    state: StateSpec | None = None
+    """The mixer that carries a state, of layers that have one."""
+    block: Annotated[tuple[RunSpec, ...], Field(min_length=1)] | None = None
+    """Runs of unlike layers of which each of ``layers`` consists; absent, each is one layer."""
+    ahead: tuple[RunSpec, ...] | None = None
+    """Runs of layers ahead of ``layers``; they stand with the embedding on the first stage."""
+    behind: tuple[RunSpec, ...] | None = None
+    """Runs of layers behind ``layers``; they stand with the head on the last stage."""
     training: TrainingSpec
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Layers of each kind of which one of ``layers`` consists; none where all are alike."""
+        return self._runs(self.block) if self.block else ()
+
+    @cached_property
+    def first_runs(self) -> tuple[Run, ...]:
+        """Those that stand with the embedding."""
+        dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
+        return self._runs(self.ahead or dense)
+
+    @cached_property
+    def last_runs(self) -> tuple[Run, ...]:
+        """Those that stand with the head."""
+        return self._runs(self.behind or ())
+
+    @property
+    def kinds(self) -> tuple[ModelSpec, ...]:
+        """A model of each kind of layer alone; of one whose layers are alike, itself."""
+        runs = (*(self.runs or (Run(1, self),)), *self.first_runs, *self.last_runs)
+        return tuple(run.kind for run in runs)
+
+    @property
+    def unlike(self) -> bool:
+        """True when it has layers of several kinds."""
+        return bool(self.block or self.ahead or self.behind or self.dense_layers)
+
+    @cached_property
+    def layers_each(self) -> int:
+        """Layers of which one of ``layers`` consists."""
+        return sum(run.layers for run in self.runs) if self.runs else 1
+
+    @cached_property
+    def all_layers(self) -> int:
+        """Layers of the whole model."""
+        ends = sum(run.layers for run in (*self.first_runs, *self.last_runs))
+        return self.layers * self.layers_each + ends
+
+    @cached_property
+    def ordered(self) -> tuple[tuple[Mixer, FeedForwardKind], ...]:
+        """What mixes tokens and the feed-forward of every layer, in order."""
+
+        def each(runs: tuple[RunSpec, ...]) -> tuple[tuple[Mixer, FeedForwardKind], ...]:
+            kinds = [(run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind) for run in runs]
+            return tuple(kind for kind, run in zip(kinds, runs, strict=True) for _ in range(run.layers))
+
+        dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
+        body = each(self.block or (RunSpec(),)) * self.layers
+        return (*each(self.ahead or dense), *body, *each(self.behind or ()))
+
+    def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
+        """Layers of each kind, with a model of such layers alone."""
+        counted: Counter[tuple[Mixer, FeedForwardKind]] = Counter()
+        for run in runs:
+            counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
+        found = []
+        for (mixer, feeds), layers in counted.items():
+            update: dict[str, Any] = {"block": None, "ahead": None, "behind": None, "dense_layers": 0}
+            update |= {"mixer": mixer, "feed_forward": feeds, "window_layers": None}
+            update |= {} if feeds == "experts" else {"experts": None}
+            update |= {} if mixer in ("state", "both") else {"state": None}
+            update["layer_norms"] = self.layer_norms if "none" not in (mixer, feeds) else 1
+            words: list[str] = [] if mixer == "none" else [mixer]
+            words += [] if feeds == "none" else [feeds]
+            update["name"] = f"{self.name}, {' and '.join(words)} layers"
+            found.append(Run(layers, self.model_copy(update=update)))
+        return tuple(found)
+
+    @property
+    def feed_forward_kind(self) -> FeedForwardKind:
+        """That of its layers."""
+        return self.feed_forward or ("dense" if self.experts is None else "experts")
+
+    @property
+    def attends(self) -> bool:
+        """True when its layers have attention."""
+        return self.mixer in ("attention", "both")
+
+    @property
+    def carried(self) -> StateSpec | None:
+        """The state that its layers carry."""
+        return self.state if self.mixer in ("state", "both") else None
+
+    @cached_property
+    def states(self) -> tuple[StateKind, ...]:
+        """Kinds of states that layers carry."""
+        return tuple(dict.fromkeys(kind.carried.kind for kind in self.kinds if kind.carried is not None))
+
+    @cached_property
+    def routed_ends(self) -> bool:
+        """True when layers at either end have experts."""
+        return any(run.kind.experts is not None for run in (*self.first_runs, *self.last_runs))
+
+    @cached_property
+    def usual_layers(self) -> bool:
+        """True when every layer is attention and a feed-forward."""
+        return all(kind.mixer == "attention" and kind.sublayers == 2 for kind in self.kinds)
+
+    @property
+    def sublayers(self) -> int:
+        """Mixers and feed-forwards of a layer, with a residual sum each."""
+        return (self.mixer != "none") + (self.feed_forward_kind != "none")
 
     @cached_property
     def frozen(self) -> frozenset[Part]:
@@ -245,7 +460,7 @@ class ModelSpec(Frozen):
     @cached_property
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
         """(inputs, outputs) of the linear layers of a layer that may have adapters."""
-        if self.latent is not None:
+        if self.latent is not None or not self.usual_layers or self.unlike:
             return {}
         queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
         found: dict[AdapterTarget, tuple[int, int]] = {
@@ -278,6 +493,8 @@ class ModelSpec(Frozen):
         """Parameters of one layer that are trained, adapters included."""
         if not self.frozen:
             return self.layer_parameters
+        if self.runs:
+            return sum(run.layers * run.kind.trained_layer_parameters for run in self.runs)
         matrices = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
         of_part = {
             "attention": matrices + self._attention_biases,
@@ -312,7 +529,7 @@ class ModelSpec(Frozen):
         """Parameters of the whole model that are trained, adapters included."""
         layers = self.layers * self.trained_layer_parameters
         ends = self.trained_embedding_parameters + self.trained_head_parameters
-        return layers + ends + self.ahead_parameters
+        return layers + ends + self.ahead_parameters + self.behind_parameters
 
     @property
     def drops(self) -> bool:
@@ -322,6 +539,8 @@ class ModelSpec(Frozen):
     @property
     def common_ffn(self) -> int:
         """Width of the feed-forward that every token passes: with experts that of the shared ones, 0 for none."""
+        if self.feed_forward == "none":
+            return 0
         return self.ffn if self.experts is None else self.experts.shared_ffn
 
     @property
@@ -339,15 +558,18 @@ class ModelSpec(Frozen):
     @property
     def output_width(self) -> int:
         """Elements of what attention makes of a token, ahead of its output product."""
-        return self.attention_matrices[-1][0]
+        return self.attention_matrices[-1][0] if self.attention_matrices else 0
 
     @cached_property
     def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
-        """(inputs, outputs, what tensor parallelism divides) of each matrix of the attention of a layer."""
+        """(inputs, outputs, what tensor parallelism divides) of each matrix of what mixes tokens in a layer."""
         heads, latent = self.heads, self.latent
+        own = () if self.carried is None else self.carried.matrices(self.hidden)
+        if not self.attends:
+            return own
         if latent is None:
-            inputs = (self.heads + 2 * self.kv_heads) * self.head_dim
-            return (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
+            inputs = (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads) * self.head_dim
+            return *own, (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
         queries: list[tuple[int, int, Split]] = [
             (latent.q_rank or self.hidden, heads * self.head_dim, "columns")
         ]
@@ -355,6 +577,7 @@ class ModelSpec(Frozen):
             queries.insert(0, (self.hidden, latent.q_rank, "nothing"))
         expanded = heads * (self.head_dim - latent.rope_dim + latent.value_dim)
         return (
+            *own,
             *queries,
             (self.hidden, latent.kv_rank + latent.rope_dim, "nothing"),
             (latent.kv_rank, expanded, "columns"),
@@ -364,6 +587,8 @@ class ModelSpec(Frozen):
     @cached_property
     def expert_parameters(self) -> int:
         """Parameters of all experts of one layer that are not shared; 0 without experts."""
+        if self.runs:
+            return sum(run.layers * run.kind.expert_parameters for run in self.runs)
         if self.experts is None:
             return 0
         one = self.mlp_matrices * self.hidden * self.experts.ffn
@@ -373,12 +598,15 @@ class ModelSpec(Frozen):
 
     @cached_property
     def layer_parameters(self) -> int:
-        """Parameters of one transformer layer: matrices, biases and norms, with all its experts."""
+        """Parameters of one of ``layers``: matrices, biases and norms, with all its experts."""
+        if self.runs:
+            return sum(run.layers * run.kind.layer_parameters for run in self.runs)
         attention = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
-        sinks = self.heads if self.sinks else 0
-        return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + sinks
+        own = self.heads if self.sinks and self.attends else 0
+        own += 0 if self.carried is None else self.carried.own_parameters
+        return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
 
     @cached_property
     def active_parameters(self) -> int:
@@ -386,7 +614,8 @@ class ModelSpec(Frozen):
         if self.experts is None:
             return self.parameters
         idle = 1 - self.experts.top_k / self.experts.number
-        return self.parameters - round(self.layers * idle * self.expert_parameters)
+        ends = sum(run.layers * run.kind.expert_parameters for run in (*self.first_runs, *self.last_runs))
+        return self.parameters - round(idle * (self.layers * self.expert_parameters + ends))
 
     @cached_property
     def embedding_parameters(self) -> int:
@@ -409,19 +638,19 @@ class ModelSpec(Frozen):
     @cached_property
     def parameters(self) -> int:
         """Parameters of the whole model."""
-        ends = self.embedding_parameters + self.ahead_parameters + self.head_parameters
+        ends = self.embedding_parameters + self.ahead_parameters
+        ends += self.behind_parameters + self.head_parameters
         return self.layers * self.layer_parameters + ends
 
     @cached_property
-    def dense(self) -> ModelSpec:
-        """The same without experts: the model of the dense layers ahead of the others."""
-        name = f"{self.name}, dense layers"
-        return self.model_copy(update={"name": name, "experts": None, "dense_layers": 0})
+    def ahead_parameters(self) -> int:
+        """Parameters of what stands with the embedding."""
+        return sum(run.layers * run.kind.layer_parameters for run in self.first_runs)
 
     @cached_property
-    def ahead_parameters(self) -> int:
-        """Parameters of the dense layers ahead of the others."""
-        return self.dense_layers * self.dense.layer_parameters if self.dense_layers else 0
+    def behind_parameters(self) -> int:
+        """Parameters of what stands with the head."""
+        return sum(run.layers * run.kind.layer_parameters for run in self.last_runs)
 
     @property
     def _norm_parameters(self) -> int:
@@ -430,6 +659,8 @@ class ModelSpec(Frozen):
     @property
     def _inner_norms(self) -> int:
         """Parameters of the norms inside attention."""
+        if not self.attends:
+            return 0
         if self.latent is not None:
             return self.latent.kv_rank + (self.latent.q_rank or 0)
         whole = (self.heads + self.kv_heads) * self.head_dim
@@ -446,12 +677,15 @@ class ModelSpec(Frozen):
     @property
     def _attention_biases(self) -> int:
         latent = self.latent
-        biased = self.head_dim * (self.heads + 2 * self.kv_heads)
+        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads)
         if latent is not None:
             # Of what leads to the low ranks.
             biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim
+        own = 0 if self.carried is None else self.carried.biases(self.hidden)
+        if not self.attends:
+            return own
         qkv = biased if self.qkv_bias else 0
-        return qkv + (self.hidden if self.output_bias else 0)
+        return own + qkv + (self.hidden if self.output_bias else 0)
 
     @property
     def _layer_biases(self) -> int:

@@ -126,6 +126,22 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"{row.name} {what}, got {model.experts.capacity_factor:g}")
     if model.sinks and not row.sinks:
         yield Fault(path, f"hetplan trains no attention with sinks with {row.name} yet, expected none")
+    strange = [kind for kind in model.states if row.states and kind not in row.states]
+    if strange:
+        able = f"it can: {', '.join(row.states)}"
+        yield Fault(
+            path, f"hetplan trains no layers with a state of kind {strange[0]} with {row.name}, {able}"
+        )
+    runs = bool(model.block or model.ahead or model.behind)
+    if (runs and row.unlike_layers == "none") or (not model.usual_layers and row.unlike_layers != "any"):
+        what = (
+            "blocks of unlike layers"
+            if model.usual_layers
+            else "layers other than attention and a feed-forward"
+        )
+        yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
+    if model.output_gate and not row.output_gate:
+        yield Fault(path, f"hetplan trains no gated attention with {row.name} yet, expected none")
     if model.latent is not None and not row.latent_attention:
         yield Fault(path, f"hetplan trains no latent attention with {row.name} yet, expected none")
 

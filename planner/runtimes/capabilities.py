@@ -15,6 +15,8 @@ OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "ac
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
+UnlikeLayers = Literal["none", "feed_forwards", "any"]
+StateKind = Literal["mamba", "mamba2", "delta", "conv"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,15 @@ class Capabilities:
     normalised on their own."""
     sinks: bool = False
     """True when heads may have a learned sink in their softmax."""
+    states: tuple[StateKind, ...] = ()
+    """Kinds of states that its layers may carry in place of attention or beside it."""
+    splits_states: bool = False
+    """True when tensor parallelism divides layers with a state too."""
+    unlike_layers: UnlikeLayers = "none"
+    """feed_forwards: layers with and without experts may stand in any order; any: mixers may differ too; none: all are
+    alike but for dense ones ahead."""
+    output_gate: bool = False
+    """True when a gate may scale what attention makes."""
     latent_attention: bool = False
     """True when it trains multi-head latent attention."""
     windows: bool = False

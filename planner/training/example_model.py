@@ -16,11 +16,16 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
 from planner.training.example_context import ALONE, Sharing
+from planner.training.example_state import State, StateShape
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
 IGNORED = -100
 """Label of a token that the loss leaves out."""
+
+
+Kind = tuple[str, str]
+"""What mixes tokens in a layer, and its feed-forward."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,38 @@ class Shape:
     sinks: bool | None = None
     latent: None = None
     """Never switched on here: hetplan writes no such launch files."""
+    output_gate: bool = False
+    """A gate as wide as the queries scales what attention makes."""
+    mixer: str = "attention"
+    """``attention``, ``state``, ``both`` or ``none``."""
+    feed_forward: str | None = None
+    """``experts``, ``dense`` or ``none``; absent, experts where there are any."""
+    state: StateShape | None = None
+    ahead: tuple[Kind, ...] = ()
+    """Layers ahead of the others, with the embedding."""
+    block: tuple[Kind, ...] = ()
+    """Layers of which each of ``layers`` consists; none where each is one layer."""
+    behind: tuple[Kind, ...] = ()
+    """Layers behind the others, with the head."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
     """Adapters that are trained alone."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All layers of the model in order."""
+        own = self.mixer, self.feed_forward or ("experts" if self.experts else "dense")
+        ahead = (("attention", "dense"),) * self.dense_layers or self.ahead
+        return (*ahead, *(self.block or (own,)) * self.layers, *self.behind)
+
+    def held(self, first: int, end: int) -> range:
+        """Layers of a stage that the plan gives these, all that stand at an end with them."""
+        ahead, each = self.dense_layers or len(self.ahead), len(self.block) or 1
+        last = ahead + end * each + (len(self.behind) if end == self.layers else 0)
+        return range(ahead + first * each if first else 0, last)
 
     def freezes(self, part: str) -> bool:
         """True when a part is not trained."""
@@ -107,8 +138,18 @@ def shape_of(given: dict[str, Any]) -> Shape:
     values = dict(given)
     experts, lora = values.pop("experts", None), values.pop("lora", None)
     freeze = tuple(values.pop("freeze", ()))
+    state = values.pop("state", None)
+    own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
+    for name in ("ahead", "block", "behind"):
+        runs = values.pop(name, None) or ()
+        values[name] = tuple(
+            (run["mixer"] or own[0], run["feed_forward"] or own[1])
+            for run in runs
+            for _ in range(run["layers"])
+        )
     return Shape(
         **values,
+        state=None if state is None else StateShape(**state),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
         freeze=freeze,
@@ -276,7 +317,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 PART_OF = {
-    **dict.fromkeys(("query", "key_value", "output"), "attention"),
+    **dict.fromkeys(("query", "key_value", "output", "state"), "attention"),
     **dict.fromkeys(("gate", "up", "down", "experts"), "mlp"),
 }
 """Which part of a model the modules of a layer belong to; the others are norms."""
@@ -285,8 +326,8 @@ PART_OF = {
 class Layer(nn.Module):  # type: ignore[misc]
     """Attention and feed-forward with norms ahead of both.
 
-    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``. A ``dense`` one
-    has no experts, whatever the others have.
+    ``recompute`` is ``none``, ``selective`` (attention and every second product are kept) or ``full``. ``kind`` says
+    what mixes tokens, and which feed-forward it has.
     """
 
     def __init__(
@@ -296,27 +337,26 @@ class Layer(nn.Module):  # type: ignore[misc]
         checkpoint: Callable[..., Any] = kept_on_device,
         sharing: Sharing = ALONE,
         *,
-        dense: bool = False,
+        kind: Kind | None = None,
     ) -> None:
         super().__init__()
         self.shape = shape
+        self.mixer, self.feeds = kind or shape.kinds[-1]
         self.sharing = sharing
         self.recompute = recompute
         self.checkpoint = checkpoint
-        width, hidden = shape.head_dim, shape.hidden
-        self.norm_attention = norm_of(shape, hidden)
-        self.query = self._linear(hidden, shape.heads * width, shape.qkv_bias, "q_proj")
-        self.key_value = self._linear(hidden, shape.kv_heads * width, shape.qkv_bias, "k_proj", "v_proj")
+        hidden, both = shape.hidden, "none" not in (self.mixer, self.feeds)
+        self.norm_attention = norm_of(shape, hidden, self.mixer != "none")
         self.whole = shape.qk_norm == "whole"
-        sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
-        self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
-        self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
-        self.output = self._linear(shape.heads * width, hidden, shape.output_bias, "o_proj")
-        self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1)
-        self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2)
-        self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3)
-        self.experts = Experts(shape) if shape.experts and not dense else None
-        if self.experts is None:
+        if self.mixer in ("attention", "both"):
+            self._add_attention(shape)
+        carries = self.mixer in ("state", "both") and shape.state is not None
+        self.state = State(hidden, shape.state, Linear) if carries and shape.state is not None else None
+        self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1 if both else self.feeds != "none")
+        self.norm_after_attention = norm_of(shape, hidden, both and shape.layer_norms > 2)
+        self.norm_after_mlp = norm_of(shape, hidden, both and shape.layer_norms > 3)
+        self.experts = Experts(shape) if self.feeds == "experts" else None
+        if self.feeds == "dense":
             bias = shape.mlp_bias
             self.gate = self._linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
             self.up = self._linear(hidden, shape.ffn, bias, "up_proj")
@@ -325,6 +365,16 @@ class Layer(nn.Module):  # type: ignore[misc]
             for each, parameter in module.named_parameters():
                 if "adapters." not in each and shape.freezes(PART_OF.get(name, "norms")):
                     parameter.requires_grad_(False)
+
+    def _add_attention(self, shape: Shape) -> None:
+        width, hidden = shape.head_dim, shape.hidden
+        queries = (2 if shape.output_gate else 1) * shape.heads * width
+        self.query = self._linear(hidden, queries, shape.qkv_bias, "q_proj")
+        self.key_value = self._linear(hidden, shape.kv_heads * width, shape.qkv_bias, "k_proj", "v_proj")
+        sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
+        self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
+        self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
+        self.output = self._linear(shape.heads * width, hidden, shape.output_bias, "o_proj")
 
     def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
         """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
@@ -342,17 +392,29 @@ class Layer(nn.Module):  # type: ignore[misc]
         return self._forward(hidden)
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.mixer == "none":
+            return hidden + self._mlp(self.norm_mlp(hidden))
         normed = self.norm_attention(hidden)
+        if self.feeds == "none":
+            return hidden + self._mixed(normed)
         if self.shape.layer_norms == 1:
-            return hidden + self._attention(normed) + self._mlp(normed)
-        hidden = hidden + self.norm_after_attention(self._attention(normed))
+            return hidden + self._mixed(normed) + self._mlp(normed)
+        hidden = hidden + self.norm_after_attention(self._mixed(normed))
         return hidden + self.norm_after_mlp(self._mlp(self.norm_mlp(hidden)))
+
+    def _mixed(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self.state is None:
+            return self._attention(hidden)
+        return self.state(hidden) + (self._attention(hidden) if self.mixer == "both" else 0.0)
 
     def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
         batch, length, _ = hidden.shape
         width = self.shape.head_dim
         # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
-        query = self.query(hidden).view(batch, length, -1, width)
+        query, gate = self.query(hidden), None
+        if self.shape.output_gate:
+            query, gate = query.chunk(2, dim=-1)
+        query = query.reshape(batch, length, -1, width)
         key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
         key, value = key_value[..., 0, :], key_value[..., 1, :].transpose(1, 2)
         if self.whole:
@@ -364,7 +426,8 @@ class Layer(nn.Module):  # type: ignore[misc]
             first = self.sharing.first(length)
             query, key = rotate(query, first), rotate(key, first)
         mixed = self.sharing.attend(query, key, value, causal=self.shape.kind == "decoder")
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+        mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
+        return self.output(mixed if gate is None else mixed * gate.sigmoid())
 
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.experts is not None:
@@ -415,8 +478,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.embedding = Embedding(shape, sharing)
         self.layers = nn.ModuleList(
-            Layer(shape, recompute, checkpoint, sharing, dense=index < shape.dense_layers)
-            for index in range(shape.dense_layers + shape.layers)
+            Layer(shape, recompute, checkpoint, sharing, kind=kind) for kind in shape.kinds
         )
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)

@@ -27,8 +27,26 @@ GIVEN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": SMALL,
     "nemotron": SMALL,
     "deepseek_v2": {"first_k_dense_replace": 2, "num_experts_per_tok": 4},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "lfm2": {"layer_types": None, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_hidden_layers": 16},
+    "nemotron_h": {
+        "layers_block_type": None,
+        "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EM-MEME",
+    },
 }
 """What a default leaves open, or has of unlike layers."""
+
+UNLIKE: list[tuple[str, dict[str, Any]]] = [
+    ("qwen2_moe", {"decoder_sparse_step": 2}),
+    ("qwen2_moe", {"mlp_only_layers": [1, 5]}),
+    ("qwen3_moe", {"mlp_only_layers": [3]}),
+    ("ernie4_5_moe", {"moe_layer_interval": 2}),
+    ("ernie4_5_moe", {"moe_layer_end_index": 20}),
+    ("qwen3_next", {"mlp_only_layers": [0]}),
+    ("jamba", {"num_experts": 1}),
+    ("granitemoehybrid", {"num_local_experts": 0, "layer_types": ["mamba", "attention"] * 16}),
+]
+"""Layers that differ from each other."""
 
 SWITCHES = (
     *("attention_bias", "mlp_bias", "tie_word_embeddings", "use_bias", "bias", "enable_bias", "qkv_bias"),
@@ -42,6 +60,14 @@ SWITCHES = (
     ),
     *("multi_query", "parallel_attn", "new_decoder_architecture", "do_layer_norm_before", "lm_head_bias"),
     *("use_sliding_window", "add_cross_attention", "is_decoder", "use_task_id"),
+    *(
+        "mamba_conv_bias",
+        "mamba_proj_bias",
+        "mamba_rms_norm",
+        "use_conv_bias",
+        "conv_bias",
+        "projectors_bias",
+    ),
 )
 """Keys that change what a model consists of."""
 
@@ -83,6 +109,14 @@ def counted(kind: str, config: Any) -> int:
 def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     """To the last one, of the default shape."""
     config = default(kind)
+    assert read(tmp_path, config) == counted(kind, config)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "changes"), UNLIKE)
+def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    """Wherever those of each kind stand."""
+    config = default(kind, **changes)
     assert read(tmp_path, config) == counted(kind, config)
 
 

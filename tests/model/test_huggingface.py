@@ -135,7 +135,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["mamba", "t5", "deepseek_v4"])
+@pytest.mark.parametrize("kind", ["rwkv", "t5", "deepseek_v4"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
@@ -157,21 +157,6 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             llama(32, 4096, 32, 8, 14336, 32000, num_local_experts=8),
             "num_local_experts",
             'experts in a model of type "llama" are not supported',
-        ),
-        (
-            mixture("qwen3_moe", mlp_only_layers=[1]),
-            "mlp_only_layers",
-            "dense layers other than ahead of those with experts are not supported yet",
-        ),
-        (
-            mixture("qwen2_moe", decoder_sparse_step=2),
-            "decoder_sparse_step",
-            "layers without experts between those with experts are not supported yet",
-        ),
-        (
-            mixture("mellum", mlp_layer_types=["sparse", "dense"]),
-            "mlp_layer_types",
-            "dense layers other than ahead of those with experts are not supported yet",
         ),
         (
             mixture("mixtral") | {"num_experts_per_tok": 9},

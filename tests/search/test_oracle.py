@@ -31,6 +31,7 @@ from tests.worlds import (
     with_measurements,
     with_odd_nodes,
     with_shapes,
+    with_unlike_layers,
 )
 
 SEEDS = st.integers(0, 10**9)
@@ -168,6 +169,25 @@ def test_experts(seed: int, target: str | None) -> None:
 def test_many_problems_with_experts(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_experts(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+UNLIKE_TARGETS = st.sampled_from(["torch", "torch", "megatron", None])
+
+
+@given(SEEDS, UNLIKE_TARGETS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_unlike_layers(seed: int, target: str | None) -> None:
+    """Blocks of unlike layers, and others at either end."""
+    check(with_unlike_layers(seed), limits(seed, target), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=UNLIKE_TARGETS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_unlike_layers(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
 
 
 def test_experts_are_divided_now_and_then() -> None:

@@ -110,8 +110,7 @@ class Seeded(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, shape: example_model.Shape) -> None:
         super().__init__()
         self.parts = torch.nn.ModuleList()
-        dense = partial(example_model.Layer, dense=True)
-        layers = [dense] * shape.dense_layers + [partial(example_model.Layer)] * shape.layers
+        layers = [partial(example_model.Layer, kind=kind) for kind in shape.kinds]
         makers: list[Callable[..., Any]] = [example_model.Embedding, *layers, example_model.Finish]
         if not shape.tied_embeddings:
             makers.append(example_model.Head)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer  # noqa: E402
+from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
 from planner.model.spec import NF4_BYTES, LoraSpec, ModelSpec  # noqa: E402
 from planner.training.example_adapters import AdapterShape  # noqa: E402
@@ -22,6 +22,7 @@ from planner.training.example_model import (  # noqa: E402
     Shape,
     Transformer,
     loss_of,
+    shape_of,
 )
 from tests.worlds import model  # noqa: E402
 
@@ -94,6 +95,32 @@ def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None
         made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
     )
     assert kept(made, recompute) == pytest.approx(formula, rel=0.1 if made.experts else 0.06)
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "mamba": {"kind": "mamba", "head_dim": 512, "size": 16, "rank": 16, "chunk": 32},
+    "mamba2": {"kind": "mamba2", "heads": 16, "head_dim": 32, "size": 64, "groups": 2, "chunk": 64},
+    "delta": {"kind": "delta", "heads": 8, "head_dim": 64, "size": 32, "groups": 4, "chunk": 32},
+    "conv": {"kind": "conv", "head_dim": 256, "conv": 3},
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_a_layer_with_a_state_keeps_and_takes(name: str) -> None:
+    """Between forward and backward, and at the peak of its backward."""
+    made = spec(**LLAMA, mixer="state", state=STATES[name])
+    layer = Layer(shape_of(model_shape(made))).to(torch.bfloat16)
+    hidden = torch.randn(2, 128, made.hidden, dtype=torch.bfloat16, requires_grad=True)
+    with Held(hidden, *layer.parameters(), *layer.buffers()) as held:
+        output = layer(hidden)
+        between = held.now
+        output.sum().backward()
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+    )
+    assert between == pytest.approx(formula, rel=0.01)
+    assert made.state is not None
+    assert (held.most - between) / TOKENS == pytest.approx(scan_bytes(made.state, 128), rel=0.15)
 
 
 FROZEN: dict[str, dict[str, Any]] = {

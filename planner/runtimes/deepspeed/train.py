@@ -146,10 +146,7 @@ def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
         last = TiedLayerSpec("embedding", Embedding, shape)
     else:
         first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
-    layers = [
-        LayerSpec(Layer, shape, recompute, dense=index < shape.dense_layers)
-        for index in range(shape.dense_layers + shape.layers)
-    ]
+    layers = [LayerSpec(Layer, shape, recompute, kind=kind) for kind in shape.kinds]
     return [first, *layers, LayerSpec(Finish, shape), last]
 
 

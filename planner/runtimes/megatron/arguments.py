@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import groupby
 
 from planner.cost.shape import chunk_layers
 from planner.dims.gradients import gradients_of
@@ -15,21 +16,23 @@ from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 
 
-def layout(plan: Plan, ahead: int = 0) -> str:
+def layout(plan: Plan, model: ModelSpec) -> str:
     """The layout in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp.
 
-    ``ahead``: layers that stand with the embedding.
+    It counts every layer, those that stand with the embedding and with the head too.
     """
     chunks = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
     counts = [chunks[rank][chunk] for chunk in range(plan.interleave) for rank in range(plan.pp)]
-    counts[0] += ahead
+    counts = [layers * model.layers_each for layers in counts]
+    counts[0] += sum(run.layers for run in model.first_runs)
+    counts[-1] += sum(run.layers for run in model.last_runs)
     return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "L"
 
 
 def model_words(model: ModelSpec) -> list[str]:
     """Arguments that give Megatron the shape, as near as it comes."""
     words = [
-        *("--num-layers", str(model.layers + model.dense_layers)),
+        *("--num-layers", str(model.all_layers)),
         *("--hidden-size", str(model.hidden)),
         *("--ffn-hidden-size", str(_feed_forward(model))),
         *("--num-attention-heads", str(model.heads)),
@@ -49,8 +52,10 @@ def model_words(model: ModelSpec) -> list[str]:
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
     words += _experts(model.experts) if model.experts else []
-    if model.dense_layers:
-        words += ["--moe-layer-freq", f"([0]*{model.dense_layers}+[1]*{model.layers})"]
+    if model.experts and model.unlike:
+        alike = groupby(feeds == "experts" for _, feeds in model.ordered)
+        runs = [f"[{int(routed)}]*{len(list(layers))}" for routed, layers in alike]
+        words += ["--moe-layer-freq", f"({'+'.join(runs)})"]
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
@@ -59,7 +64,7 @@ def model_words(model: ModelSpec) -> list[str]:
 
 def _feed_forward(model: ModelSpec) -> int:
     """Width of dense layers; where there are none, that of the experts, since Megatron wants one."""
-    return model.ffn if model.experts is None or model.dense_layers else model.experts.ffn
+    return model.ffn if model.experts is None or model.unlike else model.experts.ffn
 
 
 def _latent(model: ModelSpec, latent: LatentSpec) -> list[str]:
@@ -178,7 +183,7 @@ def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
     if plan.pp > 1:
-        words += ["--pipeline-model-parallel-layout", layout(plan, model.dense_layers)]
+        words += ["--pipeline-model-parallel-layout", layout(plan, model)]
     words += ["--use-tp-pp-dp-mapping"] if stages_first else []
     if plan.sequence_parallel and tp > 1:
         words += ["--sequence-parallel"]

@@ -43,6 +43,7 @@ CAPABILITIES = Capabilities(
     context_pieces=2,
     experts="parallel",
     kernel_per_expert=True,
+    unlike_layers="feed_forwards",
     latent_attention=True,
     sinks=True,
     windows=True,

@@ -179,7 +179,7 @@ class Megatron(Runtime):
     def notes(self, job: Job) -> Mapping[str, object]:
         """Where Megatron differs from the model file, and whether its groups have their own networks."""
         return {
-            "layout": layout(job.plan, job.model.dense_layers),
+            "layout": layout(job.plan, job.model),
             "differences": tuple(differences(job.model)),
             "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)),
         }

@@ -37,17 +37,17 @@ class ModelPart(nn.Module):  # type: ignore[misc]
             self.embedding = _seeded(seed, lambda: Embedding(shape, sharing))
             self._keep_used()
             place(self.embedding)
-        # The plan counts layers behind the dense ones, which stand with the embedding.
-        ahead = shape.dense_layers
-        for index in range(0 if self.first else ahead + mine.first_layer, ahead + mine.end_layer):
-            made = partial(Layer, shape, mine.recompute, sharing=sharing, dense=index < ahead)
+        # The plan counts blocks, without the layers that stand with the embedding and with the head.
+        kinds = shape.kinds
+        for index in shape.held(mine.first_layer, mine.end_layer):
+            made = partial(Layer, shape, mine.recompute, sharing=sharing, kind=kinds[index])
             layer = _seeded(seed + 1 + index, made)
             place(layer)
             self.layers[str(index)] = layer
         if self.last:
-            self.finish = _seeded(seed + 1 + ahead + shape.layers, lambda: Finish(shape))
+            self.finish = _seeded(seed + 1 + len(kinds), lambda: Finish(shape))
         if self.last and not shape.tied_embeddings:
-            self.head = _seeded(seed + 2 + ahead + shape.layers, lambda: Head(shape))
+            self.head = _seeded(seed + 2 + len(kinds), lambda: Head(shape))
             place(self.head)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

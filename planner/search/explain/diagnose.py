@@ -240,7 +240,7 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
         return model.model_copy(update={"training": training.model_copy(update=update)})
 
     adapted: list[Training] = []
-    if not model.frozen and model.linears and not model.dense_layers:
+    if not model.frozen and model.linears:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}

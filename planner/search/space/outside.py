@@ -62,6 +62,10 @@ def _of_target(
         yield "stages on parts of several nodes"
     if pipelines and model.dense_layers:
         yield "dense layers on other stages than the first"
+    if pipelines and (model.ahead or model.behind):
+        yield "layers ahead of the blocks or behind them on other stages than the first and the last"
+    if pipelines and model.block:
+        yield f"stages that begin or end inside a block of {model.layers_each} layers"
     if devices > 1 and offers_context(row, model):
         if limits.cp is None:
             yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"

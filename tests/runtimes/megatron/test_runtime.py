@@ -32,13 +32,13 @@ def words_of(chosen: Plan, spec: ModelSpec) -> dict[str, list[str]]:
 
 def test_layout_uneven() -> None:
     """Stages in order, with the embedding first and the loss last."""
-    assert layout(pipeline([5, 1, 2])) == "Et*5|t|t*2L"
+    assert layout(pipeline([5, 1, 2]), model(1)) == "Et*5|t|t*2L"
 
 
 def test_layout_interleaved() -> None:
     """Virtual stage k is chunk k // pp of pipeline rank k % pp; each rank keeps its layers."""
     chosen = pipeline([5, 4, 5], interleave=2)
-    assert layout(chosen) == "Et*3|t*2|t*3|t*2|t*2|t*2L"
+    assert layout(chosen, model(1)) == "Et*3|t*2|t*3|t*2|t*2|t*2L"
 
 
 def test_golden() -> None:

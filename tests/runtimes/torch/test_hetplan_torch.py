@@ -12,7 +12,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, RunSpec, StateSpec
 from planner.plan.values import Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
@@ -65,7 +65,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special = [
         f"{key}_{value}"
         for key, value in changes.items()
-        if key != "experts" and (key, value) not in DEFAULTS
+        if key not in ("experts", "state", "block", "behind") and (key, value) not in DEFAULTS
     ]
     return "-".join([kind, f"zero{zero}", *special])
 
@@ -145,6 +145,15 @@ def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: 
     )
 
 
+DELTA: dict[str, Any] = {
+    "state": StateSpec(kind="delta", heads=4, head_dim=8, groups=2, size=8, conv_bias=False, chunk=8),
+    "block": (RunSpec(mixer="state"), RunSpec()),
+}
+DUALITY: dict[str, Any] = {
+    "state": StateSpec(kind="mamba2", heads=4, head_dim=8, size=8, chunk=8),
+    "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
+    "behind": (RunSpec(mixer="state"),),
+}
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63),
     uneven(1),
@@ -178,6 +187,8 @@ CASES = [
         learned_positions=32,
     ),
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
+    uneven(3, optimizer="sgd", output_gate=True, **DELTA),
+    pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
     pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
