@@ -18,7 +18,7 @@ from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
 from planner.runtimes.interface import Runtime
-from planner.runtimes.megatron.arguments import arguments, differences, model_words
+from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words
 from planner.runtimes.megatron.log import MegatronLines
 from planner.runtimes.megatron.runtime import RUNTIME as MEGATRON
 
@@ -94,19 +94,6 @@ def settings(job: Job, blocks: Sequence[Mesh]) -> Sections:
         "model.optimizer": read_words(words["training"]),
         "data.tokens": read_words(words["data"]),
     }
-
-
-def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of Megatron's arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true."""
-    values: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name = word[2:].replace("-", "_")
-            values[name] = True
-        else:
-            values[name] = int(word) if word.isdigit() else word
-    return values
 
 
 def _parallel(plan: Plan, blocks: Sequence[Mesh]) -> dict[str, Any]:
