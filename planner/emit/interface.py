@@ -70,12 +70,12 @@ def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
     files = own.files(job)
     if not own.starts_itself:
         files += launcher_files(launcher, job)
-        files += smoke_files(job, (file.path for file in files))
     elif launcher != "torchrun":
         raise EmitError(
             f"launcher {launcher}: {job.plan.target} starts the nodes by its own runner",
             hint="leave out --launcher",
         )
+    files += smoke_files(job, (file.path for file in files))
     text = readme(
         job,
         files,

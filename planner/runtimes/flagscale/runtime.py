@@ -243,8 +243,8 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
     """The experiment, with one environment for each node."""
     nodes = {
         agent.host: {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
+            **_visible(job, agent),
+            "HETPLAN_HOST": agent.host,
             **_variables(network[agent.pool]),
         }
         for agent in job.agents
@@ -271,6 +271,14 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
         "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
     }
     return dump(document)
+
+
+def _visible(job: Job, agent: Agent) -> dict[str, str]:
+    """What leaves a node its planned devices: indices are those of nvidia-smi, by PCI slot, or of rocm-smi."""
+    devices = ",".join(map(str, agent.devices))
+    if job.cluster.gpus[job.ranks[0].gpu].library == "RCCL":
+        return {"HIP_VISIBLE_DEVICES": devices}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices}
 
 
 def _variables(lines: Sequence[Line]) -> dict[str, str]:

@@ -110,6 +110,9 @@ PROLOGUE = """\
   : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"
   export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"
 """
+SOURCED = """\
+  # shellcheck disable=SC1091
+  source ./args.sh"""
 KERNELS = """\
   # Megatron orders the kernels of tensor parallelism by this before Blackwell.
   export CUDA_DEVICE_MAX_CONNECTIONS=1
@@ -133,7 +136,7 @@ def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tu
     if networks:
         command = f"start_megatron.py {command}"
     tf32 = number_format(job.model.training.precision)
-    before = f"{prologue}{tf32}{tf32 and chr(10)}  source ./args.sh"
+    before = f"{prologue}{tf32}{tf32 and chr(10)}{SOURCED}"
     return (
         *launch_files(job, command, before, network_per_group=bool(networks)),
         *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
