@@ -35,10 +35,10 @@ pytestmark = [
     pytest.mark.skipif(find_spec("hydra") is None, reason="hydra-core is not installed"),
 ]
 SSH = """#!/bin/bash
-while [[ $1 == -* ]]; do shift; done
+while [[ $1 == -* ]]; do if [[ $1 == -p ]]; then shift; fi; shift; done
 bash -c "$2"
 """
-"""Runs on this machine what the runner starts on another: ``ssh -f -n HOST COMMAND``."""
+"""Runs on this machine what the runner starts on another: ``ssh -f -n -p PORT HOST COMMAND``."""
 CLUSTER = cluster(pool("a", ("A100",) * 8, 16), pool("t", ("T4",) * 4, 32))
 
 
