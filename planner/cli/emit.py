@@ -97,9 +97,19 @@ Script = Annotated[
         help="Your training script, in place of the runtime's example; it must be at the same path on every node.",
     ),
 ]
+Library = Annotated[
+    str | None,
+    typer.Option(
+        "--library",
+        metavar="NAME",
+        help="What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge (megatron).",
+    ),
+]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[-- ARGS...]", help="Arguments of the training script.", show_default=False),
+    typer.Argument(
+        metavar="[-- ARGS...]", help="Arguments of the training script or library.", show_default=False
+    ),
 ]
 
 
@@ -127,6 +137,7 @@ def emit(
     output: Folder,
     arguments: Arguments = None,
     script: Script = None,
+    library: Library = None,
     force: Force = False,
     launcher: Launcher = "torchrun",
     cluster: ClusterNow = None,
@@ -141,9 +152,14 @@ def emit(
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)
     check_launcher(launcher)
-    words = script_words(script, arguments or (), output)
+    if library is not None and script is not None:
+        raise UsageError(
+            f"--library {library} has a script of its own", hint="leave out --script or --library"
+        )
+    trained_by = () if library is None else (library, *(arguments or ()))
+    words = script_words(script, () if trained_by else arguments or (), output)
     with concerning(plan):
-        job = job_of(saved.plan, saved.cluster, saved.model, words)
+        job = job_of(saved.plan, saved.cluster, saved.model, words, trained_by)
         files = folder_files(job, launcher)
     unnamed = unnamed_hosts(job, launcher)
     kept = write_folder(files, output, force)

@@ -21,7 +21,7 @@ from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
 from planner.plan.values import Plan, groups_of
-from planner.runtimes.interface import runtime
+from planner.runtimes.interface import runtime, runtime_of
 from planner.runtimes.registry import target
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "folder_files", "job_of", "unnamed_hosts", "write_folder"]
@@ -39,14 +39,22 @@ def emit(
     return folder_files(job_of(plan, cluster, model), launcher)
 
 
-def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec, script: tuple[str, ...] = ()) -> Job:
+def job_of(
+    plan: Plan,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    script: tuple[str, ...] = (),
+    library: tuple[str, ...] = (),
+) -> Job:
     """The run of a plan; raises EmitError when the target cannot express it, and PlanError for too few devices.
 
-    ``script`` is a training script of the user's, by its path on the nodes, and its arguments.
+    ``script`` is a training script of the user's, by its path on the nodes, and its arguments; ``library`` a library
+    that trains over the runtime in place of a script, and arguments for it.
     """
     check_inputs(plan, cluster, model)
-    own = runtime(plan.target)
-    job = Job(plan=plan, cluster=cluster, model=model, ranks=own.ranks(plan, cluster), script=script)
+    own = runtime(plan.target, *library[:1])
+    places = own.ranks(plan, cluster)
+    job = Job(plan=plan, cluster=cluster, model=model, ranks=places, script=script, library=library)
     if script and own.starts_itself:
         raise EmitError(
             f"--script: {plan.target} starts an entry point of its own checkout",
@@ -58,16 +66,16 @@ def job_of(plan: Plan, cluster: ClusterSpec, model: ModelSpec, script: tuple[str
 
 def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
     """The launch folder of a run, sorted by path; raises EmitError when the launcher cannot start it."""
-    own, chosen = runtime(job.plan.target), LAUNCHERS[launcher]
+    own, chosen = runtime_of(job), LAUNCHERS[launcher]
     files = own.files(job)
     if not own.starts_itself:
         files += launcher_files(launcher, job)
-        files += smoke_files(job, (file.path for file in files))
     elif launcher != "torchrun":
         raise EmitError(
             f"launcher {launcher}: {job.plan.target} starts the nodes by its own runner",
             hint="leave out --launcher",
         )
+    files += smoke_files(job, (file.path for file in files))
     text = readme(
         job,
         files,
@@ -78,6 +86,7 @@ def folder_files(job: Job, launcher: str) -> tuple[EmittedFile, ...]:
             "tried": own.tried,
             "wheels": (*filter(None, [wheel_note(ages(job))]), *wheel_cautions(job)),
         },
+        template=own.readme,
         placeholders=unnamed_hosts(job, launcher),
         launcher_readme=chosen.readme,
     )

@@ -142,15 +142,16 @@ def readme(
     files: Sequence[EmittedFile],
     notes: Mapping[str, object],
     *,
+    template: str,
     placeholders: Sequence[str],
     launcher_readme: str,
 ) -> EmittedFile:
-    """The README beside these files, from the template in the room of the job's runtime.
+    """The README beside these files, from this template in the room of the job's runtime.
 
     ``notes`` are what that template needs besides the job, ``launcher_readme`` is the launcher's template or empty.
     """
     text = rendered(
-        f"runtimes/{job.plan.target}/README.md.j2",
+        f"runtimes/{job.plan.target}/{template}",
         job=job,
         hetplan_version=__version__,
         sizes_text=sizes_text,

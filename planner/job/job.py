@@ -30,11 +30,13 @@ class Job:
     """Every process, in the runtime's rank order."""
     script: tuple[str, ...] = ()
     """A training script of the user's and its arguments; empty for what the runtime starts by itself."""
+    library: tuple[str, ...] = ()
+    """A library that trains over the runtime and arguments for it; empty for the runtime by itself."""
 
     def program(self, usual: str, *between: str) -> str:
         """Shell words of what each rank runs: the user's script, or what is usual; then words, then its arguments."""
         own = '"$script"' if self.script else usual
-        return " ".join([own, *between, *map(shlex.quote, self.script[1:])])
+        return " ".join([own, *between, *map(shlex.quote, (self.script or self.library)[1:])])
 
     @property
     def name(self) -> str:

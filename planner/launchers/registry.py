@@ -15,7 +15,7 @@ from planner.job.job import MASTER_PORT, Job, is_unnamed, label
 from planner.model.spec import HALVES
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.deepspeed.hostfile import include, keeps_types
-from planner.runtimes.interface import runtime
+from planner.runtimes.interface import runtime_of
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
 
 POD_FOLDER = "/hetplan/run"
@@ -116,7 +116,7 @@ def _ssh_files(job: Job) -> tuple[EmittedFile, ...]:
 
 def _start_script(job: Job, starter: str = "") -> EmittedFile:
     """The script; ``starter`` is a script of the folder that takes the place of torchrun."""
-    variables = runtime(job.plan.target).variables
+    variables = runtime_of(job).variables
     text = rendered("launchers/start.sh.j2", starter=starter, variables=variables)
     return EmittedFile("start.sh", text, executable=True)
 
@@ -176,6 +176,8 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         raise EmitError(
             "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=instead
         )
+    if job.library:
+        raise EmitError(f"launcher accelerate: {job.library[0]} starts without it", hint=instead)
     sizes = sorted({len(agent.devices) for agent in job.agents})
     if len(job.hosts) < len(job.agents) or len(sizes) > 1:
         raise EmitError(
@@ -280,7 +282,7 @@ def _ray_files(job: Job) -> tuple[EmittedFile, ...]:
 
 def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
     """The script, and the devices that each pool's nodes must have; ``here`` means one node, that of the caller."""
-    own = runtime(job.plan.target)
+    own = runtime_of(job)
     script = rendered(
         "launchers/preflight.sh.j2",
         tried=own.tried,

@@ -1,4 +1,7 @@
-"""Lines of libraries that train over a runtime: Hugging Face's Trainer, torchtitan and Lightning."""
+"""Lines of what trains over a runtime: NeMo, Hugging Face's Trainer, torchtitan, Lightning, nanoGPT, LitGPT.
+
+Each was learnt from the source of what prints it and from excerpts in public threads.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,70 @@ def _elapsed(hours: str, minutes: str, seconds: str) -> int:
     return 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds)
 
 
+# NeMo 2 prints a line a step; NeMo 1's bar counts steps, with or without the time of the last one.
+_NEMO = re.compile(
+    r"\bglobal_batch_size: (\d{1,9}) \| global_step: (\d{1,12}) \|"
+    r".*? train_step_timing in s: (\d{1,9}(?:\.\d{1,9})?)(?![\d.])"
+)
+_NEMO_STEP = re.compile(r"\bglobal_step=(\d{1,12})(?:\.0)?(?![\d.])")
+_NEMO_TIMED = re.compile(r"\btrain_step_timing in s=(\d{1,9}(?:\.\d{1,9})?)(?![\d.])")
+_NEMO_BAR = re.compile(r"\s" + _BAR)
+
+
+class NemoLines(_Library):
+    """Reads what NeMo prints of a step, on Megatron's core: ``global_step: 9 | .. | train_step_timing in s: 2.008``."""
+
+    source = "NeMo"
+    lines = "global_step: 9 | .. train_step_timing in s: .."
+
+    def __init__(self) -> None:
+        self._timed = Series(averaged=False)
+        self._bar = _Bar()
+        self._batches: dict[int, None] = {}
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        found = _NEMO.search(line)
+        return found is not None and self._timed.restarts(int(found[2]))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for batch, number, seconds in _NEMO.findall(line):
+            if float(seconds) > 0:
+                self._batches[int(batch)] = None
+                self._timed.add(int(number), float(seconds))
+        step, bar = _NEMO_STEP.search(line), _NEMO_BAR.search(line)
+        if step is None or bar is None:
+            return
+        self._bar.add(int(step[1]), _elapsed(*bar.groups()[2:]))
+        timed = _NEMO_TIMED.search(line)
+        if timed is not None and float(timed[1]) > 0:
+            self._timed.add(int(step[1]), float(timed[1]))
+
+    @property
+    def steps(self) -> Series:
+        """As it times them, else from the bar."""
+        if self._timed.seconds:
+            return self._timed
+        series = Series(averaged=True)
+        for start, end, seconds in self._bar.windows():
+            series.add(end, seconds / (end - start))
+        return series
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """The global batch."""
+        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How times were told."""
+        windows = self._bar.windows()
+        if self._timed.seconds or not windows:
+            return ()
+        return (_BAR_NOTE.format(seconds=min(each[2] for each in windows)),)
+
+
 _BAR_NOTE = (
     "step times come from a progress bar, which counts whole seconds: means over {seconds} s and more, "
     "evaluation and checkpoints among them included; the callback of step_log.py times every step"
@@ -67,8 +134,16 @@ _BAR_NOTE = (
 
 # transformers, Trainer.log (a printed dict, numbers quoted since version 5), trainer_utils.speed_metrics and
 # trainer_state.json; samples of public threads.
+# LLaMA-Factory and ms-swift train by it and write how many steps were done after how long.
 _SPEED = re.compile(
-    r"""['"]train_(runtime|samples_per_second|steps_per_second)['"]: ['"]?(\d[\d.e+-]{0,23})"""
+    r"""\btrain_(runtime|samples_per_second|steps_per_second)(?:['"]: ['"]?| +=  +)(\d[\d.e+-]{0,23})(?!:)"""
+)
+_DONE = re.compile(
+    r'''"current_steps": (\d{1,12}), "total_steps": (\d{1,12}),.*?"elapsed_time": "(\d{1,4}):(\d\d):(\d\d)"'''
+)
+_DONE_IN_WORDS = re.compile(
+    r"'global_step/max_steps': '(\d{1,12})/(\d{1,12})',.*?"
+    r"'elapsed_time': '(?:(\d{1,3})d )?(?:(\d{1,2})h )?(?:(\d{1,2})m )?(\d{1,2})s'"
 )
 _LOSS = re.compile(r"""^[^{]*\{['"]loss['"]: .*['"]epoch['"]: """)
 _TRAINER_BAR = re.compile(r"(?:^|\||\s)\s?" + _BAR)
@@ -101,8 +176,18 @@ class TrainerLines(_Library):
         for done, total, *clock in _TRAINER_BAR.findall(line):
             self._bars.setdefault(int(total), _Bar()).add(int(done), _elapsed(*clock))
             self._last = int(total)
+        for done, total, *clock in _DONE.findall(line):
+            self._written(int(done), int(total), _elapsed(*clock))
+        for done, total, days, hours, minutes, seconds in _DONE_IN_WORDS.findall(line):
+            elapsed = _elapsed(str(24 * int(days or 0) + int(hours or 0)), minutes or "0", seconds)
+            self._written(int(done), int(total), elapsed)
         if _LOSS.search(line):
             self._mine.add(self._last)
+
+    def _written(self, done: int, total: int, elapsed: int) -> None:
+        """Steps that were done after so long."""
+        self._bars.setdefault(total, _Bar()).add(done, elapsed)
+        self._mine.add(total)
 
     @property
     def _windows(self) -> list[tuple[int, int, int]]:
@@ -157,8 +242,8 @@ class TrainerLines(_Library):
 
 
 # pytorch/torchtitan, torchtitan/components/metrics.py at 00fbaafa: tokens of a rank over seconds and over the
-# degrees that share its tokens, so tokens of a device; ``tps`` stands since the line before.
-_TITAN = re.compile(r"(?<!validate )\bstep: +(\d{1,12})  ?loss: .*?\btps: ([\d,]{1,16})(?![\d,])")
+# degrees that share its tokens, so tokens of a device; ``tps`` (until 2024 ``wps``) stands since the line before.
+_TITAN = re.compile(r"(?<!validate )\bstep: +(\d{1,12})  ?loss: .*?\b[tw]ps: ([\d,]{1,16})(?![\d,])")
 
 
 class TitanLines(_Library):
@@ -266,6 +351,71 @@ class LightningLines(_Library):
             return ()
         note = _BAR_NOTE.format(seconds=f"{min(each[2] for each in self._windows):g}")
         return (f"{note}; the bar counts batches, of which the plan has {self._accumulation} a step",)
+
+
+# karpathy/nanoGPT, train.py: the time of this iteration, all micro-batches of a step.
+_NANO = re.compile(r"\biter (\d{1,12}): loss \S{1,20}, time (\d{1,12}\.\d\d)ms(?!\S{2})")
+
+
+class NanoLines(_Library):
+    """Reads nanoGPT's ``iter 10: loss 3.2202, time 893.76ms, mfu 16.68%``."""
+
+    source = "nanoGPT"
+    lines = "iter 10: loss .., time .. ms"
+    notes: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.steps = Series(averaged=False)
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        return any(self.steps.restarts(int(number)) for number, _ in _NANO.findall(line))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for number, milliseconds in _NANO.findall(line):
+            if float(milliseconds) > 0:
+                self.steps.add(int(number), float(milliseconds) / 1000)
+
+
+# Lightning-AI/litgpt, finetune/*.py since 2023: a line a micro-batch, of which the last of a step is marked.
+_LIT = re.compile(
+    r"\biter (\d{1,12}) (?:\| )?st[eE]p (\d{1,12})\b.*?\biter time: (\d{1,12}\.\d\d) ?ms(?!\S)"
+    r"( \((?:step|opt\.step|optimizer\.step)\))?"
+)
+
+
+class LitLines(_Library):
+    """Reads LitGPT's ``Epoch 1 | iter 8 step 2 | loss train: .. | iter time: 121.17 ms (step)``."""
+
+    source = "LitGPT"
+    lines = "iter 8 step 2 | .. iter time: .. ms (step)"
+    notes: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.steps = Series(averaged=False)
+        self._last: int | None = None
+        self._seconds: float | None = None
+        """Of the step's micro-batches so far; None where some were not printed."""
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        return any(self.steps.restarts(int(step)) for _, step, _, _ in _LIT.findall(line))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for number, step, milliseconds, ends in _LIT.findall(line):
+            if self._last is not None and int(number) != self._last + 1:
+                self._seconds = None
+            elif self._last is None and int(number) == 1:
+                self._seconds = 0.0
+            self._last = int(number)
+            if self._seconds is not None:
+                self._seconds += float(milliseconds) / 1000
+            if ends:
+                if self._seconds:
+                    self.steps.add(int(step), self._seconds)
+                self._seconds = 0.0
 
 
 def _columns(line: str) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError, UsageError
-from planner.logs.libraries import LightningLines, TitanLines, TrainerLines
+from planner.logs.libraries import LightningLines, LitLines, NanoLines, NemoLines, TitanLines, TrainerLines
 from planner.logs.values import Log
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
@@ -79,64 +79,16 @@ class ExampleLines:
         return ()
 
 
-_NEMO = re.compile(
-    r"\bglobal_batch_size: (\d{1,9}) \| global_step: (\d{1,12}) \|"
-    r".*? train_step_timing in s: (\d{1,9}(?:\.\d{1,9})?)(?![\d.])"
-)
-
-
-class NemoLines:
-    """Reads what NeMo prints of a step, on Megatron's core: ``global_step: 9 | .. | train_step_timing in s: 2.008``."""
-
-    source = "NeMo"
-    lines = "global_step: 9 | .. train_step_timing in s: .."
-    from_last_rank = False
-
-    def __init__(self) -> None:
-        self.steps = Series(averaged=False)
-        self._batches: dict[int, None] = {}
-
-    def restarts(self, line: str) -> bool:
-        """True when the line begins another run."""
-        found = _NEMO.search(line)
-        return found is not None and self.steps.restarts(int(found[2]))
-
-    def read(self, line: str) -> None:
-        """Take what the line says, if anything."""
-        found = _NEMO.search(line)
-        if found is not None and float(found[3]) > 0:
-            self._batches[int(found[1])] = None
-            self.steps.add(int(found[2]), float(found[3]))
-
-    @property
-    def parts(self) -> tuple[PartTime, ...]:
-        """NeMo's line has none."""
-        return ()
-
-    @property
-    def memory(self) -> tuple[RankMemory, ...]:
-        """Nothing that says whose it is."""
-        return ()
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """The global batch."""
-        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Nothing to add."""
-        return ()
-
-
 LIBRARIES: dict[type, tuple[str, ...]] = {
     NemoLines: (MEGATRON.name,),
     TrainerLines: (TORCH.name, DEEPSPEED.name),
     TitanLines: (TORCH.name,),
     LightningLines: (TORCH.name, DEEPSPEED.name),
+    NanoLines: (TORCH.name, DEEPSPEED.name),
+    LitLines: (TORCH.name, DEEPSPEED.name),
 }
 """Libraries that train over a runtime, and the targets whose plans they run."""
-_LATER = (TitanLines, TrainerLines, LightningLines)
+_LATER = (NemoLines, TitanLines, TrainerLines, LightningLines)
 """Readers whose notes are of the step times."""
 LONGEST_LINE = 4096
 """Characters of a line that are looked at; lines of logs that matter are shorter."""
@@ -186,7 +138,16 @@ def _readers(plan: Plan, sequence_length: int) -> tuple[LogReader, ...]:
     own = (runtime(name).log_reader(plan) for name in NAMES)
     known = {type(reader): reader for reader in own if reader is not None}
     titan = TitanLines(plan, sequence_length)
-    return (ExampleLines(), *known.values(), NemoLines(), titan, TrainerLines(plan), LightningLines(plan))
+    printed = (NanoLines(), LitLines())
+    return (
+        ExampleLines(),
+        *known.values(),
+        NemoLines(),
+        titan,
+        TrainerLines(plan),
+        LightningLines(plan),
+        *printed,
+    )
 
 
 def _expected(readers: Sequence[LogReader]) -> str:

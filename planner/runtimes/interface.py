@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from planner.cluster.spec import ClusterSpec
+from planner.errors import EmitError
 from planner.job.files import EmittedFile
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
@@ -15,7 +16,7 @@ from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.log import LogReader
-from planner.runtimes.registry import target
+from planner.runtimes.registry import in_words, target
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
 
 
@@ -37,7 +38,7 @@ class Checkout:
 class Runtime(Protocol):
     """All of a runtime that is more than a capability; subclasses override what is otherwise with them.
 
-    The room also holds ``README.md.j2``, a template on ``job/README.md.j2``.
+    The room also holds ``readme``, a template on ``job/README.md.j2``.
     """
 
     capabilities: Capabilities
@@ -46,6 +47,9 @@ class Runtime(Protocol):
     checkout: Checkout | None = None
     variables: tuple[str, ...] = ()
     """Environment variables of the user's that its start script reads on every node."""
+    libraries: Mapping[str, str] = {}
+    """What may train over it in place of its example or script, and the module of the room that says how."""
+    readme: str = "README.md.j2"
 
     @property
     def tried(self) -> Mapping[str, str]:
@@ -75,8 +79,24 @@ class Runtime(Protocol):
         return None
 
 
-def runtime(name: str) -> Runtime:
-    """The runtime of a target; raises UsageError with the known names."""
-    module = import_module(f"planner.runtimes.{target(name).name}.runtime")
-    own: Runtime = module.RUNTIME
-    return own
+def runtime(name: str, library: str = "") -> Runtime:
+    """The runtime of a target, or a library over it.
+
+    Raises UsageError with the known names, and EmitError for a library that does not train over this runtime.
+    """
+    room = f"planner.runtimes.{target(name).name}"
+    own: Runtime = import_module(f"{room}.runtime").RUNTIME
+    if not library:
+        return own
+    if library not in own.libraries:
+        known = (
+            f"expected {in_words(tuple(own.libraries), 'or')}" if own.libraries else "none is known for it"
+        )
+        raise EmitError(f"--library {library}: does not train plans for {name}, {known}")
+    over: Runtime = import_module(f"{room}.{own.libraries[library]}").RUNTIME
+    return over
+
+
+def runtime_of(job: Job) -> Runtime:
+    """What runs a job: its target's runtime, or the library over it."""
+    return runtime(job.plan.target, *job.library[:1])

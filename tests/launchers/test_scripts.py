@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from planner.emit.interface import folder_files, job_of, write_folder
 from planner.launchers.registry import LAUNCHERS
 from tests.launchers.stand_ins import folder_of
 from tests.launchers.test_engines import one_pool
+from tests.runtimes.torch.test_titan import shaped
+from tests.worlds import cluster, group, plan, pool
 
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
@@ -40,3 +44,37 @@ def test_shellcheck_is_content(tmp_path: Path, launcher: str) -> None:
     found = [path for path in scripts(folder_by(tmp_path, launcher)) if "/env/" not in path]
     done = subprocess.run([str(SHELLCHECK), *found], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """A folder of each runtime and each library over one, on pools whose fabrics part."""
+    apart = cluster(
+        pool("a", "A100", 1), pool("b", "A100", 1, fabric="other"), fabrics={"other": "infiniband"}
+    )
+    for name, zero, library in (
+        *(("megatron", 1, ()), ("megatron", 1, ("megatron-bridge", "a b"))),
+        *(("torch", 1, ()), ("torch", 1, ("torchtitan", "a b")), ("flagscale", 0, ()), ("deepspeed", 1, ())),
+    ):
+        stages = [(group(each, "A100", tp=1, count=8, share=2, steps=2),) for each in ("a", "b")]
+        chosen = plan(name, zero, [20, 12], stages)
+        spec = shaped("llama3_8b", chosen.global_batch)
+        folder = tmp_path / "-".join((name, *library[:1]))
+        files = folder_files(job_of(chosen, apart, spec, library=library), "torchrun")
+        write_folder(files, folder)
+        yield folder
+
+
+def test_every_runtime_writes_sound_scripts(tmp_path: Path) -> None:
+    """Those that are sourced too, as bash."""
+    for folder in folders(tmp_path):
+        found = scripts(folder)
+        sourced = [path for path in found if not Path(path).read_text().startswith("#!")]
+        for paths, options in (
+            (sorted({*found} - {*sourced}), []),
+            (sourced, ["-s", "bash"]),
+        ):
+            if paths:
+                done = subprocess.run(
+                    [str(SHELLCHECK), *options, *paths], capture_output=True, text=True, check=False
+                )
+                assert done.returncode == 0, done.stdout

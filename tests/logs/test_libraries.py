@@ -145,3 +145,86 @@ def test_trainer_state(tmp_path: Path) -> None:
     log = told(tmp_path, json.dumps({"global_step": 9, "log_history": history}, indent=2))
     assert [entry.seconds for entry in log.steps] == [2.0]
     assert len(log.notes) == 1
+
+
+def test_the_bar_of_nemo_1(tmp_path: Path) -> None:
+    """It counts steps; where it has the time of the last one, that counts."""
+    plan = jobs.pipeline()
+    head = "v_num=, reduced_train_loss=3.090, global_step={}.0, consumed_samples=1.6e+6"
+
+    def text(more: str) -> str:
+        drawn = (
+            f"{bar(done, 900, 2.5 * done, 'Epoch 0: ')}, {head.format(done - 1)}{more}]\r"
+            for done in range(1, 61)
+        )
+        return "".join(drawn)
+
+    log = told(tmp_path, text(""), plan)
+    assert log.source == "NeMo"
+    assert observed(log).step_seconds == pytest.approx(2.5, rel=0.1)
+    assert "progress bar" in log.notes[0]
+    timed = told(tmp_path, text(", train_step_timing in s=2.400"), plan)
+    assert {entry.seconds for entry in timed.steps} == {2.4}
+    assert timed.notes == ()
+
+
+def test_what_trains_by_the_trainer(tmp_path: Path) -> None:
+    """LLaMA-Factory's trainer_log.jsonl, ms-swift's lines, and the table at the end."""
+    rows = "".join(
+        f'{{"current_steps": {done}, "total_steps": 100, "loss": 4.4, "epoch": 0.9, "percentage": 9.9, '
+        f'"elapsed_time": "1:{done * 6 // 60:02d}:{done * 6 % 60:02d}", "remaining_time": "0:01:00"}}\n'
+        for done in range(1, 40)
+    )
+    lines = "".join(
+        f"{{'loss': 0.4, 'train_speed(iter/s)': 0.1, 'epoch': 0.2, 'global_step/max_steps': '{done}/100', "
+        f"'percentage': '9%', 'elapsed_time': '2h {done * 6 // 60}m {done * 6 % 60}s', 'remaining_time': '9m'}}\n"
+        for done in range(1, 40)
+    )
+    for text in (rows, lines):
+        log = told(tmp_path, text)
+        assert {entry.seconds for entry in log.steps} == {6.0}
+        assert log.source == "Hugging Face's Trainer"
+    table = "  train_runtime            = 0:36:58.55\n  train_steps_per_second   =      0.185\n"
+    assert [entry.seconds for entry in told(tmp_path, table).steps] == pytest.approx([1 / 0.185])
+
+
+def test_older_torchtitan(tmp_path: Path) -> None:
+    """Until 2024 it called tokens words."""
+    log = told(
+        tmp_path, f"step: 10  loss:  7.1  memory: 30.1GiB(38.00%)  wps: {TOKENS // 16:,}  mfu: 3.05%\n"
+    )
+    assert [entry.seconds for entry in log.steps] == pytest.approx([4.0], rel=1e-3)
+
+
+def test_nanogpt(tmp_path: Path) -> None:
+    """A line is one step, whatever stands ahead of it; of two runs the last counts."""
+    run = "".join(
+        f"2023-03-22 09:30:{step:02d} iter {step}: loss nan, time {{}}ms, mfu 15.34%\n" for step in range(9)
+    )
+    log = told(tmp_path, run.replace("{}", "900.00") + run.replace("{}", "450.50"))
+    assert log.source == "nanoGPT"
+    assert {entry.seconds for entry in log.steps} == {0.4505}
+    assert "holds 2 runs" in log.notes[0]
+    with pytest.raises(HetplanError, match="is a log of nanoGPT, the plan's target is megatron"):
+        told(tmp_path, run.replace("{}", "900.00"), jobs.pipeline())
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ("Epoch 1 | iter {} step {} | loss train: 1.6, val: n/a | iter time: {} ms", " (step)"),
+        ("iter {} step {}: loss 3.5551, iter time: {}ms", " (optimizer.step)"),
+        ("Ep 1 | iter {} | step {}: loss train (curr): 1.5, val: None | iter time: {} ms", " (opt.step)"),
+    ],
+)
+def test_litgpt(tmp_path: Path, line: str, mark: str) -> None:
+    """A step is its micro-batches, of which the last is marked; one of which some are missing does not count."""
+    lines = [
+        line.format(iteration, (iteration + 3) // 4, f"{100:.2f}") + (mark if iteration % 4 == 0 else "")
+        for iteration in range(1, 25)
+    ]
+    log = told(tmp_path, "\n".join(lines))
+    assert log.source == "LitGPT"
+    assert [entry.seconds for entry in log.steps] == pytest.approx([0.4] * 6)
+    del lines[9]
+    assert len(told(tmp_path, "\n".join(lines)).steps) == 5

@@ -18,7 +18,7 @@ from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
 from planner.runtimes.interface import Runtime
-from planner.runtimes.megatron.arguments import arguments, differences, model_words
+from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words
 from planner.runtimes.megatron.log import MegatronLines
 from planner.runtimes.megatron.runtime import RUNTIME as MEGATRON
 
@@ -94,19 +94,6 @@ def settings(job: Job, blocks: Sequence[Mesh]) -> Sections:
         "model.optimizer": read_words(words["training"]),
         "data.tokens": read_words(words["data"]),
     }
-
-
-def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of Megatron's arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true."""
-    values: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name = word[2:].replace("-", "_")
-            values[name] = True
-        else:
-            values[name] = int(word) if word.isdigit() else word
-    return values
 
 
 def _parallel(plan: Plan, blocks: Sequence[Mesh]) -> dict[str, Any]:
@@ -256,8 +243,8 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
     """The experiment, with one environment for each node."""
     nodes = {
         agent.host: {
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, agent.devices)),
+            **_visible(job, agent),
+            "HETPLAN_HOST": agent.host,
             **_variables(network[agent.pool]),
         }
         for agent in job.agents
@@ -284,6 +271,14 @@ def _experiment(job: Job, network: Mapping[str, Sequence[Line]]) -> str:
         "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
     }
     return dump(document)
+
+
+def _visible(job: Job, agent: Agent) -> dict[str, str]:
+    """What leaves a node its planned devices: indices are those of nvidia-smi, by PCI slot, or of rocm-smi."""
+    devices = ",".join(map(str, agent.devices))
+    if job.cluster.gpus[job.ranks[0].gpu].library == "RCCL":
+        return {"HIP_VISIBLE_DEVICES": devices}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices}
 
 
 def _variables(lines: Sequence[Line]) -> dict[str, str]:

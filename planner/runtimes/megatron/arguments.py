@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from planner.cost.shape import chunk_layers
 from planner.dims.gradients import gradients_of
@@ -173,6 +174,19 @@ def arguments(job: Job) -> Sections:
         "logging": ["--log-interval", "1"],
         "data": _data(model),
     }
+
+
+def read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true."""
+    values: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word[2:].replace("-", "_")
+            values[name] = True
+        else:
+            values[name] = int(word) if word.isdigit() else word
+    return values
 
 
 CONTEXT = {"ring": "p2p", "ulysses": "a2a"}

@@ -109,6 +109,11 @@ ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.p
 PROLOGUE = """\
   : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"
   export PYTHONPATH="$MEGATRON_PATH${PYTHONPATH:+:$PYTHONPATH}"
+"""
+SOURCED = """\
+  # shellcheck disable=SC1091
+  source ./args.sh"""
+KERNELS = """\
   # Megatron orders the kernels of tensor parallelism by this before Blackwell.
   export CUDA_DEVICE_MAX_CONNECTIONS=1
 """
@@ -123,6 +128,22 @@ def megatron():
 """
 
 
+def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tuple[EmittedFile, ...]:
+    """The start of a script with words of ``args.sh``, and each process group's network; ``network`` names its file."""
+    networks = group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)
+    given = [words, f'{network}"$PWD/nccl/$pool.yaml"'] if networks else [words]
+    command = job.program(entry, *given)
+    if networks:
+        command = f"start_megatron.py {command}"
+    tf32 = number_format(job.model.training.precision)
+    before = f"{prologue}{tf32}{tf32 and chr(10)}{SOURCED}"
+    return (
+        *launch_files(job, command, before, network_per_group=bool(networks)),
+        *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
+        *([node_file("planner.runtimes.megatron.start_megatron")] if networks else []),
+    )
+
+
 class Megatron(Runtime):
     """Trains by Megatron-LM's own script, from a checkout of the user's."""
 
@@ -134,7 +155,8 @@ class Megatron(Runtime):
         title="Megatron-LM",
         finder=FINDER,
     )
-    variables = ("MEGATRON_PATH", "TRAIN_ITERS", "LR", "CLIP_GRAD", "DATA_ARGS_FILE")
+    libraries: Mapping[str, str] = {"megatron-bridge": "bridge"}
+    variables: tuple[str, ...] = ("MEGATRON_PATH", "TRAIN_ITERS", "LR", "CLIP_GRAD", "DATA_ARGS_FILE")
 
     @property
     def tried(self) -> Mapping[str, str]:
@@ -160,21 +182,10 @@ class Megatron(Runtime):
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
-        networks = group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)
-        words = ['"${MEGATRON_ARGS[@]}"']
-        if networks:
-            words.append('--nccl-communicator-config-path "$PWD/nccl/$pool.yaml"')
-        command = job.program(f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"', *words)
-        if networks:
-            command = f"start_megatron.py {command}"
-        tf32 = number_format(job.model.training.precision)
-        prologue = f"{PROLOGUE}{tf32}{tf32 and chr(10)}  source ./args.sh"
-        return (
-            EmittedFile("args.sh", arguments_script(arguments(job), job.model)),
-            *launch_files(job, command, prologue, network_per_group=bool(networks)),
-            *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),
-            *([node_file("planner.runtimes.megatron.start_megatron")] if networks else []),
-        )
+        script = EmittedFile("args.sh", arguments_script(arguments(job), job.model))
+        entry = f'"$MEGATRON_PATH/{ENTRY[job.model.kind]}"'
+        words, network = '"${MEGATRON_ARGS[@]}"', "--nccl-communicator-config-path "
+        return (script, *started(job, f"{PROLOGUE}{KERNELS}", entry, words, network))
 
     def notes(self, job: Job) -> Mapping[str, object]:
         """Where Megatron differs from the model file, and whether its groups have their own networks."""

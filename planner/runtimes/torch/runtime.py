@@ -19,6 +19,7 @@ class PyTorch(Runtime):
     """Trains by FSDP2, torch's pipeline schedules and DTensor."""
 
     capabilities = CAPABILITIES
+    libraries: Mapping[str, str] = {"torchtitan": "titan"}
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The example, and what it needs beside the batch table and the model's shape."""

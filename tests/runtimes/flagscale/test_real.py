@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from planner.emit.interface import emit, write_folder
 from planner.errors import EmitError
@@ -33,6 +34,11 @@ pytestmark = [
     ),
     pytest.mark.skipif(find_spec("hydra") is None, reason="hydra-core is not installed"),
 ]
+SSH = """#!/bin/bash
+while [[ $1 == -* ]]; do if [[ $1 == -p ]]; then shift; fi; shift; done
+bash -c "$2"
+"""
+"""Runs on this machine what the runner starts on another: ``ssh -f -n -p PORT HOST COMMAND``."""
 CLUSTER = cluster(pool("a", ("A100",) * 8, 16), pool("t", ("T4",) * 4, 32))
 
 
@@ -172,3 +178,33 @@ def test_our_rules_are_flagscales(tmp_path: Path) -> None:
     assert taken == [], taken
     # A type that is not listed already stops the sort of the ranks.
     assert all(answer["error"].startswith(("AssertionError", "ValueError")) for answer in refused), refused
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("aiohttp") is None, reason="FlagScale's run.py needs aiohttp")
+def test_its_runner_starts_the_smoke_run(tmp_path: Path) -> None:
+    """Four ranks of two nodes, which are this machine: the one fault there is, by gloo."""
+    names = pool("a", ("T4",) * 2, 2).model_copy(update={"hosts": ("127.0.0.1", "127.0.0.2")})
+    own = (group("a", "T4", tp=2, share=2),)
+    chosen = plan("flagscale", 0, [1, 1], [own, own], sequence_parallel=True)
+    write_folder(emit(chosen, cluster(names), model(2, layers=2)), tmp_path / "run")
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    path = f"{tmp_path}:{Path(torch.__file__).parents[4] / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {
+        "PATH": path,
+        "PYTHON": sys.executable,
+        "FLAGSCALE_PATH": FLAGSCALE,
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        ["bash", str(tmp_path / "run/launch.sh"), "--smoke", "+train.data.cpu=true"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "one checksum" in done.stdout
+    assert "node: the machine of 127.0.0.1, the plan has a machine of its own" in done.stdout
+    assert done.stdout.endswith("smoke run: 1 fault\n")

@@ -1,0 +1,163 @@
+"""torchtitan over PyTorch: the plan as arguments of its trainer, in place of the example."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.dims.gradients import gradients_of
+from planner.errors import EmitError
+from planner.job.files import EmittedFile, launch_files
+from planner.job.job import Job
+from planner.model.spec import ModelSpec
+from planner.plan.values import Plan, Stage
+from planner.runtimes.torch.runtime import CLIP, PyTorch
+
+LLAMA = {"gated_mlp": True, "tied_embeddings": False, "kv_heads": 8, "vocab": 128256}
+QWEN = {"gated_mlp": True, "qk_norm": True, "kv_heads": 8, "head_dim": 128, "vocab": 151936}
+CONFIGURATIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("llama3", "llama3_8b"): {**LLAMA, "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336},
+    ("llama3", "llama3_70b"): {**LLAMA, "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672},
+    ("qwen3", "qwen3_0_6b"): {**QWEN, "layers": 28, "hidden": 1024, "heads": 16, "ffn": 3072},
+    ("qwen3", "qwen3_1_7b"): {**QWEN, "layers": 28, "hidden": 2048, "heads": 16, "ffn": 6144},
+    ("qwen3", "qwen3_14b"): {
+        **QWEN,
+        **{"layers": 40, "hidden": 5120, "heads": 40, "ffn": 17408, "tied_embeddings": False},
+    },
+    ("qwen3", "qwen3_32b"): {
+        **QWEN,
+        **{"layers": 64, "hidden": 5120, "heads": 64, "ffn": 25600, "tied_embeddings": False},
+    },
+}
+"""Module and function of its dense configurations, and their shapes; it takes no shape as arguments."""
+WORKING = {"bf16": "bfloat16", "fp32": "float32"}
+
+
+def configuration(model: ModelSpec) -> tuple[str, str] | None:
+    """Module and function whose model is this one."""
+    for names, shape in CONFIGURATIONS.items():
+        fields = {**shape, "name": model.name, "training": model.training}
+        if ModelSpec.model_validate(fields) == model:
+            return names
+    return None
+
+
+def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
+    training, first = model.training, plan.stages[0].replicas[0]
+    if len({(group.tp, *group.micro_batch_sizes) for each in plan.stages for group in each.replicas}) > 1:
+        yield "all replicas have the same tp and micro-batches"
+    if len({*first.micro_batch_sizes}) > 1:
+        yield "micro-batches are of one size"
+    if len({stage.recompute for stage in plan.stages}) > 1:
+        yield "all stages recompute alike"
+    if plan.pp > 1 and plan.zero not in (0, 1):
+        yield f"its pipeline keeps whole gradients until the end of a step, as ZeRO 0 and 1 do, not {plan.zero}"
+    if plan.pp == 1 and plan.zero == 1 and first.accumulation_steps > 1:
+        yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
+    if plan.cp > 1:
+        yield "it divides sequences in another way than the plan (cp)"
+    if (
+        training.precision not in WORKING
+        or gradients_of(PyTorch.capabilities, training, plan.zero).reduced != "fp32"
+    ):
+        yield "it trains in bf16 or fp32 and adds gradients up in fp32"
+    if (training.optimizer, training.optimizer_states) != ("adamw", "fp32"):
+        yield "its configurations train with AdamW in fp32"
+    if training.lora or training.freeze:
+        yield "its configurations train the whole model"
+    if training.attention != "flash" or model.drops:
+        yield "its models have flash attention and no dropout"
+
+
+def settings(job: Job) -> dict[str, object]:
+    """Its arguments of the plan by their names."""
+    plan, training = job.plan, job.model.training
+    group, dp = plan.stages[0].replicas[0], plan.stages[0].dp
+    size = (plan.shard_size or dp) if plan.zero else 1
+    kept = "always" if plan.zero == 3 else "never"
+    found: dict[str, object] = {
+        "parallelism.data-parallel-replicate-degree": dp // size,
+        "parallelism.data-parallel-shard-degree": size,
+        "parallelism.fsdp-reshard-after-forward": kept,
+        "parallelism.tensor-parallel-degree": group.tp,
+        "parallelism.no-enable-sequence-parallel": None,
+        "parallelism.pipeline-parallel-degree": plan.pp,
+        "training.local-batch-size": group.micro_batch if plan.pp == 1 else group.local_batch,
+        "training.global-batch-size": plan.global_batch,
+        "training.seq-len": training.sequence_length,
+        "training.max-norm": CLIP,
+        "training.mixed-precision-param": WORKING[training.precision],
+    }
+    if plan.pp > 1:
+        found |= {
+            "parallelism.pipeline-parallel-schedule": "1F1B",
+            "parallelism.pipeline-parallel-microbatch-size": group.micro_batch,
+            "parallelism.module-fqns-per-model-part": [modules(stage, plan) for stage in plan.stages],
+        }
+    if plan.offload.parameters != "none":
+        found["training.enable-cpu-offload"] = None
+    return {**found, "training.disable-cuda-graphs": None, "compile.no-enable": None, "metrics.log-freq": 1}
+
+
+def modules(stage: Stage, plan: Plan) -> str:
+    """Names of the modules of a stage."""
+    names = [f"layers.{layer}" for layer in range(stage.first_layer, stage.end_layer)]
+    first = ["tok_embeddings"] if stage is plan.stages[0] else []
+    last = ["norm", "lm_head"] if stage is plan.stages[-1] else []
+    return ",".join([*first, *names, *last])
+
+
+def words(job: Job) -> list[str]:
+    """Shell lines of the arguments, one each."""
+    names = configuration(job.model)
+    assert names is not None  # check() has seen it
+    module, function = names
+    lines = [f"--module {module}", f"--config {function}"]
+    for name, value in settings(job).items():
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        lines.append(shlex.join([f"--{name}", *map(str, values)]))
+    return lines
+
+
+class Titan(PyTorch):
+    """Trains by torchtitan's own models, FSDP2 and pipelines."""
+
+    readme = "titan.md.j2"
+
+    @property
+    def tried(self) -> Mapping[str, str]:
+        """PyTorch and torchtitan."""
+        return {**super().tried, "torchtitan": "0.3.0"}
+
+    def check(self, plan: Plan, model: ModelSpec) -> None:
+        """Raise EmitError for what its arguments cannot say."""
+        found = next(_faults(plan, model), None)
+        if found is not None:
+            raise EmitError(
+                f"--library torchtitan: {found}", hint="leave out --library: hetplan's example runs the plan"
+            )
+        if configuration(model) is None:
+            known = ", ".join(function for _, function in CONFIGURATIONS)
+            raise EmitError(
+                f"--library torchtitan: none of its configurations has the shape of {model.name}; it has {known}",
+                hint="leave out --library: hetplan's example trains any shape",
+            )
+
+    def files(self, job: Job) -> tuple[EmittedFile, ...]:
+        """Its start. Recomputation is a subcommand, which stands behind all other arguments."""
+        policy = job.plan.stages[0].recompute
+        own = "".join(f"    {line}\n" for line in words(job))
+        prologue = f'  set -- \\\n{own.replace(chr(10), f" {chr(92)}{chr(10)}")}    "$@" activation-checkpoint:{policy}'
+        return launch_files(job, job.program("-m torchtitan.train"), prologue)
+
+    def notes(self, job: Job) -> Mapping[str, object]:
+        """Its configuration, and whether it communicates more often than planned."""
+        steps = job.plan.stages[0].replicas[0].accumulation_steps
+        return {
+            "configuration": configuration(job.model),
+            "more_often": job.plan.pp == 1 and steps > 1 and job.plan.zero < 3,
+        }
+
+
+RUNTIME = Titan()
