@@ -257,7 +257,8 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
     useful = f"{significant(estimate.tflops_per_gpu)} TFLOP/s per device (MFU {percent(estimate.mfu)})"
     yield f"{step}, {rate(estimate.tokens_per_second)} tokens/s, {useful}"
     yield time_text(estimate.breakdown)
-    yield memory_text(estimate)
+    if any(group.memory.spread for stage in estimate.stages for group in stage.groups):
+        yield memory_text(estimate)
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
     told = {(entry.pool, entry.gpu) for entry in idle}
