@@ -28,6 +28,8 @@ MEMORY_GIB = Range(1e-3, 1e6)
 """Memory of a device or of a host, GiB."""
 RESERVE_GIB = Range(0, 1e6)
 """Memory kept free on a device, GiB."""
+CHANCE = Range(1e-6, 0.5)
+"""Chance that a plan may run out of memory with."""
 WATTS = Range(1e-3, 1e6)
 """Power of one device, watt."""
 PRICE = Range(0, 1e6)

@@ -105,6 +105,8 @@ class WrittenCalibration(Frozen):
     """Relative standard error of a step time where no residual is known."""
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike."""
+    memory_spread: DefaultSpread = ASSUMED.memory_spread
+    """Relative standard error of the peak memory of a device."""
     families: dict[Name, FamilyEntries] = Field(default_factory=dict)
     """Constants of generations of GPUs, by name."""
     stacks: dict[Name, StackEntries] = Field(default_factory=dict)
@@ -124,7 +126,7 @@ class WrittenCalibration(Frozen):
 
 
 _SAME = (
-    *("notes", "provenance", "sources", "default_spread", "device_spread"),
+    *("notes", "provenance", "sources", "default_spread", "device_spread", "memory_spread"),
     *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
 )
 """Fields that a file holds as the calibration does."""
@@ -344,6 +346,8 @@ def _data(calibration: Calibration) -> dict[str, Any]:
         data["default_spread"] = _number(calibration.default_spread)
     if calibration.device_spread is not None:
         data["device_spread"] = _number(calibration.device_spread)
+    if calibration.memory_spread != ASSUMED.memory_spread:
+        data["memory_spread"] = _number(calibration.memory_spread)
     for section, parts, assumed in sections(calibration):
         data[section] = {
             name: {

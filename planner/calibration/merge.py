@@ -251,6 +251,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
     """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and stack."""
     given = {constant.name for constant in own.constants}
     spread = base.default_spread if own.default_spread == ASSUMED.default_spread else own.default_spread
+    memory = base.memory_spread if own.memory_spread == ASSUMED.memory_spread else own.memory_spread
     return replace(
         base,
         families=_parts("families", base.families, own.families, ASSUMED_FAMILY, given),
@@ -264,6 +265,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         constants=_constants(base, own),
         default_spread=spread,
         device_spread=base.device_spread if own.device_spread is None else own.device_spread,
+        memory_spread=memory,
         notes=own.notes or base.notes,
         provenance={**base.provenance, **own.provenance},
         sources={**base.sources, **own.sources},

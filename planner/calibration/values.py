@@ -253,6 +253,8 @@ class Calibration:
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike, all of it when None: ratios between device types rest
     on this part alone, since what is unknown of kernels is common to all that run them."""
+    memory_spread: DefaultSpread = 0.20
+    """Relative standard error of the peak memory of a device."""
     notes: str = ""
     """Free text for readers."""
     provenance: dict[str, str] = field(default_factory=dict)

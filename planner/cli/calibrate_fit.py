@@ -18,7 +18,7 @@ from planner.cli.options import AsJson
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import colours, warn
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-from planner.measured.fit import Fit, Progress, fit, fit_memory
+from planner.measured.fit import Fit, Progress, fit, fit_memory, memory_spread
 from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 
@@ -65,7 +65,9 @@ def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -
     words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]
     words += [f"--source {name}" for name in source or ()] + ([f"--half {half}"] if half else [])
     told = {"command": " ".join(words), "runs": str(len(fitted.runs))}
-    return fitted, replace(fit_memory(runs, fitted.calibration), provenance=told)
+    spread = memory_spread(runs, fitted.calibration)
+    constants = fit_memory(runs, replace(fitted.calibration, memory_spread=spread))
+    return fitted, replace(constants, provenance=told)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from planner.model.file import load_model, unsaid
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, UsedCalibration, read
+from planner.ranges import CHANCE
 from planner.report.doubts import doubts
 from planner.search.values import Goal, Limits, Scored
 
@@ -64,7 +65,7 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     if lines:
         raise PlanError(
             *lines,
-            hint="search again with these files; settings that search was given as options belong in the model file",
+            hint="search again with these files; settings that search was given as options belong in the files",
         )
 
 
@@ -86,14 +87,22 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Training settings given on the command line; None keeps the file's."""
+    """Settings given on the command line; None keeps those of the files."""
 
     precision: str | None = None
     global_batch: int | None = None
     sequence_length: int | None = None
+    safe: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a chance that is none."""
+        if self.safe is not None and not CHANCE.holds(self.safe):
+            raise UsageError(
+                f"--safe: expected a number from {CHANCE.least:g} to {CHANCE.most:g}, got {self.safe:g}"
+            )
 
     def given(self) -> dict[str, str | int]:
-        """The settings that are not None, by the name of their field."""
+        """The training settings that are not None, by the name of their field."""
         settings = {
             "precision": self.precision,
             "global_batch": self.global_batch,
@@ -122,6 +131,8 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     found_cluster = found_model = None
     try:
         found_cluster = load_cluster(cluster)
+        if overrides.safe is not None:
+            found_cluster = found_cluster.model_copy(update={"safe": overrides.safe})
     except SpecError as error:
         problems += error.problems
     try:

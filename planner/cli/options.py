@@ -46,6 +46,15 @@ SequenceLength = Annotated[
         help="Tokens per sequence, overriding the model file.",
     ),
 ]
+Safe = Annotated[
+    float | None,
+    typer.Option(
+        "--safe",
+        metavar="P",
+        help="Only plans that run out of memory with a chance of at most P, e.g. 0.05, by the error of predicted "
+        "memory; overriding the cluster file.",
+    ),
+]
 CalibrationFile = Annotated[
     Path | None,
     typer.Option(

@@ -29,6 +29,7 @@ from planner.cli.options import (
     ModelFile,
     Precision,
     RestartTime,
+    Safe,
     SequenceLength,
     Tokens,
 )
@@ -79,6 +80,7 @@ def predict(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    safe: Safe = None,
     tokens: Tokens = None,
     deadline: Deadline = None,
     budget: Budget = None,
@@ -101,7 +103,9 @@ def predict(
     wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
     if output is not None:
         require_writable(output)
-    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    overrides = Overrides(
+        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
+    )
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)

@@ -49,6 +49,7 @@ from planner.cli.options import (
     ModelFile,
     Precision,
     RestartTime,
+    Safe,
     SequenceLength,
     Tokens,
     a_number,
@@ -334,6 +335,7 @@ def search(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    safe: Safe = None,
     calibration: CalibrationFile = None,
     write_lp: WriteLp = None,
     history: KeepHistory = False,
@@ -367,7 +369,9 @@ def search(
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
     run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
-    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    overrides = Overrides(
+        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
+    )
     found_cluster, found_model = read_inputs(cluster, model, overrides)
     goal = read_goal(
         cluster,

@@ -14,6 +14,7 @@ from planner.cli.options import (
     GlobalBatch,
     ModelFile,
     Precision,
+    Safe,
     SequenceLength,
 )
 from planner.cli.output import show, show_document, typed
@@ -67,6 +68,7 @@ def what_if(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    safe: Safe = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +78,9 @@ def what_if(
     batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, what each speed that is
     not known exactly does to the step, and which would change the plan.
     """
-    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    overrides = Overrides(
+        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
+    )
     if not change and not sensitivity:
         raise UsageError(
             "what-if: expected a --change, or --sensitivity",

@@ -116,10 +116,10 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
         "gpus": data["gpus"],
         "links": {"+".join(link["between"]): link for link in data["links"]} | data["fabrics"],
     }
-    if path == "reserve_gib":
+    if path in ("reserve_gib", "safe"):
         data[path] = value
         return
-    _known(top, [*places, "reserve_gib", "training"], "key", text)
+    _known(top, [*places, "reserve_gib", "safe", "training"], "key", text)
     name, rest = _first(places[top], rest, top, text)
     if top == "links" and name in data["fabrics"] and rest == "bandwidth_gbps":
         for pool in data["pools"]:

@@ -15,6 +15,7 @@ from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, Pool, 
 from planner.errors import Problem
 from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
+    Chance,
     Frozen,
     Name,
     NodeDevices,
@@ -83,6 +84,8 @@ class ClusterFile(Frozen):
     """Gateways and WAN links between fabrics."""
     reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
+    safe: Chance | None = None
+    """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
 
 
 def load_cluster(path: Path) -> ClusterSpec:
@@ -108,6 +111,7 @@ def cluster_of(file: ClusterFile) -> ClusterSpec:
         fabrics={name: fabric.model_copy(update=_UNSOURCED) for name, fabric in file.fabrics.items()},
         links=tuple(link.model_copy(update=_UNSOURCED) for link in file.links),
         reserve_gib=file.reserve_gib,
+        safe=file.safe,
     )
 
 

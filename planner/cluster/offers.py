@@ -19,6 +19,7 @@ from planner.errors import Problem
 from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
     Cards,
+    Chance,
     Frozen,
     MachinePrice,
     Name,
@@ -108,6 +109,8 @@ class OffersFile(Frozen):
     """The machines."""
     reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
+    safe: Chance | None = None
+    """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
 
 
 def load_offers(path: Path) -> OffersFile:
@@ -182,9 +185,11 @@ def _cluster(table: OffersFile, machines: Mapping[str, int]) -> dict[str, Any]:
         pool |= {"nics": nics, "price_per_gpu_hour": offer.price_per_hour / offer.count}
         pools.append(pool)
     gpus = {name: written(gpu) for name, gpu in table.gpus.items()}
+    safe = {} if table.safe is None else {"safe": table.safe}
     return {
         "name": table.name,
         "reserve_gib": table.reserve_gib,
+        **safe,
         "gpus": gpus,
         "pools": pools,
         "fabrics": fabrics,

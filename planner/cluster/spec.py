@@ -10,6 +10,7 @@ from pydantic import Field, field_serializer, field_validator
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.files.fields import (
     Cards,
+    Chance,
     DeviceNames,
     Frozen,
     Gib,
@@ -164,6 +165,8 @@ class ClusterSpec(Frozen):
     links: tuple[FabricLinkSpec, ...] = ()
     reserve_gib: ReserveGib = 2.0
     """Memory kept free on each device, GiB."""
+    safe: Chance | None = None
+    """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
         """Power of one ``gpu`` of the pool, watt: the pool's, else its limit or board power; None when unknown."""

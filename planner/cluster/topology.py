@@ -72,6 +72,8 @@ class DeviceType:
     """Memory of one device."""
     reserve_bytes: float
     """Memory kept free on it."""
+    safe: float | None
+    """Largest chance of running out of memory that a plan may have; None for any."""
     memory_bytes_per_second: float
     peak_flops: dict[str, float]
     """Dense peak FLOP/s by number format."""
@@ -372,6 +374,7 @@ class Topology:
             per_node=pool.devices.count(gpu),
             memory_bytes=bytes_from_gib(spec.memory_gib),
             reserve_bytes=bytes_from_gib(self.cluster.reserve_of(pool, gpu)),
+            safe=self.cluster.safe,
             memory_bytes_per_second=bytes_per_second_from_gigabytes(spec.memory_bandwidth_gBps),
             peak_flops={dtype: flops_from_tflops(clock * value) for dtype, value in spec.tflops.items()},
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),

@@ -7,7 +7,8 @@ section 4) written for any feed-forward width and grouped-query attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import exp, log2
+from statistics import NormalDist
 from typing import cast
 
 from planner.calibration.values import Stack
@@ -270,6 +271,18 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     return (4.0 if plain else 2.0 - narrow) * model.hidden + mlp * experts.ffn
 
 
+def kept_free(device_type: DeviceType, spread: float) -> float:
+    """Bytes of a device that no plan may fill: the reserve, or more where the chance to run out of memory is limited.
+
+    What a plan needs over what is predicted is log-normal with ``spread``: so are the published peaks over those
+    predicted, to their 99th percentile (docs/cost_model.md).
+    """
+    if device_type.safe is None:
+        return device_type.reserve_bytes
+    margin = 1.0 - exp(-NormalDist().inv_cdf(1.0 - device_type.safe) * spread)
+    return max(device_type.reserve_bytes, margin * device_type.memory_bytes)
+
+
 class Footprint:
     """Bytes on one device that carries ``load`` with any number of layers and of micro-batches alive.
 
@@ -277,7 +290,11 @@ class Footprint:
     shrinks as layers grow.
     """
 
-    def __init__(self, model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> None:
+    def __init__(
+        self, model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load, spread: float = 0.0
+    ) -> None:
+        self._spread = spread
+        self._reserve = kept_free(device_type, spread)
         offload, ways = load.offload, optimizer_ways(load.zero, load.dp)
         # Bytes of one layer that count for the dense part are a factor more or less for experts.
         self._expert_states = ways / optimizer_ways(load.zero, load.expert_dp) if model.experts else 1.0
@@ -377,7 +394,7 @@ class Footprint:
 
     def _room(self, tensors: float) -> float:
         """Bytes that the reserve, tensors and context leave; negative when they do not fit."""
-        free = self._device_type.memory_bytes - self._device_type.reserve_bytes - tensors
+        free = self._device_type.memory_bytes - self._reserve - tensors
         return free - (self._context + FRAGMENTS * tensors)
 
     def fits(self, layers: int, in_flight: float) -> bool:
@@ -422,16 +439,20 @@ class Footprint:
             logits_bytes=self._logits,
             buffers_bytes=buffers,
             runtime_bytes=self._context + FRAGMENTS * tensors + slack,
-            reserve_bytes=self._device_type.reserve_bytes,
+            slack_bytes=slack,
+            reserve_bytes=self._reserve,
             capacity_bytes=self._device_type.memory_bytes,
             host_bytes=self._host_bytes(layers, in_flight),
             host_capacity_bytes=self._device_type.host.memory_bytes,
+            spread=self._spread,
         )
 
 
-def memory(model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load) -> Memory:
+def memory(
+    model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load, spread: float = 0.0
+) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
-    return Footprint(model, device_type, stack, load).memory(load.layers, load.layers_in_flight)
+    return Footprint(model, device_type, stack, load, spread).memory(load.layers, load.layers_in_flight)
 
 
 def _copies(model: ModelSpec, load: Load) -> float:

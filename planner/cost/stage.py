@@ -583,7 +583,9 @@ class Pricer:
             ep=shape.ep,
             context=self.context,
         )
-        return Footprint(self.model_on(device_type), device_type, self.stack, load)
+        return Footprint(
+            self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread
+        )
 
     def _measured_ratios(
         self, device_type: DeviceType, tp: int, sequences: int

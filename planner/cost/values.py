@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from operator import attrgetter
+from statistics import NormalDist
 from typing import Annotated
 
 from planner.described import Label, labels, told
 from planner.runtimes.capabilities import Recompute
 
 
-@told("used_bytes", "headroom_bytes", suffix="_bytes")
+@told("used_bytes", "headroom_bytes", "out_of_memory", suffix="_bytes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Peak bytes on one device, by component."""
@@ -30,13 +32,23 @@ class Memory:
     runtime_bytes: float
     """Device context and libraries, whatever the model."""
     reserve_bytes: float
-    """Kept free at the user's request."""
+    """Kept free at the user's request: so much, or as much as the chance asked to run out of memory takes."""
     capacity_bytes: float
     """Memory of the device."""
+    slack_bytes: float = 0.0
+    """The part of the runtime's that the allocator gives back before it runs out of memory."""
     host_bytes: float = 0.0
     """What is kept in the memory of its host instead."""
     host_capacity_bytes: float = float("inf")
     """The device's equal share of that memory; infinite when unknown."""
+    spread: float = 0.0
+    """Relative standard error of what is used."""
+
+    @property
+    def out_of_memory(self) -> float:
+        """Chance that the device has too little memory, by that error."""
+        over = log((self.used_bytes - self.slack_bytes) / self.capacity_bytes)
+        return NormalDist().cdf(over / self.spread) if self.spread else float(over > 0)
 
     @property
     def used_bytes(self) -> float:
@@ -170,6 +182,7 @@ class StageEstimate:
     "cost_per_million_tokens",
     "joules_per_token",
     "fits",
+    "out_of_memory",
     without=("model_flops", "warnings"),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +234,11 @@ class Estimate:
     def fits(self) -> bool:
         """True when every device holds its share."""
         return all(group.memory.fits for stage in self.stages for group in stage.groups)
+
+    @property
+    def out_of_memory(self) -> float:
+        """Chance that some device has too little memory; what is wrong is taken to be wrong on all of them alike."""
+        return max(group.memory.out_of_memory for stage in self.stages for group in stage.groups)
 
     @property
     def peak_memory_bytes(self) -> float:

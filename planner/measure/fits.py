@@ -278,6 +278,7 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
         per_node=1,
         memory_bytes=0.0,
         reserve_bytes=0.0,
+        safe=None,
         memory_bytes_per_second=peaks.memory_bytes_per_second or float("inf"),
         peak_flops={precision: float("inf"), **peaks.flops},
         intra_bytes_per_second=0.0,

@@ -24,7 +24,7 @@ from planner.calibration.values import Calibration, Constant, LayerPoint, Residu
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.predictions import Estimators, priced
+from planner.measured.predictions import Estimators, predict, priced
 from planner.measured.priors import (
     FAMILY,
     NETWORKS,
@@ -62,6 +62,24 @@ def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
         if len(usable) >= FEWEST:
             fitted = _fitted(stack, usable, fitted)
     return fitted
+
+
+def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
+    """How far off the peaks of sources are that were left out of the fit of their kernel sets.
+
+    The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
+    """
+    measured = [run for run in runs if run.peak_memory_bytes and priced(run, base) is not None]
+    found = []
+    for source in sorted({run.source for run in measured}):
+        own = [run for run in measured if run.source == source]
+        stacks = {kernels_of(run) for run in own}
+        others = [run for run in measured if run.source != source and kernels_of(run) in stacks]
+        constants = fit_memory(others, base)
+        found.append(
+            [log(each.memory_error + 1) for each in predict(own, constants) if each.memory_error is not None]
+        )
+    return float(f"{_spread(found, base.memory_spread):.3g}")
 
 
 def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:

@@ -36,11 +36,11 @@ def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
         return [list(cluster.pools)]
     alike: dict[str, list[PoolSpec]] = {}
     for pool in cluster.pools:
-        alike.setdefault(_likeness(pool), []).append(pool)
+        alike.setdefault(likeness(pool), []).append(pool)
     return list(alike.values())
 
 
-def _likeness(pool: PoolSpec) -> str:
+def likeness(pool: PoolSpec) -> str:
     """Everything about a pool but its name, its hosts and the order of its cards and devices."""
     values = pool.model_dump(exclude={"name", "hosts", "nics", "devices"})
     cards = sorted(dumps(nic.model_dump(), sort_keys=True) for nic in pool.nics)

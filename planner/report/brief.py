@@ -36,7 +36,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.plan_table import StageRun, headline, stage_runs
+from planner.report.plan_table import StageRun, headline, memory_text, stage_runs
 from planner.search.values import Ratio, Scored, SearchResult
 from planner.units import format_count
 from planner.visible import visible
@@ -45,6 +45,8 @@ FAMILIES = 6
 """Families that are shown."""
 ROWS = 8
 """Rows of stages that are shown."""
+LIKELY = 0.1
+"""Chance of running out of memory from which on it is said unasked."""
 CELLS = 10
 """Length of a full bar."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -73,7 +75,7 @@ def brief(
     run = result.goal.run_of(best.estimate)
     if run is not None:
         parts.append(Paragraph(training_text(run, best.estimate.spread)))
-    return [*parts, bullets(_notes(result, best), mark="!")]
+    return [*parts, bullets(_notes(result, best, cluster), mark="!")]
 
 
 def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
@@ -144,10 +146,12 @@ def _families(entries: Sequence[Considered], top: int) -> RenderableType:
     return Indented(table(columns, rows, strong, ruled=False))
 
 
-def _notes(result: SearchResult, best: Scored) -> Iterator[str]:
+def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator[str]:
     """What to know before trusting the answer, and what would be faster; one line each where it fits."""
     if result.outside and result.gap < 1:
         yield f"the proof leaves out {count(len(result.outside), 'sort')} of plans: -v names them"
+    if cluster.safe is None and best.estimate.out_of_memory > LIKELY:
+        yield f"{memory_text(best.estimate)}: see --safe"
     yield from result.warnings
     yield from best.estimate.warnings
     yield from map(idle_text, result.idle_costs)

@@ -13,7 +13,7 @@ from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, Path, Topology
 from planner.model.spec import ModelSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
-from planner.report.numbers import MISSING, count, duration, gib, significant
+from planner.report.numbers import MISSING, count, duration, gib, percent, significant
 from planner.search.values import Limits
 from planner.units import format_count, gib_from_bytes
 
@@ -203,7 +203,8 @@ def _cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
         len(pool.hosts) * sum(cluster.gpus[gpu].memory_gib for gpu in pool.devices) for pool in cluster.pools
     )
     totals = f"{count(nodes, 'node')}, {count(devices, 'device')}, {memory_text(memory)}"
-    yield "cluster", f"{cluster.name}: {totals}, {cluster.reserve_gib:g} GiB kept free per device"
+    safe = "" if cluster.safe is None else f", out of memory with a chance of at most {percent(cluster.safe)}"
+    yield "cluster", f"{cluster.name}: {totals}, {cluster.reserve_gib:g} GiB kept free per device{safe}"
     for pool in cluster.pools:
         yield "", pool_text(cluster, pool)
 

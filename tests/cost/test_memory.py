@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from planner.cost.memory import (
     MOST_CONTEXT,
     Load,
     activation_bytes_per_layer,
+    kept_free,
     memory,
     parameters_of,
 )
@@ -430,3 +432,37 @@ def test_torch_keeps_no_bf16_shard() -> None:
     assert memory(gpt(), KIND, ASSUMED_STACK, load).parameters_bytes == 0
     assert memory(gpt(precision="fp32"), KIND, ASSUMED_STACK, load).parameters_bytes > 0
     assert memory(gpt(), KIND, ASSUMED_STACK, replace(load, zero=1)).parameters_bytes > 0
+
+
+@given(
+    st.sampled_from([1e-6, 0.001, 0.01, 0.1, 0.3, 0.499]),
+    st.floats(0.01, 0.5),
+    st.integers(1, 120),
+    st.floats(0, 0.5),
+)
+def test_a_plan_fits_where_its_chance_to_run_out_is_small(
+    safe: float, spread: float, layers: int, kept: float
+) -> None:
+    """Beside a reserve either way decides alone: whichever keeps more free."""
+    reserve = kept * KIND.memory_bytes
+    asked = replace(KIND, safe=safe, reserve_bytes=reserve)
+    load = replace(LOAD, layers=layers, layers_in_flight=float(layers))
+    found = memory(gpt(), asked, ASSUMED_STACK, load, spread)
+    plain = memory(gpt(), replace(KIND, reserve_bytes=reserve), ASSUMED_STACK, load, spread)
+    assert found.reserve_bytes == kept_free(asked, spread) >= reserve
+    assert found.fits == (plain.fits and plain.out_of_memory <= safe)
+    if plain.fits:
+        assert found.out_of_memory == pytest.approx(plain.out_of_memory, rel=1e-6, abs=1e-12)
+
+
+def test_a_chance_of_one_half_is_where_need_meets_capacity() -> None:
+    """One standard error above it is 16 %; without an error there is no chance, only a fact."""
+    one = memory(gpt(), KIND, ASSUMED_STACK, LOAD, 0.2)
+    needed = one.used_bytes - one.slack_bytes
+
+    def on(capacity: float, spread: float) -> float:
+        return replace(one, capacity_bytes=capacity, spread=spread).out_of_memory
+
+    assert on(needed, 0.2) == pytest.approx(0.5)
+    assert on(needed * exp(0.2), 0.2) == pytest.approx(0.158655, abs=1e-6)
+    assert (on(needed * 0.99, 0.0), on(needed * 1.01, 0.0)) == (1.0, 0.0)

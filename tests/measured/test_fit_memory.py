@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, log, sqrt
+from unittest.mock import patch
 
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant, Stack
 from planner.cost.estimate import Estimator
-from planner.measured.fit import BOUNDS_BYTES, FEWEST, fit_memory
+from planner.measured.fit import BOUNDS_BYTES, FEWEST, fit_memory, memory_spread
 from planner.measured.values import Run
 from tests.measured.synthetic import ONE, named, plan, run, unmeasured
 
@@ -111,3 +112,20 @@ def test_what_was_known_is_replaced_once() -> None:
     assert found.stack("megatron") == Stack(overlap=0.4, runtime_bytes=told(found).value)
     assert found.constants == (other, told(found))
     assert found.notes == "kept"
+
+
+def test_the_error_of_peaks_is_that_of_sources_left_out() -> None:
+    """Three sources that are off by 0.2, 0.1 and 0.1, beside one with what was known before; none says nothing."""
+    runs = list(unmeasured())[: 3 * FEWEST]
+    off = {"one": 0.2, "two": -0.1, "three": 0.1}
+    parts = [(name, runs[index::3]) for index, name in enumerate(off)]
+    measured = [
+        replace(item, source=name, peak_memory_bytes=peak(item, ASSUMED) * exp(off[name]))
+        for name, part in parts
+        for item in part
+    ]
+    with patch("planner.measured.fit.fit_memory", lambda runs, base: base):
+        found = memory_spread(measured, ASSUMED)
+    assert found == pytest.approx(sqrt((0.04 + 0.01 + 0.01 + 0.04) / 4), rel=0.01)
+    assert memory_spread(runs, ASSUMED) == ASSUMED.memory_spread
+    assert memory_spread(measured, ASSUMED) > 0.05

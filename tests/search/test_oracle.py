@@ -115,6 +115,17 @@ def test_any_constants(seed: int, target: str | None) -> None:
     check(with_constants(seed), limits(seed, target), QUICK)
 
 
+@given(SEEDS, TARGETS, st.sampled_from([0.3, 0.05, 0.001]))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_chance_to_run_out_of_memory(seed: int, target: str | None, safe: float) -> None:
+    """What keeps it small is part of the room, so the proof holds for it; the answer has no greater chance."""
+    spec, model = small_problem(seed)
+    cluster = spec.model_copy(update={"safe": safe})
+    check((cluster, model, ASSUMED), limits(seed, target), QUICK)
+    best = search(cluster, model, ASSUMED, limits(seed, target), explain=False).best
+    assert best is None or best.estimate.out_of_memory <= safe * (1 + 1e-9)
+
+
 @given(SEEDS, TARGETS)
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_measured_layers_and_links(seed: int, target: str | None) -> None:

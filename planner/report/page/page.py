@@ -275,6 +275,10 @@ class Bar:
     """(class, label with its size, share)."""
     mark: float | None = None
     """Share at which a limit stands."""
+    low: float = 0.0
+    """Where the line of its error begins."""
+    high: float = 0.0
+    """Where it ends."""
 
 
 class _View:
@@ -417,6 +421,8 @@ class _View:
                 if size
             ),
             mark=memory.capacity_bytes / most,
+            low=memory.used_bytes * (1 - memory.spread) / most,
+            high=min(1.0, memory.used_bytes * (1 + memory.spread) / most),
         )
 
     def components(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import FRAGMENTS, optimizer_bytes
+from planner.cost.memory import FRAGMENTS, kept_free, optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
@@ -110,9 +110,10 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
         yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
     each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
     states = model.trained_parameters * each + _frozen_bytes(model)
+    spread = estimator.calibration.memory_spread
     room = sum(
         device_type.devices
-        * (device_type.memory_bytes - device_type.reserve_bytes - ASSUMED_STACK.runtime_bytes)
+        * (device_type.memory_bytes - kept_free(device_type, spread) - ASSUMED_STACK.runtime_bytes)
         for device_type in device_types
     )
     frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
@@ -184,6 +185,9 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         wider = replace(limits, offload=OFFLOAD_PARTS)
         scored = trial.plan(cluster, model, wider)
         found += [(option_text("offload", used("offload", scored)), scored)] if scored else []
+    if cluster.safe is not None:
+        what = f"a chance to run out of memory of more than {100 * cluster.safe:g} %"
+        found.append((what, trial.plan(cluster.model_copy(update={"safe": None}), model, limits)))
     if _no_reserve(cluster) != cluster:
         what = "reserve_gib: 0, which leaves no room for fragmentation"
         found.append((what, trial.plan(_no_reserve(cluster), model, limits)))

@@ -3,7 +3,8 @@
 What machines do together is known of those that were searched, and bounded for all others:
 
 * no more than the sum of what each does at best (``DeviceRates``);
-* no more than a searched set of machines that has at least as many of each: a plan may leave machines idle;
+* no more than a searched set of machines that has at least as many of each kind: a plan may leave machines idle, and
+  machines that are alike but for their price and their stops do the same;
 * only its goodput, which falls with the stops of all machines; bounded from above in steps.
 
 So the program's optimum is a bound, and its solution the set of machines to search next.
@@ -12,8 +13,9 @@ So the program's optimum is a bound, and its solution the set of machines to sea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 from planner.search.milp.program import Program, added, total
@@ -46,6 +48,12 @@ class Machine:
     """Machines of two places never work together."""
     stops: float
     """Stops a second."""
+    kind: str = ""
+    """Machines of one kind and place do the same together, whichever of them; none is like one without a kind."""
+
+
+Kinds = tuple[int, ...]
+"""Numbers of machines, by kind."""
 
 
 @dataclass(slots=True)
@@ -59,12 +67,43 @@ class Renting:
     """Share of the time that is work, by stops a second; never grows with them."""
     most: int | None = None
     """Most machines in all."""
-    known: dict[Machines, float] = field(default_factory=dict)
+    known: dict[Kinds, float] = field(default_factory=dict)
     """Tokens a second that no plan on these machines, or on fewer of them, is above."""
+    looked: set[Machines] = field(default_factory=set)
+    """Machines that something is known of."""
+    kinds: tuple[tuple[int, ...], ...] = ()
+    """Offers of each kind."""
+
+    def __post_init__(self) -> None:
+        """Sort the offers by kind."""
+        kinds: dict[tuple[object, ...], list[int]] = {}
+        for index, each in enumerate(self.machines):
+            kinds.setdefault((each.place, each.kind or index), []).append(index)
+        self.kinds = tuple(map(tuple, kinds.values()))
+
+    def by_kind(self, machines: Machines) -> Kinds:
+        """How many there are of each kind."""
+        return tuple(sum(machines[index] for index in alike) for alike in self.kinds)
+
+    def twins(self, machines: Machines) -> Iterator[Machines]:
+        """All machines that do the same as these, themselves included; they may stop less and cost less."""
+        ways: list[list[dict[int, int]]] = []
+        for alike, number in zip(self.kinds, self.by_kind(machines), strict=True):
+            each = (range(min(number, self.machines[index].most) + 1) for index in alike)
+            ways.append([dict(zip(alike, way, strict=True)) for way in product(*each) if sum(way) == number])
+        for parts in product(*ways):
+            counts = {index: number for part in parts for index, number in part.items()}
+            yield tuple(counts[index] for index in range(len(machines)))
 
     def learn(self, machines: Machines, rate: float) -> None:
         """No plan on these machines does more tokens a second."""
-        self.known[machines] = min(rate, self.known.get(machines, math.inf))
+        key = self.by_kind(machines)
+        self.known[key] = min(rate, self.known.get(key, math.inf))
+        self.looked.add(machines)
+
+    def rate(self, machines: Machines) -> float:
+        """Tokens a second of these machines at best, each for itself."""
+        return sum(number * each.rate for number, each in zip(machines, self.machines, strict=True))
 
     def stops(self, machines: Machines) -> float:
         """Stops of a run on these machines a second."""
@@ -74,29 +113,52 @@ class Renting:
         """Of one hour."""
         return sum(number * each.price for number, each in zip(machines, self.machines, strict=True))
 
+    def needed(self, machines: Machines, most_seconds: float, most_money: float) -> float:
+        """Tokens a second that they must do to train in this time and for this money; infinite for never."""
+        share, hours = self.goodput(self.stops(machines)), most_money / self.price(machines)
+        return self.tokens / min(most_seconds, hours * 3600) / share if share else math.inf
+
+    def wider(
+        self, machines: Machines, efficiency: float, most_seconds: float, most_money: float
+    ) -> Machines:
+        """As many more machines as still do not keep these limits, if they do this share of what each does at best.
+
+        A search that proves so of all of them rules out every set in between.
+        """
+        needed = self.needed(machines, most_seconds, most_money)
+        more = list(machines)
+        place = next(each.place for number, each in zip(machines, self.machines, strict=True) if number)
+        growing = [index for index, each in enumerate(self.machines) if each.place == place]
+        while growing:
+            for index in tuple(growing):
+                more[index] += 1
+                if more[index] > self.machines[index].most or self.rate(tuple(more)) * efficiency >= needed:
+                    more[index] -= 1
+                    growing.remove(index)
+        return tuple(more)
+
     def best(
         self,
         wanted: Wanted,
         most_seconds: float = math.inf,
         most_money: float = math.inf,
-        only: int | None = None,
     ) -> tuple[float, Machines | None]:
         """(a bound on what is wanted within both limits, the machines that might reach it).
 
-        The bound is infinite where no machines keep the limits. ``only`` is the index of an offer to rent from alone.
+        The bound is infinite where no machines keep the limits.
         """
         ceiling = sum(each.rate * each.most for each in self.machines)
         if not ceiling:
             return math.inf, None
         if wanted == "time":
-            return self._fastest(ceiling, most_seconds, most_money, only)
-        return self._cheapest(ceiling, most_seconds, most_money, only)
+            return self._fastest(ceiling, most_seconds, most_money)
+        return self._cheapest(ceiling, most_seconds, most_money)
 
     def _fastest(
-        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+        self, ceiling: float, most_seconds: float, most_money: float
     ) -> tuple[float, Machines | None]:
         """What the whole market's best rate has over that of the machines is least where they are fastest."""
-        program, numbers, rate = self._program(ceiling, most_seconds, most_money, only)
+        program, numbers, rate = self._program(ceiling, most_seconds, most_money)
         program.equal({0: 1.0, rate: 1.0}, 1.0)
         solved = solve(program, gap=0.0)
         speed = (1 - solved.bound) * ceiling
@@ -105,19 +167,17 @@ class Renting:
         return self.tokens / speed * (1 - SLACK), self._machines(solved.values, numbers)
 
     def _cheapest(
-        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+        self, ceiling: float, most_seconds: float, most_money: float
     ) -> tuple[float, Machines | None]:
         """The least ratio of price to speed, by Dinkelbach's method (1967): better ratios until there is none."""
-        seconds, found = self._fastest(ceiling, most_seconds, most_money, only)
+        seconds, found = self._fastest(ceiling, most_seconds, most_money)
         if found is None:
             return math.inf, None
         unit = max(each.price for each in self.machines)
         ratio = self.price(found) / unit / (self.tokens / seconds / ceiling)
         for _ in range(ROUNDS):
-            program, numbers, rate = self._program(ceiling, most_seconds, most_money, only)
-            price = total(
-                (each.price / unit, column) for each, column in zip(self.machines, numbers, strict=True)
-            )
+            program, numbers, rate = self._program(ceiling, most_seconds, most_money)
+            price = self._sum(numbers, lambda each: each.price / unit)
             # column 0 = price - ratio x rate + ratio, which is never negative: no rate is above 1.
             program.equal(added(added({0: -1.0}, price), {rate: -ratio}), -ratio)
             solved = solve(program, gap=0.0)
@@ -139,7 +199,7 @@ class Renting:
         return least / ceiling
 
     def _program(
-        self, ceiling: float, most_seconds: float, most_money: float, only: int | None
+        self, ceiling: float, most_seconds: float, most_money: float
     ) -> tuple[Program, list[int], int]:
         """Numbers of machines that keep the limits; the column of their rate, as a share of the ceiling."""
         program = Program("renting")
@@ -147,15 +207,13 @@ class Renting:
         rate = program.column("rate", upper=1.0)
         pace = program.column("pace", upper=1.0)
         numbers = [
-            program.column(f"machines_{index}", upper=each.most if only in (None, index) else 0, whole=True)
+            program.column(f"machines_{index}", upper=each.most, whole=True)
             for index, each in enumerate(self.machines)
         ]
         self._places(program, numbers)
         if self.most is not None:
             program.row(total((1.0, column) for column in numbers), most=float(self.most))
-        together = total(
-            (each.rate / ceiling, column) for each, column in zip(self.machines, numbers, strict=True)
-        )
+        together = self._sum(numbers, lambda each: each.rate / ceiling)
         program.row(added({pace: 1.0}, together, -1.0), most=0.0)
         self._below_known(program, numbers, pace, ceiling)
         self._goodput(program, numbers, rate, pace)
@@ -164,11 +222,13 @@ class Renting:
         if most_money < math.inf:
             worth = most_money * 3600 / self.tokens * ceiling
             unit = max(each.price for each in self.machines)
-            price = total(
-                (each.price / unit, column) for each, column in zip(self.machines, numbers, strict=True)
-            )
+            price = self._sum(numbers, lambda each: each.price / unit)
             program.row(added(price, {rate: -worth / unit}), most=0.0)
         return program, numbers, rate
+
+    def _sum(self, numbers: Sequence[int], of_one: Callable[[Machine], float]) -> dict[int, float]:
+        """What the machines have together."""
+        return total((of_one(each), column) for each, column in zip(self.machines, numbers, strict=True))
 
     def _places(self, program: Program, numbers: Sequence[int]) -> None:
         """All machines are in one place."""
@@ -181,38 +241,37 @@ class Renting:
             program.row({column: 1.0, places[each.place]: -float(each.most)}, most=0.0)
 
     def _below_known(self, program: Program, numbers: Sequence[int], pace: int, ceiling: float) -> None:
-        """Machines that have no more of any offer than a searched set are no faster than it."""
-        for index, (machines, rate) in enumerate(self.known.items()):
-            if self._beaten(machines, rate):
+        """Machines that have no more of any kind than a searched set are no faster than it."""
+        for index, (known, rate) in enumerate(self.known.items()):
+            if self._beaten(known, rate):
                 continue
             over = {}
-            for offer, (number, each, column) in enumerate(
-                zip(machines, self.machines, numbers, strict=True)
-            ):
-                if number < each.most:
-                    more = program.column(f"more_{index}_{offer}", upper=1.0, whole=True)
-                    program.row({column: 1.0, more: -(number + 1.0)}, least=0.0)
+            for kind, (number, alike) in enumerate(zip(known, self.kinds, strict=True)):
+                if number < sum(self.machines[offer].most for offer in alike):
+                    more = program.column(f"more_{index}_{kind}", upper=1.0, whole=True)
+                    of_kind = total((1.0, numbers[offer]) for offer in alike)
+                    program.row(added(of_kind, {more: -(number + 1.0)}), least=0.0)
                     over[more] = -1.0
             program.row(added({pace: 1.0}, over), most=rate / ceiling)
 
-    def _beaten(self, machines: Machines, rate: float) -> bool:
+    def _beaten(self, known: Kinds, rate: float) -> bool:
         """True where another set says as much of more machines."""
         return any(
-            other != machines
+            other != known
             and speed <= rate
-            and all(one <= two for one, two in zip(machines, other, strict=True))
+            and all(one <= two for one, two in zip(known, other, strict=True))
             for other, speed in self.known.items()
         )
 
     def _goodput(self, program: Program, numbers: Sequence[int], rate: int, pace: int) -> None:
         """Rate <= goodput x pace, with the goodput of the lower end of a step of stops."""
-        stops = total((each.stops, column) for each, column in zip(self.machines, numbers, strict=True))
+        stops = self._sum(numbers, lambda each: each.stops)
         if not stops:
             program.row({rate: 1.0, pace: -1.0}, most=0.0)
             return
         most = sum(each.stops * each.most for each in self.machines)
         ends = {most * (step / STEPS) ** 2 for step in range(STEPS + 1)}
-        ends |= {self.stops(machines) for machines in self.known}
+        ends |= {self.stops(machines) for machines in self.looked}
         marks = sorted(ends)
         chosen = [program.column(f"step_{step}", upper=1.0, whole=True) for step in range(len(marks) - 1)]
         program.equal(total((1.0, column) for column in chosen), 1.0)

@@ -7,17 +7,21 @@ machines of any offer. Both go on in turns until the best set found is as good a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from time import monotonic
 
 from planner.calibration.values import Calibration
 from planner.cluster.offers import OffersFile, rented
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.training import MONTH_SECONDS, NEVER, Interruptions, goodput
 from planner.described import told
 from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import likeness
 from planner.plan.file import Status
+from planner.ranges import NODES
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.renting import Machine, Machines, Renting, Wanted
@@ -30,6 +34,8 @@ SLICE = 0.3
 """Part of the time left that one search may take."""
 LEAST_SECONDS = 2.0
 """A search is given that much at least."""
+UNKNOWN = 0.5
+"""What machines of a place are taken to do together before any were searched, of what each does at best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +169,15 @@ class RentSearch:
     def _machines(self) -> Iterable[Machine]:
         """What is known of one machine of each offer; those of a place are looked at together."""
         rates: dict[str, float] = {}
+        kinds: dict[str, str] = {}
         for place in dict.fromkeys(offer.place for offer in self.table.offers):
             there = {offer.name: offer.available for offer in self.table.offers if offer.place == place}
-            cluster = rented(self.table, there)
+            cluster = self._cluster(there)
             estimator = Estimator(cluster, self.model, self.calibration)
             best = DeviceRates(estimator, self.limits).tokens_per_second()
             for pool in cluster.pools:
                 each = sum(best.get((pool.name, gpu), 0.0) for gpu in pool.devices)
-                rates[pool.name] = each
+                rates[pool.name], kinds[pool.name] = each, likeness(pool)
         failures = self.goal.interruptions.per_gpu_month
         for offer in self.table.offers:
             yield Machine(
@@ -179,7 +186,14 @@ class RentSearch:
                 most=offer.available if rates[offer.name] else 0,
                 place=offer.place,
                 stops=(failures * offer.count + offer.stops_per_month) / MONTH_SECONDS,
+                kind=kinds[offer.name],
             )
+
+    def _cluster(self, machines: Mapping[str, int]) -> ClusterSpec:
+        """What is searched: without prices, so that pools that differ in nothing else are one to the search."""
+        cluster = rented(self.table, machines)
+        pools = tuple(pool.model_copy(update={"price_per_gpu_hour": None}) for pool in cluster.pools)
+        return cluster.model_copy(update={"pools": pools})
 
     def run(self) -> Rent:
         """The answer, then its front while time is left."""
@@ -187,9 +201,7 @@ class RentSearch:
         most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
         most_money = math.inf if goal.budget is None else goal.budget
         nearest: list[Rental] = []
-        # Machines of one offer come first: they are searched quickest, and what they reach rules out much.
-        for index in range(len(self.table.offers)):
-            self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE / 2), only=index)
+        self._begin(goal.wanted)
         bound, best = self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE))
         if best is None and bound == math.inf and (most_seconds < math.inf or most_money < math.inf):
             nearest = list(self._nearest(most_seconds, most_money))
@@ -213,20 +225,29 @@ class RentSearch:
             interrupted=self.interrupted,
         )
 
-    def ask(
-        self,
-        wanted: Wanted,
-        most_seconds: float,
-        most_money: float,
-        deadline: Deadline,
-        only: int | None = None,
-    ) -> tuple[float, Rental | None]:
-        """(a bound, the best rental) within limits; searched until both agree or the deadline strikes.
+    def _begin(self, wanted: Wanted) -> None:
+        """Search each kind alone: all its machines, and as many as a power of two, which divide batches evenly.
 
-        The bound is that of ``only`` one offer where it is given.
+        They are searched quickest, and what they reach rules out much.
         """
+        deadline, offers = self.deadline.part(SHARE / 2), self.program.machines
+        for alike in self.program.kinds:
+            most = min(sum(offers[index].most for index in alike), self.goal.most or int(NODES.most))
+            for number in sorted({most, 2 ** (most.bit_length() - 1)} if most else ()):
+                left, counts = number, [0] * len(offers)
+                for index in alike:
+                    counts[index] = min(left, offers[index].most)
+                    left -= counts[index]
+                best = self._best_twin(tuple(counts), wanted)
+                if not self.interrupted and not (deadline.struck and self.searches):
+                    self._search(best, deadline)
+
+    def ask(
+        self, wanted: Wanted, most_seconds: float, most_money: float, deadline: Deadline
+    ) -> tuple[float, Rental | None]:
+        """(a bound, the best rental) within limits; searched until both agree or the deadline strikes."""
         while True:
-            bound, machines = self.program.best(wanted, most_seconds, most_money, only)
+            bound, machines = self.program.best(wanted, most_seconds, most_money)
             best = self._best(wanted, most_seconds, most_money)
             value = best.value(wanted) if best else math.inf
             self.reporter.progress(
@@ -239,8 +260,66 @@ class RentSearch:
                 return bound, best
             if self.interrupted or (deadline.struck and self.searches):
                 return bound, best
-            if not self._search(machines, deadline):
+            if not self._look(machines, deadline, wanted, most_seconds, most_money, value):
                 return bound, self._best(wanted, most_seconds, most_money)
+
+    def _look(
+        self,
+        machines: Machines,
+        deadline: Deadline,
+        wanted: Wanted,
+        most_seconds: float,
+        most_money: float,
+        value: float,
+    ) -> bool:
+        """Search these machines, or first more of them that still should not be better than ``value``.
+
+        That rules out all sets in between at once, where machines do together what those searched have done. False
+        where nothing more comes of it.
+        """
+        limit = value * (1 - self.limits.gap)
+        if wanted == "time":
+            most_seconds = min(most_seconds, limit)
+        else:
+            most_money = min(most_money, limit)
+        if machines not in self.searched and min(most_seconds, most_money) < math.inf:
+            wider = self.program.wider(machines, self._efficiency(machines), most_seconds, most_money)
+            if wider not in self.searched and self._search(wider, deadline):
+                self._search_twin(wider, deadline, wanted)
+                return True
+        better = self._search(machines, deadline)
+        self._search_twin(machines, deadline, wanted)
+        return better
+
+    def _search_twin(self, machines: Machines, deadline: Deadline, wanted: Wanted) -> None:
+        """Search the best of the machines that do the same as these."""
+        best = self._best_twin(machines, wanted)
+        if best not in self.searched and not self.interrupted:
+            self._search(best, deadline)
+
+    def _best_twin(self, machines: Machines, wanted: Wanted) -> Machines:
+        """Of all machines that do the same as these, those that stop and cost least."""
+
+        def value(each: Machines) -> tuple[float, float]:
+            pace, price = self.program.goodput(self.program.stops(each)), self.program.price(each)
+            return (price / pace if pace else math.inf, price) if wanted == "money" else (-pace, price)
+
+        return min(self.program.twins(machines), key=value)
+
+    def _efficiency(self, machines: Machines) -> float:
+        """What several machines of that place did, at most, of what each does at best."""
+        place = self._place(machines)
+        tokens = self.model.training.global_batch * self.model.training.sequence_length
+        known = [
+            tokens / result.bound_seconds / self.program.rate(each)
+            for each, result in self.searched.items()
+            if sum(each) > 1 and 0 < result.bound_seconds < math.inf and self._place(each) == place
+        ]
+        return median(known) if known else UNKNOWN
+
+    def _place(self, machines: Machines) -> tuple[str, str]:
+        offers = zip(self.table.offers, machines, strict=True)
+        return next(offer.place for offer, number in offers if number)
 
     def _search(self, machines: Machines, deadline: Deadline) -> bool:
         """What these machines do together, better known than before; False where nothing more comes of it."""
@@ -254,7 +333,7 @@ class RentSearch:
             else deadline.part(min(1.0, max(SLICE, LEAST_SECONDS / max(left, 1e-9))))
         )
         names = [offer.name for offer in self.table.offers]
-        cluster = rented(self.table, dict(zip(names, machines, strict=True)))
+        cluster = self._cluster(dict(zip(names, machines, strict=True)))
         limits = replace(self.limits, gap=self.limits.gap / 2 if known is None else 0.0)
         result = choose(
             cluster, self.model, self.calibration, limits, Goal(), explain=False, deadline=slice_of
@@ -340,7 +419,8 @@ class RentSearch:
             if not open_ones or self.deadline.struck or self.interrupted:
                 return tuple(replace(point, gap=gap) for point, gap in zip(points, gaps, strict=True))
             _, machines = max(open_ones)
-            if not self._search(machines, self.deadline):
+            point = next(point for point, (_, asked) in zip(points, bounds, strict=True) if asked == machines)
+            if not self._look(machines, self.deadline, "time", math.inf, point.price, point.seconds):
                 hopeless.add(machines)
 
     def _beats_all(self) -> list[Rental]:
