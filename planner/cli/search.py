@@ -50,6 +50,7 @@ from planner.cli.options import (
     Precision,
     RestartTime,
     SequenceLength,
+    Storage,
     Tokens,
     a_number,
     choices,
@@ -316,6 +317,7 @@ def search(
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
+    storage: Storage = None,
     pareto: Pareto = False,
     robust: Robust = False,
     advice: WithAdvice = False,
@@ -366,9 +368,10 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
     found_cluster, found_model = read_inputs(cluster, model, overrides)
+    run = replace(run, interruptions=run.interruptions.of(found_model))
     goal = read_goal(
         cluster,
         found_cluster,
