@@ -95,6 +95,8 @@ class ReplanDocument(JsonDocument):
 
     losses: tuple[Loss, ...]
     """The nodes that were named; with --prepare each node by itself."""
+    unprepared: tuple[str, ...]
+    """With --prepare the nodes without which no plan was found, and why."""
     failures: FailureCost | None
     """What failures take of the run of the plan as it was; null without --failures."""
 
@@ -143,7 +145,7 @@ def replan_report(loss: Loss, failures: FailureCost | None) -> list[RenderableTy
         Contender(name="before", scored=found.before, cluster_devices=found.cluster_devices),
         Contender(name=name, scored=found.chosen.scored, cluster_devices=devices_of(found.chosen.cluster)),
     )
-    return [compare_section(contenders), _move_section(loss), *_failures(failures)]
+    return [compare_section(contenders), _move_section(loss), *failures_section(failures)]
 
 
 def _move_section(loss: Loss) -> Group:
@@ -184,7 +186,8 @@ def _alike(moved: Move) -> dict[tuple[str, ...], tuple[str, ...]]:
     return found
 
 
-def _failures(cost: FailureCost | None) -> Iterator[Group]:
+def failures_section(cost: FailureCost | None) -> Iterator[Group]:
+    """What failures take, where somebody asked."""
     if cost is not None:
         yield section("Failures", Paragraph(failure_text(cost)))
 

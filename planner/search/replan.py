@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from planner.calibration.values import Calibration
 from planner.cluster.change import without_hosts
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.state import Held, Move, held_by, move, settled
+from planner.cost.state import Move, held_by, move, settled
 from planner.errors import PlanError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -61,59 +62,93 @@ class Replan:
     """The search over the nodes that are left, its answer the plan that takes over: its bound holds for all plans."""
 
 
-def replan(
-    plan: Plan,
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    calibration: Calibration,
-    without: Sequence[str],
-    limits: Limits,
-    *,
-    away_seconds: float,
-    storage_bytes_per_second: float | None = None,
-    reporter: Reporter | None = None,
-    better: Callable[[Scored], object] | None = None,
-) -> Replan:
-    """The best plan without some nodes, of those that take the least time until the nodes are back.
+class Replanner:
+    """Finds the plans that take over from one plan; nodes of one pool are searched without once."""
 
-    Raises UsageError for nodes that the cluster lacks, and where nothing fits without them, with what would.
-    """
-    left = without_hosts(cluster, without)
-    before = Scored(plan=plan, estimate=Estimator(cluster, model, calibration).estimate(plan))
-    deadline = Deadline.after(limits.time_limit_seconds)
-    alike = replace(limits, zero=(plan.zero,), pp=(plan.pp,), tp=_degrees(plan), cp=(plan.cp,), ep=(plan.ep,))
-    same = choose(
-        left,
-        model,
-        calibration,
-        alike,
-        Goal(),
-        reporter,
-        explain=False,
-        deadline=deadline.part(SAME_SHAPE_SHARE),
-    )
-    found = choose(left, model, calibration, limits, Goal(), reporter, deadline=deadline, better=better)
-    estimator, held = Estimator(left, model, calibration), held_by(plan, cluster, model)
-    plans = [*_kept(plan, left, model), *_of(found), *_of(same)]
-    successors = [
-        _successor(each, left, model, held, calibration, estimator, storage_bytes_per_second)
-        for each in dict.fromkeys(plans)
-        if each.target == plan.target or limits.target is None or each.target == limits.target
-    ]
-    able = [each for each in successors if each.scored.estimate.fits]
-    if not able:
-        _refuse(found, without)
-    fastest = min(able, key=lambda each: (each.scored.estimate.step_seconds, each.move.moved_bytes))
-    least = fastest.scored.estimate.step_seconds
-    chosen = min(able, key=lambda each: (each.lasts(away_seconds, least), each.move.moved_bytes))
-    return Replan(
-        without=tuple(without),
-        before=before,
-        cluster_devices=devices_of(cluster),
-        chosen=chosen,
-        fastest=fastest,
-        result=_with(found, chosen.scored, limits),
-    )
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: ClusterSpec,
+        model: ModelSpec,
+        calibration: Calibration,
+        limits: Limits,
+        *,
+        away_seconds: float,
+        storage_bytes_per_second: float | None = None,
+        reporter: Reporter | None = None,
+        better: Callable[[Scored], object] | None = None,
+    ) -> None:
+        self._plan, self._cluster, self._model, self._calibration = plan, cluster, model, calibration
+        self._limits, self._away, self._storage = limits, away_seconds, storage_bytes_per_second
+        self._reporter, self._better = reporter, better
+        self._held = held_by(plan, cluster, model)
+        self._before = Scored(plan=plan, estimate=Estimator(cluster, model, calibration).estimate(plan))
+        self._searches: dict[tuple[tuple[str, int], ...], tuple[SearchResult, SearchResult]] = {}
+
+    def without(self, hosts: Sequence[str]) -> Replan:
+        """The plan that takes the least time until these nodes are back.
+
+        Raises UsageError for nodes that the cluster lacks, and where nothing fits without them, with what would.
+        """
+        left = without_hosts(self._cluster, hosts)
+        found, same = self._searched(left)
+        plans = [*_kept(self._plan, left, self._model), *_of(found), *_of(same)]
+        estimator = Estimator(left, self._model, self._calibration)
+        successors = [self._successor(each, left, estimator) for each in dict.fromkeys(plans)]
+        able = [each for each in successors if each.scored.estimate.fits]
+        if not able:
+            _refuse(found, hosts)
+        fastest = min(able, key=lambda each: (each.scored.estimate.step_seconds, each.move.moved_bytes))
+        least = fastest.scored.estimate.step_seconds
+        chosen = min(able, key=lambda each: (each.lasts(self._away, least), each.move.moved_bytes))
+        return Replan(
+            without=tuple(hosts),
+            before=self._before,
+            cluster_devices=devices_of(self._cluster),
+            chosen=chosen,
+            fastest=fastest,
+            result=_with(found, chosen.scored, self._limits),
+        )
+
+    def _searched(self, left: ClusterSpec) -> tuple[SearchResult, SearchResult]:
+        """The search over the nodes that are left, and that of plans with the degrees of the old one."""
+        counts = tuple((pool.name, len(pool.hosts)) for pool in left.pools)
+        if counts not in self._searches:
+            plan, limits, deadline = (
+                self._plan,
+                self._limits,
+                Deadline.after(self._limits.time_limit_seconds),
+            )
+            alike = replace(
+                limits, zero=(plan.zero,), pp=(plan.pp,), tp=_degrees(plan), cp=(plan.cp,), ep=(plan.ep,)
+            )
+            part = deadline.part(SAME_SHAPE_SHARE)
+            same = self._choose(left, alike, part, explain=False)
+            self._searches[counts] = self._choose(left, limits, deadline, explain=True), same
+        return self._searches[counts]
+
+    def _choose(
+        self, left: ClusterSpec, limits: Limits, deadline: Deadline, *, explain: bool
+    ) -> SearchResult:
+        return choose(
+            left,
+            self._model,
+            self._calibration,
+            limits,
+            Goal(),
+            self._reporter,
+            explain=explain,
+            deadline=deadline,
+            better=self._better if explain else None,
+        )
+
+    def _successor(self, plan: Plan, left: ClusterSpec, estimator: Estimator) -> Successor:
+        here = settled(plan, left, self._model, self._held)
+        return Successor(
+            scored=Scored(plan=plan, estimate=estimator.estimate(plan)),
+            cluster=here,
+            move=move(plan, here, self._model, self._held, self._calibration, self._storage),
+        )
 
 
 def devices_of(cluster: ClusterSpec) -> int:
@@ -121,7 +156,7 @@ def devices_of(cluster: ClusterSpec) -> int:
     return sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
 
 
-def _refuse(found: SearchResult, without: Sequence[str]) -> None:
+def _refuse(found: SearchResult, without: Sequence[str]) -> NoReturn:
     """Raise UsageError: no plan without these nodes."""
     gone = ", ".join(without)
     if found.status != "infeasible":
@@ -176,23 +211,6 @@ def _fewer_replicas(plan: Plan) -> Iterator[Plan]:
             )
         except PlanError:
             continue
-
-
-def _successor(
-    plan: Plan,
-    left: ClusterSpec,
-    model: ModelSpec,
-    held: Held,
-    calibration: Calibration,
-    estimator: Estimator,
-    storage_bytes_per_second: float | None,
-) -> Successor:
-    here = settled(plan, left, model, held)
-    return Successor(
-        scored=Scored(plan=plan, estimate=estimator.estimate(plan)),
-        cluster=here,
-        move=move(plan, here, model, held, calibration, storage_bytes_per_second),
-    )
 
 
 def _with(found: SearchResult, chosen: Scored, limits: Limits) -> SearchResult:

@@ -61,7 +61,17 @@ SURFACE: dict[str, set[str]] = {
     "replan": JSON
     | MEASURED
     | FAILURES
-    | {"--away", "--cluster", "--model", "--output", "-o", "--time-limit", "--without"},
+    | {
+        "--away",
+        "--cluster",
+        "--force",
+        "--model",
+        "--output",
+        "-o",
+        "--prepare",
+        "--time-limit",
+        "--without",
+    },
     "report": JSON
     | MEASURED
     | FAILURES

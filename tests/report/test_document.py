@@ -182,6 +182,7 @@ def documents() -> dict[str, object]:
         "replan": ReplanDocument(
             command="replan",
             losses=(loss_of(replanned),),
+            unprepared=("no plan fits",),
             failures=failure_cost(Interruptions(per_gpu_month=1.0, repair_seconds=1e5), 16, model),
         ),
         "what-if": WhatIfDocument(

@@ -13,7 +13,7 @@ from planner.errors import UsageError
 from planner.plan.checks import faults
 from planner.plan.values import Plan
 from planner.search.objectives.choose import choose
-from planner.search.replan import Replan, replan
+from planner.search.replan import Replan, Replanner
 from planner.search.values import Goal, Limits
 from tests.worlds import cluster, gpt, group, plan, pool
 
@@ -37,7 +37,7 @@ def stages() -> Plan:
 
 def answer(chosen: Plan, where: ClusterSpec, *gone: str, away: float = DAY, **more: Any) -> Replan:
     limits = Limits(target=chosen.target, time_limit_seconds=60.0)
-    return replan(chosen, where, TRAINED, shipped(), gone, limits, away_seconds=away, **more)
+    return Replanner(chosen, where, TRAINED, shipped(), limits, away_seconds=away, **more).without(gone)
 
 
 def test_it_is_as_fast_as_a_search_of_what_is_left() -> None:
@@ -114,6 +114,6 @@ def test_nothing_fits_without_it() -> None:
     chosen = plan("torch", 0, [24], [(group("a", "A100", share=8, steps=8),)], recompute="full")
     limits = Limits(target="torch", time_limit_seconds=60.0, offload=("none",))
     with pytest.raises(UsageError) as raised:
-        replan(chosen, where, trained, shipped(), ["a-0"], limits, away_seconds=DAY)
+        Replanner(chosen, where, trained, shipped(), limits, away_seconds=DAY).without(["a-0"])
     assert str(raised.value).startswith("no plan fits without a-0: ")
     assert raised.value.hint
