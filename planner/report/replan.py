@@ -101,6 +101,9 @@ class ReplanDocument(JsonDocument):
     """What failures take of the run of the plan as it was; null without --failures."""
 
 
+SENT_AND_LOST = "sent: by other nodes; lost: held by no node any more, read from the checkpoint"
+
+
 def loss_of(found: Replan) -> Loss:
     """The answer in words and numbers."""
     before, after = found.before, found.chosen.scored
@@ -155,8 +158,8 @@ def _move_section(loss: Loss) -> Group:
         words("pool", least=6),
         number("state\n(GiB)"),
         number("kept\n(GiB)"),
-        number("from nodes\n(GiB)"),
-        number("from checkpoint\n(GiB)"),
+        number("sent\n(GiB)"),
+        number("lost\n(GiB)"),
     )
     rows = [[names(compress_hosts(hosts)), *numbers] for numbers, hosts in _alike(moved).items()]
     lines = [
@@ -173,7 +176,7 @@ def _move_section(loss: Loss) -> Group:
         )
     if found.result.status == "optimal" or found.result.bound_seconds > 0:
         lines.append(f"no plan of the space is more than {at_most(loss.gap)} faster")
-    return section("What moves", table(columns, rows), bullets(lines))
+    return section("What moves", table(columns, rows), Paragraph(SENT_AND_LOST), bullets(lines))
 
 
 def _alike(moved: Move) -> dict[tuple[str, ...], tuple[str, ...]]:
@@ -204,27 +207,27 @@ def failure_text(cost: FailureCost) -> str:
 
 
 def prepared_section(losses: Sequence[Loss]) -> Group:
-    """A row for each node."""
+    """A row for each node, those that are alike together."""
     unit = time_unit(entry.step_seconds for entry in losses)
     columns = (
         words("without", least=12),
         number(f"step\n({unit.name})"),
         number("slower\nby"),
         number("gap"),
-        number("from nodes\n(GiB)"),
-        number("from checkpoint\n(GiB)"),
+        number("sent\n(GiB)"),
+        number("lost\n(GiB)"),
         words("plan", least=24),
     )
-    rows = [
-        [
-            ", ".join(entry.without),
+    rows: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for entry in losses:
+        shown = (
             unit.show(entry.step_seconds),
             percent(entry.slower) if entry.slower else MISSING,
             percent(entry.gap),
             gib(entry.move.moved_bytes),
             gib(entry.move.lost_bytes),
             entry.plan,
-        ]
-        for entry in losses
-    ]
-    return section("Prepared", table(columns, rows))
+        )
+        rows[shown] = (*rows.get(shown, ()), *entry.without)
+    shown_rows = [[names(compress_hosts(hosts)), *shown] for shown, hosts in rows.items()]
+    return section("Prepared", table(columns, shown_rows), Paragraph(SENT_AND_LOST))

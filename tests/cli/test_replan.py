@@ -139,3 +139,57 @@ def test_storage_in_other_commands(hetplan: Command, planned: Path) -> None:
     assert fast["goodput"] > slow["goodput"]
     assert fast["checkpoint_interval_seconds"] < slow["checkpoint_interval_seconds"]
     assert hetplan(*words, "--storage", "1", "--checkpoint-time", "5s").code == 2
+
+
+def test_every_node_is_prepared_for(hetplan: Command, planned: Path) -> None:
+    """A row and a launch folder for each, and one start script that goes from one to the other."""
+    done = hetplan("replan", planned, "--prepare", "ready")
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    used = {line.split()[1] for line in Path("ready/nodes.txt").read_text().splitlines()[1:]}
+    assert {path.name for path in Path("ready/without").iterdir()} == used
+    table = json.loads(Path("ready/elastic.json").read_text())["plans"]
+    assert table[0]["folder"] == "."
+    assert {each["folder"] for each in table[1:]} == {f"without/{host}" for host in used}
+    for entry in table[1:]:
+        folder = Path("ready") / entry["folder"]
+        gone = folder.name
+        assert gone not in entry["ranks"]
+        batches = json.loads((folder / "batches.json").read_text())
+        ranks = {(row["host"], str(row["device"])): row["rank"] for row in batches["ranks"]}
+        assert ranks == {(host, at): rank for host, row in entry["ranks"].items() for at, rank in row.items()}
+        assert read(folder / "plan.yaml").plan.devices == entry["world_size"] == len(ranks)
+    hosts = [line.split()[0] for line in Path("ready/elastic.txt").read_text().splitlines()[1:]]
+    assert f"--nnodes {len(hosts) - 1}:{len(hosts)} " in Path("ready/elastic.sh").read_text()
+    assert hetplan("replan", planned, "--prepare", "ready").code == 2
+    assert hetplan("replan", planned, "--prepare", "ready", "--force").code == 0
+
+
+def test_other_targets_get_folders_too(hetplan: Command, files: Path) -> None:
+    """To start by hand, as none of them goes on by itself."""
+    Path("cluster.yaml").write_text(CLUSTER)
+    words = ("cluster.yaml", "model.yaml", "--target", "deepspeed", "-o", "plan.yaml", "-q")
+    assert hetplan("search", *words).code == 0
+    done = hetplan("replan", "plan.yaml", "--prepare", "ready", "--json")
+    assert done.code == 0, done.err
+    losses = json.loads(done.out)["losses"]
+    for loss in losses:
+        assert (Path("ready/without") / loss["without"][0] / "ds_config.json").exists()
+    assert not Path("ready/elastic.sh").exists()
+    assert "without/" in Path("ready/PREPARED.md").read_text()
+
+
+def test_nothing_to_prepare(hetplan: Command, files: Path) -> None:
+    """One host, or options that contradict each other."""
+    Path("cluster.yaml").write_text(
+        CLUSTER.replace("[n-0, n-1, n-2]", "[n-0]").split("  - name: slow")[0]
+        + "fabrics:\n  ib: {kind: infiniband}\n"
+    )
+    assert (
+        hetplan("search", "cluster.yaml", "model.yaml", "--target", "torch", "-o", "one.yaml", "-q").code == 0
+    )
+    done = hetplan("replan", "one.yaml", "--prepare", "ready")
+    assert (done.code, done.out) == (2, "")
+    assert "n-0 is the only host of the cluster" in done.err
+    assert hetplan("replan", "one.yaml", "--prepare", "ready", "--without", "n-0").code == 2
+    assert hetplan("replan", "one.yaml", "--prepare", "ready", "-o", "x.yaml").code == 2

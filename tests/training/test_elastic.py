@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,9 +48,13 @@ def prepared(host: str, chosen: Plan, where: ClusterSpec = HERE, trained: ModelS
     return Prepared(host=host, plan_file=PlanFile(plan=chosen, cluster=left, model=trained), step_seconds=1.0)
 
 
+Running = dict[str, "subprocess.Popen[bytes]"]
+"""Start scripts by host."""
+
+
 @contextmanager
-def nodes(folder: Path, *arguments: str) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """``elastic.sh`` of every node, each with its log in ``HOST.log``."""
+def nodes(folder: Path, *arguments: str) -> Iterator[tuple[Running, Callable[[str], None]]]:
+    """``elastic.sh`` of every node, each with its log in ``HOST.log``; and what starts one again."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -62,15 +66,19 @@ def nodes(folder: Path, *arguments: str) -> Iterator[dict[str, subprocess.Popen[
         "LAST_CALL": "3",
         "KEEP_ALIVE": "1",
     }
-    started = {}
-    for host in HERE.pools[0].hosts:
+    started: Running = {}
+
+    def start(host: str) -> None:
         command = ["bash", str(folder / "elastic.sh"), host, "--", *arguments]
-        with (folder.parent / f"{host}.log").open("wb") as log:
+        with (folder.parent / f"{host}.log").open("ab") as log:
             started[host] = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+
+    for host in HERE.pools[0].hosts:
+        start(host)
     try:
-        yield started
+        yield started, start
     finally:
         for process in started.values():
             kill(process.pid)
@@ -101,21 +109,25 @@ def children(process: int) -> list[int]:
     return found
 
 
-def told(folder: Path) -> dict[int, float]:
-    """The loss of each step, the last time that it was trained, from whichever node printed it."""
-    found: dict[int, tuple[float, float]] = {}
-    for log in folder.parent.glob("*.log"):
-        for line in log.read_text().splitlines():
-            words = line.split()
-            if words[:1] == ["step"]:
-                found[int(words[1])] = (float(words[3]), 0.0)
-    return {step: loss for step, (loss, _) in found.items()}
+def told(folder: Path) -> dict[int, list[float]]:
+    """The losses of each step, as often as it was trained, from whichever node printed it."""
+    found: dict[int, list[float]] = {}
+    for line in said(folder).splitlines():
+        words = line.split()
+        if words[:1] == ["step"]:
+            found.setdefault(int(words[1]), []).append(float(words[3]))
+    return found
 
 
-def wait_for(condition: object, seconds: float, folder: Path) -> None:
+def said(folder: Path) -> str:
+    """What all nodes printed."""
+    return "".join(log.read_text() for log in folder.parent.glob("a-*.log"))
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, folder: Path) -> None:
     """Until something is true."""
     end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > end:
             logs = (f"{log.name}:\n{log.read_text()[-4000:]}" for log in folder.parent.glob("*.log"))
             pytest.fail("\n".join(logs))
@@ -142,16 +154,38 @@ def test_training_goes_on_without_a_node(tmp_path: Path, name: str) -> None:
     write_folder(prepared_files(PlanFile(plan=before, cluster=HERE, model=TRAINED), 1.0, others), folder)
     kept = tmp_path / "kept"
     arguments = ("--steps", str(STEPS), "--lr", "0.01", "--keep", str(kept), "--every", "10")
-    with nodes(folder, *arguments) as running:
+    with nodes(folder, *arguments) as (running, _):
         wait_for(lambda: (kept / "last").exists(), 120.0, folder)
         kill(running[gone].pid)
         running[gone].wait()
         others_left = [process for host, process in running.items() if host != gone]
         wait_for(lambda: all(process.poll() is not None for process in others_left), 240.0, folder)
         assert [process.returncode for process in others_left] == [0, 0]
-    text = "".join(log.read_text() for log in tmp_path.glob("*.log"))
-    assert f"plan without/{gone} on" in text
+    assert f"plan without/{gone} on" in said(folder)
     assert (kept / "last").read_text() == f"step-{STEPS}"
     found = told(folder)
     assert sorted(found) == list(range(STEPS))
-    assert [found[step] for step in range(STEPS)] == pytest.approx(expected, rel=1e-4)
+    for step, loss in enumerate(expected):
+        assert found[step] == pytest.approx([loss] * len(found[step]), rel=1e-4)
+    again = [step for step, losses_of_step in found.items() if len(losses_of_step) > 1]
+    assert len(again) <= 10 + 1, "only what lies behind the last checkpoint is trained again"
+
+
+def test_a_node_comes_back(tmp_path: Path) -> None:
+    """All go on under the first plan; nobody stops the job for it."""
+    before, gone, after = CASES["fewer-replicas"]
+    folder = tmp_path / "run"
+    others = [prepared(gone, after)]
+    write_folder(prepared_files(PlanFile(plan=before, cluster=HERE, model=TRAINED), 1.0, others), folder)
+    arguments = ("--steps", "100000", "--keep", str(tmp_path / "kept"), "--every", "10")
+    with nodes(folder, *arguments) as (running, start):
+        wait_for(lambda: (tmp_path / "kept" / "last").exists(), 120.0, folder)
+        kill(running[gone].pid)
+        running[gone].wait()
+        wait_for(lambda: f"plan without/{gone} on" in said(folder), 120.0, folder)
+        steps = len(told(folder))
+        wait_for(lambda: len(told(folder)) > steps + 20, 120.0, folder)
+        start(gone)
+        wait_for(lambda: said(folder).count("plan . on a-0, a-1, a-2") == 2, 120.0, folder)
+        steps = len(told(folder))
+        wait_for(lambda: len(told(folder)) > steps + 10, 120.0, folder)
