@@ -19,7 +19,8 @@ from planner.api import File, load_cluster, load_model
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.training import Interruptions, TrainingRun, training_run
+from planner.cost.failures import Interruptions
+from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, Estimate
 from planner.errors import HetplanError
 from planner.files.writing import write_whole

@@ -35,6 +35,7 @@ from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.rent import RentDocument
+from planner.report.replan import ReplanDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -82,6 +83,7 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "trace": TraceDocument,
     "what-if": WhatIfDocument,
+    "replan": ReplanDocument,
     "rent": RentDocument,
     "sweep": SweepDocument,
     "gpus": GpusDocument,

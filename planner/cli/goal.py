@@ -11,11 +11,12 @@ import typer
 
 from planner.cli.options import seconds_of, tokens_of
 from planner.cluster.spec import ClusterSpec
-from planner.cost.training import NEVER, Interruptions
+from planner.cost.failures import NEVER, Interruptions
 from planner.errors import Problem, UsageError
 from planner.files.document import fail_on, read_document
-from planner.ranges import DEVICES, FAILURES, MONEY, PREDICTED
+from planner.ranges import DEVICES, FAILURES, MONEY, PREDICTED, RATE
 from planner.search.values import Goal, Objective
+from planner.units import bytes_per_second_from_gigabytes
 
 ObjectiveName = Annotated[
     list[str] | None,
@@ -85,6 +86,7 @@ def read_run(
     failures: float | None,
     checkpoint_time: str | None,
     restart_time: str | None,
+    storage: float | None = None,
 ) -> Goal:
     """The training of the options, as a goal; raises UsageError for one that needs another, or is out of range."""
     more = {
@@ -97,27 +99,56 @@ def read_run(
         raise UsageError(
             f"{given[0]} is about a whole training run: expected --tokens with it", hint="e.g. --tokens 300B"
         )
-    times = {"--checkpoint-time": checkpoint_time, "--restart-time": restart_time}
-    idle = [name for name, value in times.items() if value is not None]
+    return Goal(
+        tokens=None if tokens is None else tokens_of(tokens),
+        deadline_seconds=seconds_of("--deadline", deadline),
+        budget=_budget(budget),
+        interruptions=read_stops(failures, checkpoint_time, restart_time, storage),
+    )
+
+
+def _budget(budget: float | None) -> float | None:
+    if budget is not None and not MONEY.holds(budget):
+        limits = f"from {MONEY.least:g} to {MONEY.most:g}"
+        raise UsageError(f"--budget: expected a number {limits}, got {budget:g}")
+    return budget
+
+
+def read_stops(
+    failures: float | None,
+    checkpoint_time: str | None,
+    restart_time: str | None,
+    storage: float | None = None,
+) -> Interruptions:
+    """What stops a run, by the options; raises UsageError for one that needs another, or is out of range."""
+    given = {"--checkpoint-time": checkpoint_time, "--restart-time": restart_time, "--storage": storage}
+    idle = [name for name, value in given.items() if value is not None]
     if failures is None and idle:
         raise UsageError(f"{idle[0]} says what failures take: expected --failures with it")
     if failures is not None and not FAILURES.holds(failures):
         raise UsageError(f"--failures: expected a number from 0 to {FAILURES.most:g}, got {failures:g}")
-    if budget is not None and not MONEY.holds(budget):
-        limits = f"from {MONEY.least:g} to {MONEY.most:g}"
-        raise UsageError(f"--budget: expected a number {limits}, got {budget:g}")
+    if storage is not None and checkpoint_time is not None:
+        raise UsageError(
+            "--storage, --checkpoint-time: both say what a checkpoint takes, expected one of them"
+        )
     checkpoint = seconds_of("--checkpoint-time", checkpoint_time, least=0)
     restart = seconds_of("--restart-time", restart_time, least=0)
-    return Goal(
-        tokens=None if tokens is None else tokens_of(tokens),
-        deadline_seconds=seconds_of("--deadline", deadline),
-        budget=budget,
-        interruptions=Interruptions(
-            per_gpu_month=failures or 0.0,
-            checkpoint_seconds=NEVER.checkpoint_seconds if checkpoint is None else checkpoint,
-            restart_seconds=NEVER.restart_seconds if restart is None else restart,
-        ),
+    return Interruptions(
+        per_gpu_month=failures or 0.0,
+        checkpoint_seconds=NEVER.checkpoint_seconds if checkpoint is None else checkpoint,
+        restart_seconds=NEVER.restart_seconds if restart is None else restart,
+        storage_bytes_per_second=storage_rate(storage),
     )
+
+
+def storage_rate(gigabytes_per_second: float | None) -> float | None:
+    """The rate of the option, byte/s; raises UsageError for what is none."""
+    if gigabytes_per_second is None:
+        return None
+    if not RATE.holds(gigabytes_per_second):
+        limits = f"from {RATE.least:g} to {RATE.most:g}"
+        raise UsageError(f"--storage: expected gigabyte/s {limits}, got {gigabytes_per_second:g}")
+    return bytes_per_second_from_gigabytes(gigabytes_per_second)
 
 
 def read_goal(

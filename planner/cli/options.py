@@ -93,6 +93,15 @@ RestartTime = Annotated[
     ),
 ]
 
+Storage = Annotated[
+    float | None,
+    typer.Option(
+        "--storage",
+        metavar="RATE",
+        help="Gigabyte/s that all nodes together write and read: what a checkpoint takes, by its bytes.",
+    ),
+]
+
 _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)

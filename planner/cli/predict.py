@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ from planner.cli.options import (
     RestartTime,
     Safe,
     SequenceLength,
+    Storage,
     Tokens,
 )
 from planner.cli.output import require_writable, show, show_document, typed
@@ -87,6 +89,7 @@ def predict(
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
+    storage: Storage = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,16 +100,17 @@ def predict(
     """
     if (plan is None) == (plans is None):
         raise UsageError("expected PLAN or --plans FILE, one of them")
-    training = (tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    training = (tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     if plan is None and (output is not None or any(value is not None for value in training)):
         raise UsageError("-o and the options of a training run are for one PLAN, not for --plans")
-    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     if output is not None:
         require_writable(output)
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
     found_cluster, found_model = read_inputs(cluster, model, overrides)
+    wanted = replace(wanted, interruptions=wanted.interruptions.of(found_model))
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, found_cluster, found_model)
     if plan is None:

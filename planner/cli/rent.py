@@ -20,6 +20,7 @@ from planner.cli.options import (
     Precision,
     RestartTime,
     SequenceLength,
+    Storage,
     a_number,
 )
 from planner.cli.output import require_writable, show, show_document, typed
@@ -118,6 +119,7 @@ def rent(
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
+    storage: Storage = None,
     target: TargetName = None,
     gap: Gap = 0.05,
     time_limit: TimeLimit = 120.0,
@@ -133,7 +135,7 @@ def rent(
     are proven good. All machines are in one region of one provider, and paid as a whole. Prints what to rent and time
     against money.
     """
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     wanted = _wanted(objective, deadline, budget)
     if output is not None:
         require_writable(output, "cluster.yaml")
@@ -146,7 +148,7 @@ def rent(
         wanted=wanted,
         deadline_seconds=run.deadline_seconds,
         budget=run.budget,
-        interruptions=run.interruptions,
+        interruptions=run.interruptions.of(found_model),
         most=machines,
     )
     limits = Limits(

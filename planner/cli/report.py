@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from planner.cli.options import (
     Failures,
     RestartTime,
     SavedPlan,
+    Storage,
     tokens_of,
 )
 from planner.cli.output import require_writable, show, show_document
@@ -53,6 +55,7 @@ def report(
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
+    storage: Storage = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,11 +64,12 @@ def report(
     One HTML file that loads nothing: the answer with its error and its bound, a map of the cluster, one step in
     time, memory, where the step goes, the plans that lost, other plans (--compare), and a run (--log).
     """
-    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     require_writable(output, "report.html")
     constants = read_calibration(calibration)
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    stops = wanted.interruptions.of(saved.model)
     estimator = Estimator(saved.cluster, saved.model, constants)
     scored = contenders[0].scored
     assert scored is not None, "a plan file has a plan"
@@ -77,8 +81,8 @@ def report(
         tokens_of(tokens),
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
-        wanted.interruptions,
-        wanted,
+        stops,
+        replace(wanted, interruptions=stops),
     )
     write_whole(page(told), output, "report.html")
     if as_json:

@@ -51,6 +51,7 @@ from planner.cli.options import (
     RestartTime,
     Safe,
     SequenceLength,
+    Storage,
     Tokens,
     a_number,
     choices,
@@ -317,6 +318,7 @@ def search(
     failures: Failures = None,
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
+    storage: Storage = None,
     pareto: Pareto = False,
     robust: Robust = False,
     advice: WithAdvice = False,
@@ -368,11 +370,12 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time)
+    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
     found_cluster, found_model = read_inputs(cluster, model, overrides)
+    run = replace(run, interruptions=run.interruptions.of(found_model))
     goal = read_goal(
         cluster,
         found_cluster,

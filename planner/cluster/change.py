@@ -7,7 +7,7 @@ stands for all cards on the fabric ``lan``, ``links.a+b`` for the gateway betwee
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -46,6 +46,32 @@ def changed(cluster: ClusterSpec, text: str) -> ClusterSpec:
             )
         _set(data, cluster, path.strip(), scalar(value.strip()), text)
     return _checked(data, text)
+
+
+def without_hosts(cluster: ClusterSpec, names: Sequence[str]) -> ClusterSpec:
+    """The cluster without these nodes, and without pools that have no others.
+
+    Raises UsageError with the nearest names for a host that it lacks, and where none is left.
+    """
+    known = {host: None for pool in cluster.pools for host in pool.hosts}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=3) or list(known)[:5]
+            raise UsageError(
+                f"--without: the cluster {cluster.name} has no host {name!r}",
+                hint=f"there is {', '.join(near)}",
+            )
+    gone = set(names)
+    left = tuple(
+        pool.model_copy(update={"hosts": hosts})
+        for pool in cluster.pools
+        if (hosts := tuple(host for host in pool.hosts if host not in gone))
+    )
+    if not left:
+        raise UsageError("--without: leaves no host to train on", hint="keep one host at least")
+    used = {gpu for pool in left for gpu in pool.devices}
+    gpus = {name: gpu for name, gpu in cluster.gpus.items() if name in used}
+    return cluster.model_copy(update={"pools": left, "gpus": gpus})
 
 
 def scalar(text: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from planner.cost.training import NEVER, Interruptions, TrainingRun, training_run
+from planner.cost.failures import NEVER, Interruptions
+from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import Estimate
 from planner.described import told
 from planner.plan.file import Hedge as Hedge

@@ -22,8 +22,25 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--resume", type=Path, help="go on from the checkpoint in this folder, of this plan or another"
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="write checkpoints into this folder, which all nodes see, and go on from its last; --steps counts all "
+        "steps then",
+    )
+    parser.add_argument("--every", type=int, default=100, help="steps from one of them to the next (100)")
     parser.add_argument("--local_rank", help="passed by DeepSpeed's launcher; LOCAL_RANK says the same")
     return parser.parse_args(arguments)
+
+
+def steps_of(begin: int, options: argparse.Namespace) -> range:
+    """The steps that are left to train, where so many were trained before."""
+    return range(begin, options.steps if options.keep else begin + options.steps)
+
+
+def is_kept(step: int, options: argparse.Namespace) -> bool:
+    """True when a checkpoint has to be written behind a step."""
+    return bool(options.keep) and ((step + 1) % options.every == 0 or step + 1 == options.steps)
 
 
 def leave(on_processor: bool) -> None:

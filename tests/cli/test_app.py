@@ -24,7 +24,7 @@ from tools import reference
 JSON = {"--json"}
 MEASURED = {"--calibration"}
 TRAINING = {"--precision", "--global-batch", "--sequence-length"}
-FAILURES = {"--failures", "--checkpoint-time", "--restart-time"}
+FAILURES = {"--failures", "--checkpoint-time", "--restart-time", "--storage"}
 WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
     "--cp",
@@ -58,6 +58,20 @@ SURFACE: dict[str, set[str]] = {
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
     "what-if": JSON | MEASURED | TRAINING | {"--change", "--sensitivity", "--target", "--time-limit"},
+    "replan": JSON
+    | MEASURED
+    | FAILURES
+    | {
+        "--away",
+        "--cluster",
+        "--force",
+        "--model",
+        "--output",
+        "-o",
+        "--prepare",
+        "--time-limit",
+        "--without",
+    },
     "report": JSON
     | MEASURED
     | FAILURES

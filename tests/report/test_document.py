@@ -14,6 +14,8 @@ from planner.catalog import gpu, link
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
+from planner.cost.failures import Interruptions
+from planner.cost.state import HostMove, LinkMove, Move
 from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
@@ -36,12 +38,14 @@ from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.rent import rent_document
+from planner.report.replan import ReplanDocument, failure_cost, loss_of
 from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
 from planner.search.explain.neighbours import neighbours
 from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
+from planner.search.replan import Replan, Successor
 from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
 from tests.measured import examples as measured
@@ -116,6 +120,20 @@ def documents() -> dict[str, object]:
         plan="torch",
         scored=scored,
     )
+    part = {"kept_bytes": 1.0, "moved_bytes": 1.0, "lost_bytes": 1.0}
+    moved = Move(
+        hosts=(HostMove(host="a-1", pool="a", needed_bytes=3.0, **part),),
+        links=(LinkMove(link="ib", moved_bytes=1.0, seconds=1.0),),
+    )
+    successor = Successor(scored=scored, cluster=cluster, move=moved)
+    replanned = Replan(
+        without=("a-0",),
+        before=scored,
+        cluster_devices=16,
+        chosen=successor,
+        fastest=successor,
+        result=result,
+    )
     return {
         "search": search_document(result, cluster, model),
         "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
@@ -161,6 +179,12 @@ def documents() -> dict[str, object]:
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
+        "replan": ReplanDocument(
+            command="replan",
+            losses=(loss_of(replanned),),
+            unprepared=("no plan fits",),
+            failures=failure_cost(Interruptions(per_gpu_month=1.0, repair_seconds=1e5), 16, model),
+        ),
         "what-if": WhatIfDocument(
             command="what-if", cases=cases([("", result), ("-titan", result)]), sensitivity=(swing,)
         ),

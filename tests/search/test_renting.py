@@ -11,7 +11,7 @@ import pytest
 
 from planner.calibration.file import shipped
 from planner.cluster.offers import OffersFile, load_offers, rented
-from planner.cost.training import Interruptions, goodput
+from planner.cost.failures import Interruptions, goodput
 from planner.model.file import load_model
 from planner.search.milp.renting import Machine, Machines, Renting
 from planner.search.objectives.choose import choose

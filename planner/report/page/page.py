@@ -16,7 +16,8 @@ from markupsafe import Markup
 
 from planner import __version__
 from planner.cost.estimate import Estimator
-from planner.cost.training import NEVER, Interruptions, TrainingRun, training_run
+from planner.cost.failures import NEVER, Interruptions
+from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.described import Json, meanings, sentence, told
 from planner.described import text as document_text

@@ -34,7 +34,7 @@ from planner.training.example_model import (
     loss_of,
 )
 from planner.training.example_optimizers import Lion, NarrowAdamW
-from planner.training.example_run import leave, parse_options
+from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
 
 FOLDER = Path(__file__).parent
@@ -83,7 +83,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     )
     begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(begin, begin + options.steps):
+    for step in steps_of(begin, options):
         losses = []
         for micro in plan.micro_batches(step):
             inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
@@ -92,24 +92,34 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
             engine.step()
             losses.append(loss)
         log.step(step, plan.mean_loss(losses))
+        if is_kept(step, options):
+            engine.save_checkpoint(str(options.keep))
     log.peak()
     return engine
 
 
 def with_resumption(config: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """The configuration for what is resumed: universal checkpoints, which any plan can read, are announced in it."""
-    if options.resume and (options.resume / "latest_universal").exists():
+    origin = origin_of(options)
+    if origin and (origin / "latest_universal").exists():
         return {**config, "checkpoint": {"load_universal": True}}
     return config
 
 
 def resumed(engine: Any, options: argparse.Namespace) -> int:
     """Load the checkpoint to go on from, if any; returns the steps that were trained before."""
-    if not options.resume:
+    origin = origin_of(options)
+    if origin is None:
         return 0
-    if engine.load_checkpoint(str(options.resume))[0] is None:
-        raise SystemExit(f"{options.resume}: no checkpoint of DeepSpeed")
+    if engine.load_checkpoint(str(origin))[0] is None:
+        raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
     return int(engine.global_steps)
+
+
+def origin_of(options: argparse.Namespace) -> Path | None:
+    """The folder of the checkpoint to go on from; None to begin anew."""
+    kept = options.keep if options.keep and (options.keep / "latest").exists() else None
+    return cast("Path | None", options.resume or kept)
 
 
 def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
@@ -133,8 +143,10 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
     )
     begin = resumed(engine, options)
     log = StepLog(plan)
-    for step in range(begin, begin + options.steps):
+    for step in steps_of(begin, options):
         log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+        if is_kept(step, options):
+            engine.save_checkpoint(str(options.keep))
     log.peak()
     return engine
 

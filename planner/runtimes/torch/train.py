@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
 from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
-from planner.training.example_run import leave, parse_options
+from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_stage import ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
@@ -79,9 +80,10 @@ def run(options: argparse.Namespace) -> None:
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
-    begin = restored(model, optimizer, options.resume) if options.resume else 0
+    origin = options.resume or last_kept(options.keep)
+    begin = restored(model, optimizer, origin) if origin else 0
     log = StepLog(plan)
-    for step in range(begin, begin + options.steps):
+    for step in steps_of(begin, options):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
@@ -91,6 +93,8 @@ def run(options: argparse.Namespace) -> None:
             log.left_out(step, scale.value)
         optimizer.zero_grad()
         log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
+        if is_kept(step, options):
+            keep(model, optimizer, step + 1, plan, options.keep)
     log.peak()
     if options.save:
         save(model, optimizer, begin + options.steps, plan, options.save)
@@ -165,6 +169,8 @@ def plain(loss: torch.Tensor) -> torch.Tensor:
 
 
 STEPS = "steps"
+LAST = "last"
+"""File that names the last whole checkpoint of a folder of several."""
 STATES = "optimizer"
 """Folder of a checkpoint's optimizer states, inside that of its weights."""
 
@@ -175,6 +181,27 @@ def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -
         # A tied embedding is in the part of the first stage.
         mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
         torch.distributed.checkpoint.save(mine, checkpoint_id=place)
+
+
+def keep(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
+    """Write a checkpoint beside the last one, and name it once it is whole: whatever ends the job, one stays."""
+    before, name = last_kept(folder), f"step-{steps}"
+    save(model, optimizer, steps, plan, folder / name)
+    torch.distributed.barrier()
+    if plan.rank == 0:
+        (folder / "last.new").write_text(name, encoding="utf-8")
+        os.replace(folder / "last.new", folder / LAST)
+        for old in folder.glob("step-*"):
+            if old.name != name and old != before:
+                shutil.rmtree(old, ignore_errors=True)
+    torch.distributed.barrier()
+
+
+def last_kept(folder: Path | None) -> Path | None:
+    """The last whole checkpoint of a folder; None where there is none yet."""
+    if folder is None or not (folder / LAST).exists():
+        return None
+    return folder / (folder / LAST).read_text(encoding="utf-8")
 
 
 def restored(model: Any, optimizer: Any, folder: Path) -> int:

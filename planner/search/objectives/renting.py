@@ -16,7 +16,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.offers import OffersFile, rented
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.training import MONTH_SECONDS, NEVER, Interruptions, goodput
+from planner.cost.failures import MONTH_SECONDS, NEVER, Interruptions, goodput
 from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import likeness

@@ -1,0 +1,217 @@
+"""``hetplan replan``: the plan that takes over when nodes fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.goal import read_stops, storage_rate
+from planner.cli.inputs import (
+    check_same_inputs,
+    concerning,
+    read_calibration,
+    read_priced,
+    used_calibration,
+    warn_of_other_calibration,
+)
+from planner.cli.options import (
+    AsJson,
+    CalibrationFile,
+    CheckpointTime,
+    Failures,
+    RestartTime,
+    SavedPlan,
+    Storage,
+    seconds_of,
+)
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import warn
+from planner.cli.progress import reporter
+from planner.emit.interface import write_folder
+from planner.emit.prepared import Prepared, prepared_files
+from planner.errors import UsageError
+from planner.files.short_lists import expand_hosts
+from planner.plan.file import PlanFile, UsedCalibration, write
+from planner.plan.placement import ranks
+from planner.ranges import TIME_LIMIT
+from planner.report.replan import (
+    ReplanDocument,
+    failure_cost,
+    failures_section,
+    loss_of,
+    prepared_section,
+    replan_report,
+)
+from planner.report.summary import summary_of
+from planner.search.replan import Replan, Replanner
+from planner.search.values import Limits
+
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="HOST",
+        help="A host that is gone; repeatable, and `node-[2-4]` are several.",
+    ),
+]
+Away = Annotated[
+    str,
+    typer.Option(
+        "--away",
+        metavar="TIME",
+        help="How long the hosts are away: what a slower step costs meanwhile is weighed against what has to move.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the plan that takes over to FILE."),
+]
+Prepare = Annotated[
+    Path | None,
+    typer.Option(
+        "--prepare",
+        metavar="DIR",
+        help="Instead of --without: find the plan without each node by itself and write all to DIR; with the torch "
+        "target a launch folder that goes on under them by itself.",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."
+    ),
+]
+ClusterNow = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
+]
+ModelNow = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=TIME_LIMIT.least,
+        max=TIME_LIMIT.most,
+        help="Time limit of each search.",
+    ),
+]
+
+
+def replan(
+    plan: SavedPlan,
+    without: Without = None,
+    prepare: Prepare = None,
+    force: Force = False,
+    output: Output = None,
+    away: Away = "1d",
+    failures: Failures = None,
+    checkpoint_time: CheckpointTime = None,
+    restart_time: RestartTime = None,
+    storage: Storage = None,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
+    time_limit: TimeLimit = 30.0,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the plan that takes over when nodes fail.
+
+    Searches the nodes that are left for the same runtime, and prints the plan that loses least until the hosts are
+    back, by its steps and by the state that has to move for it; what each node keeps and gets; and both plans side by
+    side.
+    """
+    away_seconds = seconds_of("--away", away, least=0)
+    assert away_seconds is not None
+    if (not without) == (prepare is None):
+        raise UsageError(
+            "replan: expected --without HOST or --prepare DIR, one of them", hint="e.g. --without node-3"
+        )
+    if prepare is not None and output is not None:
+        raise UsageError("--prepare: writes a plan for each node into its folder, -o is for one plan")
+    stops = read_stops(failures, checkpoint_time, restart_time, storage if failures is not None else None)
+    rate = storage_rate(storage)
+    if output is not None:
+        require_writable(output)
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(plan, constants)
+    check_same_inputs(plan, saved, cluster, model)
+    warn_of_other_calibration(plan, saved, calibration)
+    stops = replace(stops.of(saved.model), repair_seconds=away_seconds)
+    gone = [[*expand_hosts([part for text in without for part in text.split(",")])]] if without else []
+    gone += [[host] for host in hosts_of(saved)] if prepare is not None else []
+    found: list[Replan] = []
+    failed: list[UsageError] = []
+    with reporter() as talk:
+        search = Replanner(
+            saved.plan,
+            saved.cluster,
+            saved.model,
+            constants,
+            Limits(target=saved.plan.target, time_limit_seconds=time_limit),
+            away_seconds=away_seconds,
+            storage_bytes_per_second=rate,
+            reporter=talk,
+            better=lambda scored: talk.better(scored.estimate.step_seconds),
+        )
+        for hosts in gone:
+            try:
+                found.append(search.without(hosts))
+            except UsageError as error:
+                failed.append(error)
+                continue
+            if found[-1].result.interrupted:
+                raise KeyboardInterrupt
+    if not found:
+        raise failed[0]
+    used = used_calibration(calibration)
+    losses, cost = [loss_of(each) for each in found], failure_cost(stops, saved.plan.devices, saved.model)
+    unprepared = tuple(error.message for error in failed)
+    if output is not None:
+        write(_file_of(found[0], saved, used), output)
+    if prepare is not None:
+        for line in unprepared:
+            warn(line)
+        step = scored.estimate.step_seconds
+        with concerning(plan):
+            files = prepared_files(saved, step, [_prepared(each, saved, used) for each in found])
+        write_folder(files, prepare, force)
+    if as_json:
+        show_document(
+            ReplanDocument(command="replan", losses=tuple(losses), unprepared=unprepared, failures=cost)
+        )
+    elif prepare is not None:
+        show(prepared_section(losses), *failures_section(cost), then=f"read {prepare / 'PREPARED.md'}")
+    else:
+        then = None if output is None else typed("hetplan", "emit", output, "-o", "run/")
+        show(*replan_report(losses[0], cost), then=then or "the same with -o without.yaml to keep the plan")
+
+
+def hosts_of(saved: PlanFile) -> tuple[str, ...]:
+    """Hosts that a plan uses, in the order of their ranks; raises UsageError where no other is left beside one."""
+    used = tuple(dict.fromkeys(rank.host for rank in ranks(saved.plan, saved.cluster)))
+    if sum(len(pool.hosts) for pool in saved.cluster.pools) == 1:
+        raise UsageError(f"--prepare: {used[0]} is the only host of the cluster, nothing is left without it")
+    return used
+
+
+def _prepared(found: Replan, saved: PlanFile, used: UsedCalibration | None) -> Prepared:
+    step = found.chosen.scored.estimate.step_seconds
+    return Prepared(host=found.without[0], plan_file=_file_of(found, saved, used), step_seconds=step)
+
+
+def _file_of(found: Replan, saved: PlanFile, used: UsedCalibration | None) -> PlanFile:
+    """The plan that takes over, for the nodes that are left in its order."""
+    return PlanFile(
+        plan=found.chosen.scored.plan,
+        cluster=found.chosen.cluster,
+        model=saved.model,
+        summary=summary_of(found.result),
+        calibration=used,
+    )

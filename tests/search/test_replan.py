@@ -1,0 +1,119 @@
+"""The plan that takes over when nodes fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.calibration.file import shipped
+from planner.cluster.change import without_hosts
+from planner.cluster.spec import ClusterSpec
+from planner.errors import UsageError
+from planner.plan.checks import faults
+from planner.plan.values import Plan
+from planner.search.objectives.choose import choose
+from planner.search.replan import Replan, Replanner
+from planner.search.values import Goal, Limits
+from tests.worlds import cluster, gpt, group, plan, pool
+
+TRAINED = gpt(8, 1024, 16, precision="bf16", global_batch=48)
+DAY = 86400.0
+
+
+def nodes(number: int, gbps: float = 200.0) -> ClusterSpec:
+    """Two devices each."""
+    return cluster(pool("a", "A100", number, per_node=2, cards=1, gbps=gbps))
+
+
+def data_parallel(count: int, zero: int = 1) -> Plan:
+    return plan("torch", zero, [8], [(group("a", "A100", count=count, share=48 // count),)])
+
+
+def stages() -> Plan:
+    """Four stages of two replicas, a node each."""
+    return plan("torch", 1, [2, 2, 2, 2], [(group("a", "A100", count=2, share=24, steps=12),)] * 4)
+
+
+def answer(chosen: Plan, where: ClusterSpec, *gone: str, away: float = DAY, **more: Any) -> Replan:
+    limits = Limits(target=chosen.target, time_limit_seconds=60.0)
+    return Replanner(chosen, where, TRAINED, shipped(), limits, away_seconds=away, **more).without(gone)
+
+
+def test_it_is_as_fast_as_a_search_of_what_is_left() -> None:
+    """Within the gap, for a host that is away for long; and it is a plan for the nodes that are left."""
+    where = nodes(4)
+    found = answer(data_parallel(8), where, "a-1")
+    left = without_hosts(where, ["a-1"])
+    alone = choose(left, TRAINED, shipped(), Limits(target="torch", time_limit_seconds=60.0), Goal())
+    assert alone.best is not None
+    step = found.chosen.scored.estimate.step_seconds
+    assert step <= alone.best.estimate.step_seconds * 1.01
+    assert step >= found.result.bound_seconds * (1 - 1e-9)
+    assert found.result.best == found.chosen.scored
+    assert not faults(found.chosen.scored.plan, found.chosen.cluster, TRAINED)
+    assert sorted(found.chosen.cluster.pools[0].hosts) == ["a-0", "a-2", "a-3"]
+    assert found.before.estimate.step_seconds < step
+
+
+def test_a_spare_node_stands_in() -> None:
+    """For a moment the same stages, on the idle node what the lost one had; the others keep theirs."""
+    where = nodes(5, gbps=1.0)
+    found = answer(stages(), where, "a-1", away=0.1)
+    assert found.chosen.scored.plan == stages()
+    hosts = {entry.host: entry for entry in found.chosen.move.hosts}
+    assert {host: entry.kept_bytes > 0 for host, entry in hosts.items()} == {
+        "a-0": True,
+        "a-2": True,
+        "a-3": True,
+        "a-4": False,
+    }
+    assert found.chosen.move.moved_bytes == 0
+    assert found.chosen.move.lost_bytes == pytest.approx(hosts["a-4"].needed_bytes)
+
+
+def test_time_away_decides_what_may_move() -> None:
+    """For a moment what moves least, for a day what steps fastest; each is the best of both by its own measure."""
+    where = nodes(4, gbps=0.1)
+    quick, slow = (answer(data_parallel(8, zero=0), where, "a-1", away=away) for away in (1.0, 10 * DAY))
+    assert quick.chosen.move.seconds <= slow.chosen.move.seconds
+    assert quick.chosen.scored.estimate.step_seconds >= slow.chosen.scored.estimate.step_seconds
+    least = quick.fastest.scored.estimate.step_seconds
+    assert quick.chosen.lasts(1.0, least) <= slow.chosen.lasts(1.0, least) + 1e-9
+    # Whole replicas are everywhere already: nothing has to move for those that are left.
+    assert quick.chosen.move.seconds == 0.0
+
+
+def test_storage_weighs_too() -> None:
+    """State that nobody holds any more takes what the storage takes to read it."""
+    where = nodes(4)
+    found = answer(data_parallel(8, zero=3), where, "a-1", storage_bytes_per_second=1e6)
+    assert found.chosen.move.lost_bytes > 0
+    assert found.chosen.move.seconds >= found.chosen.move.lost_bytes / 1e6
+
+
+@pytest.mark.parametrize(
+    ("gone", "said", "hint"),
+    [
+        (("a-9",), "the cluster test has no host 'a-9'", "a-0"),
+        (("a-0", "a-1"), "leaves no host", "keep one"),
+    ],
+)
+def test_what_cannot_be_gone(gone: tuple[str, ...], said: str, hint: str) -> None:
+    """One error with the nearest names."""
+    with pytest.raises(UsageError) as raised:
+        answer(data_parallel(4), nodes(2), *gone)
+    assert said in str(raised.value)
+    assert hint in (raised.value.hint or "")
+
+
+def test_nothing_fits_without_it() -> None:
+    """Says why, and what would."""
+    where = cluster(pool("a", "A100", 1, per_node=1), pool("b", "T4", 1, per_node=1))
+    trained = gpt(24, 2560, 32, precision="bf16", global_batch=8)
+    chosen = plan("torch", 0, [24], [(group("a", "A100", share=8, steps=8),)], recompute="full")
+    limits = Limits(target="torch", time_limit_seconds=60.0, offload=("none",))
+    with pytest.raises(UsageError) as raised:
+        Replanner(chosen, where, trained, shipped(), limits, away_seconds=DAY).without(["a-0"])
+    assert str(raised.value).startswith("no plan fits without a-0: ")
+    assert raised.value.hint
