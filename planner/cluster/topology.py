@@ -393,3 +393,14 @@ class Topology:
             memory_bytes=bytes_from_gib(host.memory_gib) / devices if host.memory_gib else float("inf"),
             parameters_per_second=rate and rate * 1e9 / devices,
         )
+
+
+class HostTopology(Topology):
+    """Paths between the hosts of nodes: over sockets, whatever their devices."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        super().__init__(sockets_only(cluster))
+
+    def strangers(self, first: str, last: str) -> str:
+        """Hosts can always be in one communicator."""
+        return ""

@@ -66,6 +66,17 @@ class Job:
         """Which network each pool's nodes use."""
         return job_network(self.cluster, self.agents)
 
+    @cached_property
+    def islands(self) -> tuple[tuple[Rank, ...], ...]:
+        """Ranks that are exact among themselves, in the order of their first ones; one island where all are."""
+        if self.plan.sync.exact:
+            return (self.ranks,)
+        found: dict[object, list[Rank]] = {}
+        for rank in self.ranks:
+            nodes = next(pool.hosts for pool in self.cluster.pools if pool.name == rank.pool)
+            found.setdefault(self.plan.sync.island_of(rank.pool, nodes.index(rank.host)), []).append(rank)
+        return tuple(tuple(island) for island in found.values())
+
     @property
     def is_on_one_node(self) -> bool:
         """True for a job whose processes meet without a network."""

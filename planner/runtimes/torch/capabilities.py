@@ -47,6 +47,7 @@ CAPABILITIES = Capabilities(
     runs_plain_torch=True,
     context=("ulysses",),
     experts="whole",
+    syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

@@ -34,6 +34,7 @@ from planner.runtimes.torch.example_stage import ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
+from planner.runtimes.torch.hetplan_exchange import Exchange
 from planner.runtimes.torch.hetplan_pipeline import Pipeline
 
 WORKING_TYPES = {
@@ -79,21 +80,29 @@ def run(options: argparse.Namespace) -> None:
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
-    begin = restored(model, optimizer, options.resume) if options.resume else 0
+    begin = restored(model, optimizer, options.resume, layout.group) if options.resume else 0
+    exchange = Exchange(layout, model, options.resume) if plan.sync else None
     log = StepLog(plan)
     for step in range(begin, begin + options.steps):
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
+        if exchange:
+            exchange.gradients()
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
         if working_type != torch.float16 or scale.accepts(norm):
             optimizer.step()
         else:
             log.left_out(step, scale.value)
         optimizer.zero_grad()
-        log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
+        if exchange:
+            exchange.weights(step + 1, last=step + 1 == begin + options.steps)
+        log.step(step, plan.mean_loss([plain(loss) for loss in losses], layout.group))
     log.peak()
     if options.save:
-        save(model, optimizer, begin + options.steps, plan, options.save)
+        if plan.island[0] == 0:
+            save(model, optimizer, begin + options.steps, plan, options.save, layout.group)
+        if exchange:
+            exchange.save(options.save)
 
 
 def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
@@ -169,19 +178,19 @@ STATES = "optimizer"
 """Folder of a checkpoint's optimizer states, inside that of its weights."""
 
 
-def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
-    """Write a stage's part of the checkpoint, by names that no plan decides."""
+def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path, group: Any = None) -> None:
+    """Write a stage's part of the checkpoint, by names that no plan decides; of islands the ``group`` of one does."""
     for state, place in ((model.state_dict(), folder), (progress(model, optimizer, steps), folder / STATES)):
         # A tied embedding is in the part of the first stage.
         mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
-        torch.distributed.checkpoint.save(mine, checkpoint_id=place)
+        torch.distributed.checkpoint.save(mine, checkpoint_id=place, process_group=group)
 
 
-def restored(model: Any, optimizer: Any, folder: Path) -> int:
+def restored(model: Any, optimizer: Any, folder: Path, group: Any = None) -> int:
     """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
     weights, state = model.state_dict(), progress(model, optimizer, 0)
-    torch.distributed.checkpoint.load(weights, checkpoint_id=folder)
-    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES)
+    torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=group)
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=group)
     model.load_state_dict(weights)
     steps = int(state.pop(STEPS))
     if isinstance(optimizer, torch.optim.Optimizer):
