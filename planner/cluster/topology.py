@@ -263,6 +263,14 @@ class Topology:
             return ()
         return self._in_order(connected(pools, (edge for edge in tree if edge[2] > weakest)))
 
+    def divisions(self, pools: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
+        """Divisions of pools at slow links, the slowest first and then those inside the parts as well."""
+        parts = self.joined_slowly(pools)
+        while parts:
+            yield parts
+            finer = [inner for part in parts for inner in self.joined_slowly(part) or (part,)]
+            parts = tuple(finer) if len(finer) > len(parts) else ()
+
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
         index = {name: number for number, name in enumerate(self._pools)}.__getitem__

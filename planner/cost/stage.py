@@ -522,12 +522,6 @@ class Pricer:
         wire = exchange_seconds(shape.sync, self.model, elements, between)
         return wire + local_seconds(shape.sync, self.model, elements, device, inside)
 
-    def least_exchange_seconds(self, shape: Shape, between: Ring) -> float:
-        """What of it no island is spared, on a step."""
-        return (
-            exchange_seconds(shape.sync, self.model, self._parameters(shape, 1), between) / shape.sync.every
-        )
-
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute

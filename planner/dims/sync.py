@@ -12,7 +12,6 @@ from itertools import combinations
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, HostTopology
 from planner.dims.dimension import Change, Dimension
-from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
 from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, in_words
@@ -146,22 +145,3 @@ def with_islands(sync: Sync, islands: Sequence[Sequence[str]], plan: Plan) -> Pl
     used = {group.pool for _, group in groups_of(plan)}
     kept = (tuple(pool for pool in pools if pool in used) for pools in islands)
     return replace(plan, sync=replace(sync, islands=tuple(pools for pools in kept if pools)))
-
-
-def asked(every: int | None, allowed: Sequence[str]) -> tuple[Sync, ...]:
-    """What a search may choose beside whole gradients: rarely, with ``every``, and in what else is ``allowed``.
-
-    ``allowed`` has number formats, ``rank=4`` and ``ratio=0.01``. Raises PlanError.
-    """
-    formats: list[str] = [one for one in allowed if "=" not in one]
-    found = [Sync(every=every, format=one) for one in ("fp32", *formats)] if every else []  # type: ignore[arg-type]
-    found += [Sync(format=one) for one in formats]  # type: ignore[arg-type]
-    for one in allowed:
-        name, _, value = one.partition("=")
-        if name == "rank":
-            found.append(Sync(rank=int(value)))
-        elif name == "ratio":
-            found.append(Sync(ratio=float(value)))
-        elif value:
-            raise PlanError(f"expected rank=... or ratio=..., got {one}")
-    return tuple(found)
