@@ -334,13 +334,13 @@ def with_islands(seed: int) -> Problem:
         name: gpu.model_copy(
             update={
                 "memory_gib": draw.choice([4, 8, 16]),
-                "tflops": {"bf16": draw.choice([2, 10, 50])},
+                "tflops": {"bf16": draw.choice([1, 2, 10])},
                 "host_link_gBps": draw.choice([None, 8, 32]),
             }
         )
         for name, gpu in spec.gpus.items()
     }
-    names = draw.choices(sorted(gpus), k=draw.choice([2, 2, 3]))
+    names = draw.choices(sorted(gpus), k=draw.choice([2, 3, 3]))
     gpus = {name: gpus[name] for name in sorted({*names})}
     room = 4
     pools = []
@@ -363,7 +363,7 @@ def with_islands(seed: int) -> Problem:
     links = tuple(
         FabricLinkSpec(
             between=(f"lan-{number}", f"lan-{number + 1}"),
-            bandwidth_gbps=draw.choice([0.1, 1, 5, 20]),
+            bandwidth_gbps=draw.choice([1, 5, 20, 20]),
             latency_us=draw.choice([50, 5000]),
         )
         for number in range(len(names) - 1)

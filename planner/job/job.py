@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
@@ -76,6 +76,14 @@ class Job:
             nodes = next(pool.hosts for pool in self.cluster.pools if pool.name == rank.pool)
             found.setdefault(self.plan.sync.island_of(rank.pool, nodes.index(rank.host)), []).append(rank)
         return tuple(tuple(island) for island in found.values())
+
+    def network_of(self, pool: PoolSpec) -> JobNetwork:
+        """What communicators of a used pool see: with islands that of its own, whose RDMA others need not share."""
+        if self.plan.sync.exact:
+            return self.network
+        island = next(ranks for ranks in self.islands if any(rank.pool == pool.name for rank in ranks))
+        own = job_network(self.cluster, agents(island))
+        return replace(own, nodes=self.network.nodes, sockets=self.network.sockets, alone=own.nodes == 1)
 
     @property
     def is_on_one_node(self) -> bool:
