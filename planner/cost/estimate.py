@@ -64,8 +64,8 @@ class Priced:
     """Seconds for which a stage holds back its last gradient, [stage]; part of its synchronisation."""
     outer_wait: bool
     """True when the first and the last stage wait for each other after their last backward."""
-    sharing: tuple[int, ...] = ()
-    """Replicas that are exact among themselves, [group]; empty where all are."""
+    inside: tuple[Ring, ...] = ()
+    """The ring of its island, the largest, [group]; empty where all replicas are exact among themselves."""
 
 
 class Estimator:
@@ -284,7 +284,7 @@ class Estimator:
             )
         prices: dict[object, StagePrice] = {}
         exchanges: dict[object, float] = {}
-        sizes: dict[int, int] = {}
+        inside: dict[int, Ring] = {}
         for island in islands:
             key = island.likeness
             if key in prices:
@@ -298,7 +298,8 @@ class Estimator:
             groups = tuple(stage.replicas[number] for number in island.groups)
             prices[key] = pricer.price(shape, groups, ring)
             exchanges[key] = pricer.exchange_seconds(shape, groups[0], ring, between)
-            sizes.update((number, max(ring.size, sizes.get(number, 1))) for number in island.groups)
+            for number in island.groups:
+                inside[number] = max(ring, inside.get(number, ring), key=lambda each: each.size)
         members = {island.likeness: island.groups for island in islands}
         price = islands_price(
             list(prices.values()),
@@ -316,7 +317,7 @@ class Estimator:
             backward=backward,
             held=(0.0,),
             outer_wait=False,
-            sharing=tuple(sizes[number] for number in range(len(stage.replicas))),
+            inside=tuple(inside[number] for number in range(len(stage.replicas))),
         )
 
     def ring_between(self, first: Sequence[Slot], stack: str) -> Ring:
@@ -342,7 +343,7 @@ class Estimator:
         pricer = self.pricer(plan.target, context=plan.context)
         return [
             [
-                pricer.memory(shape, group, priced.sharing[number] if priced.sharing else ring.size)
+                pricer.memory(shape, group, (priced.inside[number] if priced.inside else ring).size)
                 for number, group in enumerate(stage.replicas)
             ]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)

@@ -94,7 +94,7 @@ def launch_files(
         address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
         this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
         port=MASTER_PORT,
-        library=job.cluster.gpus[job.ranks[0].gpu].library,
+        **job.libraries,
         prologue=prologue,
         command=command,
         script=shlex.quote(job.script[0]) if job.script else "",

@@ -57,6 +57,15 @@ class Job:
         known = {pool.name: pool for pool in self.cluster.pools}
         return tuple(known[name] for name in dict.fromkeys(agent.pool for agent in self.agents))
 
+    @cached_property
+    def libraries(self) -> dict[str, list[str]]:
+        """Used pools whose devices need RCCL, and the others: more than one kind with islands alone."""
+        found: dict[str, list[str]] = {"rccl_pools": [], "nccl_pools": []}
+        for pool in self.pools:
+            rccl = any(self.cluster.gpus[gpu].library == "RCCL" for gpu in pool.devices)
+            found["rccl_pools" if rccl else "nccl_pools"].append(pool.name)
+        return found
+
     def hosts_of(self, pool: PoolSpec) -> tuple[str, ...]:
         """Used hosts of a pool, in order of their first rank."""
         return tuple(dict.fromkeys(agent.host for agent in self.agents if agent.pool == pool.name))

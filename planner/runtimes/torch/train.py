@@ -54,7 +54,7 @@ def main() -> None:
     options = parse_options()
     start_processes()
     run(options)
-    leave(DEVICE == "cpu")
+    leave(DEVICE == "cpu", on_hosts=load().sync is not None)
 
 
 def start_processes() -> None:
