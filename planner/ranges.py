@@ -77,6 +77,10 @@ BATCH = Range(1, 1_000_000)
 """Sequences of one optimizer step or of a part of it: global batch, share, micro-batch, micro-batches."""
 BATCH_TOKENS = Range(1, SEQUENCE.most * BATCH.most)
 """Tokens of one optimizer step."""
+EXCHANGE_STEPS = Range(1, 1_000_000)
+"""Optimizer steps from one exchange of islands to the next."""
+KEPT_SHARE = Range(1e-6, 0.5)
+"""Share of a gradient's elements that travels with their places; more take as many bytes as all of them."""
 ZERO = Range(0, 3)
 """ZeRO stage."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
@@ -370,6 +371,59 @@ def with_long_sequences(seed: int) -> Problem:
         "training": model.training.model_copy(update=training),
     }
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
+
+
+def with_islands(seed: int) -> Problem:
+    """Two or three pools of one or two devices, of any types, on fast networks of their own with slow links between."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 11)
+    gpus = {
+        name: gpu.model_copy(
+            update={
+                "memory_gib": draw.choice([4, 8, 16]),
+                "tflops": {"bf16": draw.choice([1, 2, 10])},
+                "host_link_gBps": draw.choice([None, 8, 32]),
+            }
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    names = draw.choices(sorted(gpus), k=draw.choice([2, 3, 3]))
+    gpus = {name: gpus[name] for name in sorted({*names})}
+    room = 4
+    pools = []
+    for number, name in enumerate(names):
+        devices = draw.randint(1, min(2, room - (len(names) - number - 1)))
+        room -= devices
+        fabrics = draw.choice([("lan",), ("lan", "rdma")])
+        pools.append(
+            PoolSpec(
+                name=f"site-{number}",
+                devices=(name,),
+                hosts=tuple(f"{number}-{node}" for node in range(devices)),
+                intra_node=IntraNodeSpec(bandwidth_gBps=64),
+                nics=tuple(
+                    NicSpec(fabric=f"{each}-{number}", bandwidth_gbps=25 if each == "lan" else 100)
+                    for each in fabrics
+                ),
+            )
+        )
+    links = tuple(
+        FabricLinkSpec(
+            between=(f"lan-{number}", f"lan-{number + 1}"),
+            bandwidth_gbps=draw.choice([1, 5, 20, 20]),
+            latency_us=draw.choice([50, 5000]),
+        )
+        for number in range(len(names) - 1)
+    )
+    found = cluster(*pools, gpus=gpus, links=links, fabrics={f"rdma-{n}": "roce" for n in range(len(names))})
+    kept = {nic.fabric for pool in pools for nic in pool.nics}
+    fabrics_of = {name: fabric for name, fabric in found.fabrics.items() if name in kept}
+    training = model.training.model_copy(update={"precision": "bf16", "global_batch": draw.choice([3, 4, 5])})
+    changed = {"reserve_gib": 0.5, "fabrics": fabrics_of}
+    # Proofs leave out that replicas of an island keep step where nothing hides their reductions.
+    torch = replace(calibration.stacks["torch"], overlap=draw.choice([0.3, 1.0]))
+    calibration = replace(calibration, stacks={**calibration.stacks, "torch": torch})
+    return found.model_copy(update=changed), model.model_copy(update={"training": training}), calibration
 
 
 def with_hosts(seed: int) -> Problem:

@@ -71,8 +71,21 @@ from planner.cli.process import (
 from planner.cli.progress import History, reporter
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
-from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
-from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute
+from planner.plan.values import Sync
+from planner.ranges import (
+    BATCH,
+    COUNT,
+    DEVICES,
+    EXCHANGE_STEPS,
+    KEPT_SHARE,
+    NODE_DEVICES,
+    STAGES,
+    TIME_LIMIT,
+    WIDTH,
+    ZERO,
+    Range,
+)
+from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute, SyncFormat
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -295,6 +308,26 @@ OffloadNames = Annotated[
 ]
 
 
+AllowLocalSgd = Annotated[
+    str | None,
+    typer.Option(
+        "--allow-local-sgd",
+        metavar="STEPS",
+        help="Also plans whose parts at slow links train on their own for so many steps and then exchange weights "
+        "(DiLoCo). It changes what is learnt.",
+    ),
+]
+AllowCompression = Annotated[
+    str | None,
+    typer.Option(
+        "--allow-compression",
+        metavar="LIST",
+        help="Also plans whose parts at slow links exchange fewer bytes: bf16, int8, rank=4 (PowerSGD), ratio=0.01 "
+        "(the largest elements). It changes what is learnt.",
+    ),
+]
+
+
 WithAdvice = Annotated[
     bool,
     typer.Option(
@@ -334,6 +367,8 @@ def search(
     micro_batch: MicroBatch = None,
     recompute: RecomputeNames = None,
     offload: OffloadNames = None,
+    allow_local_sgd: AllowLocalSgd = None,
+    allow_compression: AllowCompression = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -361,6 +396,7 @@ def search(
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         offload=_offload(offload),
+        syncs=_syncs(allow_local_sgd, allow_compression),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -419,6 +455,29 @@ def _target(name: str | None) -> str | None:
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _syncs(steps: str | None, narrow: str | None) -> tuple[Sync, ...]:
+    """What islands may exchange: weights once in so many steps, in fp32 or a format of the list; or gradients."""
+    asked = integers("--allow-local-sgd", steps, Range(2, EXCHANGE_STEPS.most)) or ()
+    ways = [_way(part.strip()) for part in narrow.split(",")] if narrow is not None else []
+    formats: list[SyncFormat] = ["fp32", *(way.format for way in ways if way.format != "fp32")]
+    local = (Sync(every=every, format=each) for every in asked for each in formats)
+    return tuple(dict.fromkeys((*local, *ways)))
+
+
+def _way(part: str) -> Sync:
+    """``bf16``, ``int8``, ``rank=4`` or ``ratio=0.01``."""
+    name, _, value = part.partition("=")
+    if part in ("bf16", "int8"):
+        return Sync(format=cast("SyncFormat", part))
+    if name == "rank" and value.isdecimal() and len(value) < 10 and WIDTH.holds(int(value)):
+        return Sync(rank=int(value))
+    with suppress(ValueError):
+        if name == "ratio" and KEPT_SHARE.holds(float(value)):
+            return Sync(ratio=float(value))
+    what = f"expected bf16, int8, rank=N or ratio=SHARE up to {KEPT_SHARE.most:g}, got {part!r}"
+    raise UsageError(f"--allow-compression: {what}")
 
 
 def _offload(text: str | None) -> tuple[OffloadPart, ...] | None:

@@ -265,6 +265,14 @@ class Topology:
             return ()
         return self._in_order(connected(pools, (edge for edge in tree if edge[2] > weakest)))
 
+    def divisions(self, pools: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
+        """Divisions of pools at slow links, the slowest first and then those inside the parts as well."""
+        parts = self.joined_slowly(pools)
+        while parts:
+            yield parts
+            finer = [inner for part in parts for inner in self.joined_slowly(part) or (part,)]
+            parts = tuple(finer) if len(finer) > len(parts) else ()
+
     def _in_order(self, sets: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
         """Sets of pools, and the pools of each, in the order of the cluster."""
         index = {name: number for number, name in enumerate(self._pools)}.__getitem__
@@ -396,3 +404,14 @@ class Topology:
             memory_bytes=bytes_from_gib(host.memory_gib) / devices if host.memory_gib else float("inf"),
             parameters_per_second=rate and rate * 1e9 / devices,
         )
+
+
+class HostTopology(Topology):
+    """Paths between the hosts of nodes: over sockets, whatever their devices."""
+
+    def __init__(self, cluster: ClusterSpec) -> None:
+        super().__init__(sockets_only(cluster))
+
+    def strangers(self, first: str, last: str) -> str:
+        """Hosts can always be in one communicator."""
+        return ""

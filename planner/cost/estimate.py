@@ -12,9 +12,10 @@ from typing import Protocol
 from planner.calibration.values import ASSUMED, Calibration
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import Topology, sockets_only
-from planner.cost.communication import Ring, tensor_ring
+from planner.cluster.topology import HostTopology, Topology, sockets_only
+from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
+from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
@@ -23,12 +24,12 @@ from planner.cost.sends import Send, send
 from planner.cost.shape import shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
-from planner.cost.stage_price import StagePrice
+from planner.cost.stage_price import StagePrice, islands_price
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
-from planner.plan.placement import Placement, place
+from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
@@ -63,6 +64,8 @@ class Priced:
     """Seconds for which a stage holds back its last gradient, [stage]; part of its synchronisation."""
     outer_wait: bool
     """True when the first and the last stage wait for each other after their last backward."""
+    inside: tuple[Ring, ...] = ()
+    """The ring of its island, the largest, [group]; empty where all replicas are exact among themselves."""
 
 
 class Estimator:
@@ -84,6 +87,7 @@ class Estimator:
         self.model = model
         self.topology = Topology(cluster)
         self._seen: dict[bool, tuple[Topology, Joined]] = {}
+        self._hosts: HostTopology | None = None
         self._calibrate(calibration)
 
     def _calibrate(self, calibration: Calibration) -> None:
@@ -117,6 +121,9 @@ class Estimator:
     def uses_sockets(self, plan: Plan) -> bool:
         """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
+        if not plan.sync.exact:
+            # Islands talk to each other over sockets, and each has a network of its own.
+            return False
         per_group = target(plan.target).network_per_group and not self.one_network
         return not per_group and self.topology.needs_sockets(pools)
 
@@ -230,6 +237,8 @@ class Estimator:
         ``own_networks``: as if the runtime could give each group of ranks its own network.
         """
         self._require_precision(plan)
+        if not plan.sync.exact:
+            return self._price_islands(plan)
         placement, sockets = place(plan, self.cluster), not own_networks and self.uses_sockets(plan)
         pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
         _, joined = self._network(sockets)
@@ -263,6 +272,66 @@ class Estimator:
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
         )
 
+    def _price_islands(self, plan: Plan) -> Priced:
+        """The same of a plan whose islands of replicas exchange rarely, or little."""
+        pricer, placement = self.pricer(plan.target), place(plan, self.cluster)
+        (stage,), (slots,), (shape,) = plan.stages, placement, shapes_of(plan)
+        islands = islands_of(plan.sync, stage, slots)
+        between = self.ring_between([island.slots[0] for island in islands], pricer.kernels)
+        if not between.connected:
+            raise PlanError(
+                "stages[0]: its islands stand on pools that no Ethernet and no chain of links joins"
+            )
+        prices: dict[object, StagePrice] = {}
+        exchanges: dict[object, float] = {}
+        inside: dict[int, Ring] = {}
+        for island in islands:
+            key = island.likeness
+            if key in prices:
+                continue
+            ring = self.ring_inside(island.slots, pricer.kernels)
+            if not ring.connected:
+                raise PlanError(
+                    "stages[0]: replicas of an island stand on pools without a common fabric"
+                    + self._strangers(plan)
+                )
+            groups = tuple(stage.replicas[number] for number in island.groups)
+            prices[key] = pricer.price(shape, groups, ring)
+            exchanges[key] = pricer.exchange_seconds(shape, groups[0], ring, between)
+            for number in island.groups:
+                inside[number] = max(ring, inside.get(number, ring), key=lambda each: each.size)
+        members = {island.likeness: island.groups for island in islands}
+        price = islands_price(
+            list(prices.values()),
+            [members[key] for key in prices],
+            list(exchanges.values()),
+            plan.sync.every,
+        )
+        forward, backward = with_sends((price,), (0.0,), target(plan.target))
+        return Priced(
+            placement=placement,
+            rings=(between,),
+            sends=(Send(seconds=0.0, link="node"),),
+            stages=(price,),
+            forward=forward,
+            backward=backward,
+            held=(0.0,),
+            outer_wait=False,
+            inside=tuple(inside[number] for number in range(len(stage.replicas))),
+        )
+
+    def ring_between(self, first: Sequence[Slot], stack: str) -> Ring:
+        """The ring over hosts of islands, each by where its first replica stands."""
+        if self._hosts is None:
+            self._hosts = HostTopology(self.cluster)
+        return ring_between(first, self._hosts, self.calibration, stack, self.curves)
+
+    def ring_inside(self, slots: Sequence[Slot], stack: str) -> Ring:
+        """The ring over the replicas of one island, on the network of its own."""
+        sockets = spans_nodes(slots) and self.topology.needs_sockets({slot.pool for slot in slots})
+        topology, _ = self._network(sockets)
+        return data_ring(slots, crossing_rings([slots]), topology, self.calibration, stack, self.curves)
+
     def _strangers(self, plan: Plan) -> str:
         """Why two of the plan's pools cannot talk where it is no fabric that they lack."""
         pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
@@ -273,7 +342,10 @@ class Estimator:
         """Bytes on one device of each group, [stage][group]."""
         pricer = self.pricer(plan.target, context=plan.context)
         return [
-            [pricer.memory(shape, group, ring.size) for group in stage.replicas]
+            [
+                pricer.memory(shape, group, (priced.inside[number] if priced.inside else ring).size)
+                for number, group in enumerate(stage.replicas)
+            ]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
 
@@ -404,6 +476,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         zero_seconds=times * micro.zero_seconds,
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,
+        exchange_seconds=price.exchange_seconds,
         optimizer_seconds=price.optimizer_seconds,
         offload_seconds=times * micro.offload_seconds + price.copy_seconds,
         hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds,

@@ -78,6 +78,8 @@ class Load:
     """Devices over which the experts of a layer are divided."""
     context: Context = WHOLE
     """How sequences are divided; those of the model are parts of them."""
+    error_bytes: float = 0.0
+    """Of an element of a gradient, for what of it has not been sent to other islands."""
 
     @property
     def expert_dp(self) -> int:
@@ -312,7 +314,7 @@ class Footprint:
         )
         states, ends = optimizer_bytes(model) / ways, self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
-        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp)
+        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.error_bytes
         self._layer = _layer_activations(model, load, load.recompute)
         self._in_host = self._ends_in_host = 0.0
         self._frozen_in_host = 0.0, 0.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
-from planner.plan.values import ON_DEVICE, Offload, Plan
+from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, Sync
 from planner.runtimes.capabilities import Recompute
 
 Whole = NDArray[np.int64]
@@ -31,6 +31,7 @@ class Shape:
     offload: Offload = ON_DEVICE
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
+    sync: Sync = EXACT
 
     @property
     def layers(self) -> int:
@@ -77,12 +78,15 @@ def shapes_of(plan: Plan) -> list[Shape]:
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
             ep=plan.ep,
+            sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)
     ]
 
 
-def whole_model(model: ModelSpec, zero: int, recompute: Recompute, offload: Offload = ON_DEVICE) -> Shape:
+def whole_model(
+    model: ModelSpec, zero: int, recompute: Recompute, offload: Offload = ON_DEVICE, sync: Sync = EXACT
+) -> Shape:
     """The only stage of a plan without pipeline and tensor parallelism."""
     return Shape(
         chunks=(model.layers,),
@@ -93,6 +97,7 @@ def whole_model(model: ModelSpec, zero: int, recompute: Recompute, offload: Offl
         recompute=recompute,
         sequence_parallel=False,
         offload=offload,
+        sync=sync,
     )
 
 

@@ -31,6 +31,7 @@ from planner.cost.compute import (
     layer_pass,
     optimizer_seconds,
 )
+from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
 from planner.cost.many import Numbers, as_array, as_number
 from planner.cost.measured_curves import (
     LayerCurves,
@@ -540,12 +541,24 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        return self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+        found = self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+        if not shape.sync.local:
+            return found
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        kept = kept_on_host(shape.sync, self._parameters(shape, group.tp), device_type)
+        return replace(found, host_bytes=found.host_bytes + kept)
+
+    def exchange_seconds(self, shape: Shape, group: ReplicaGroup, inside: Ring, between: Ring) -> float:
+        """An exchange of an island whose first replica, of ``group``, talks to those of others on ``between``."""
+        elements = self._parameters(shape, group.tp)
+        device = self._device(self.topology.device_type(group.pool, group.gpu))
+        wire = exchange_seconds(shape.sync, self.model, elements, between)
+        return wire + local_seconds(shape.sync, self.model, elements, device, inside)
 
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep, shape.sync
         found = self._footprints.get(key)
         if found is None:
             if len(self._footprints) == MOST_PRICES:
@@ -582,6 +595,7 @@ class Pricer:
             gathers_matrices=self.target.gathers_matrices,
             ep=shape.ep,
             context=self.context,
+            error_bytes=kept_on_device(shape.sync),
         )
         return Footprint(
             self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread

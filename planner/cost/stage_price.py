@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -112,11 +112,48 @@ class StagePrice:
     """The largest micro-batch of each group, [group]."""
     slowest: int
     """Index of the group with most work."""
+    exchange_seconds: float = 0.0
+    """What of a step its island exchanges with others."""
 
     @property
     def tail_seconds(self) -> float:
         """What follows the last backward."""
-        return self.sync_seconds + self.optimizer_seconds + self.copy_seconds
+        return self.sync_seconds + self.optimizer_seconds + self.copy_seconds + self.exchange_seconds
+
+
+def islands_price(
+    prices: Sequence[StagePrice],
+    groups: Sequence[Sequence[int]],
+    exchanges: Sequence[float],
+    every: int,
+) -> StagePrice:
+    """A stage whose islands have these prices and exchange once in ``every`` steps; they hold groups of such numbers.
+
+    All have done as many steps when they exchange, so the slowest decides. In every step they exchange ahead of the
+    optimizer.
+    """
+
+    def until(price: StagePrice) -> float:
+        return price.work_seconds + price.waiting_seconds + price.sync_seconds
+
+    def whole(price: StagePrice) -> float:
+        return price.work_seconds + price.waiting_seconds + price.tail_seconds
+
+    slowest = max(range(len(prices)), key=lambda number: (until if every == 1 else whole)(prices[number]))
+    chosen = prices[slowest]
+    optimizer = max(price.optimizer_seconds for price in prices)
+    micro = {
+        number: one
+        for price, own in zip(prices, groups, strict=True)
+        for number, one in zip(own, price.micro_batches, strict=True)
+    }
+    return replace(
+        chosen,
+        optimizer_seconds=optimizer if every == 1 else chosen.optimizer_seconds,
+        micro_batches=tuple(micro[number] for number in sorted(micro)),
+        slowest=groups[slowest][chosen.slowest],
+        exchange_seconds=max(exchanges) / every,
+    )
 
 
 @dataclass(frozen=True, slots=True)

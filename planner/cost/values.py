@@ -98,6 +98,8 @@ class Breakdown:
 
     With ZeRO 1 and 2 the gather of the parameters too.
     """
+    exchange_seconds: Annotated[float, Label("islands' exchange")] = 0.0
+    """What islands of replicas exchange with each other; of an exchange once in several steps the part of one step."""
     optimizer_seconds: Annotated[float, Label("optimizer")]
     """Update of the weights."""
     offload_seconds: Annotated[float, Label("offload")]

@@ -13,6 +13,7 @@ from planner.dims.pipeline import PipelineParallelism
 from planner.dims.recompute import Recomputation
 from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
+from planner.dims.sync import Synchronisation
 from planner.dims.tensor import TensorParallelism
 
 DIMENSIONS: tuple[Dimension, ...] = (
@@ -26,6 +27,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Interleave(),
     SequenceParallelism(),
     OffloadDimension(),
+    Synchronisation(),
     FrozenParts(),
 )
 """In the order in which a plan's decisions are shown."""

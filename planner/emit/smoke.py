@@ -159,7 +159,7 @@ def _groups(job: Job, estimator: Estimator) -> Iterator[dict[str, Any]]:
     priced = estimator.price(job.plan)
     for number, ring in enumerate(priced.rings):
         yield from _tensor_groups(job, estimator, number)
-        yield from _data_groups(job, number, ring)
+        yield from _island_groups(job, priced.inside) if priced.inside else _data_groups(job, number, ring)
     for number in range(job.plan.pp - 1):
         yield from _sends(job, number, partial(estimator.send_of, job.plan, number))
 
@@ -215,6 +215,15 @@ def _data_groups(job: Job, number: int, ring: Ring) -> Iterator[dict[str, Any]]:
         members = [[rank.rank for rank in own] for _, own in _by(stage, key)]
         operations = {"all-reduce": _points(each.reduce_seconds), "all-gather": _points(each.gather_seconds)}
         yield _entry(f"stage {number}, {what}", members, each.crosses, each.link, each.sharing, operations)
+
+
+def _island_groups(job: Job, inside: Sequence[Ring]) -> Iterator[dict[str, Any]]:
+    """The rings of islands; what these exchange goes over their hosts."""
+    for island in job.islands:
+        ring, members = inside[island[0].group], [[rank.rank for rank in island]]
+        if 1 < len(island) == ring.size:
+            operations = {"all-reduce": _points(ring.reduce_seconds)}
+            yield _entry("in an island", members, ring.crosses, ring.link, ring.sharing, operations)
 
 
 def _sends(job: Job, number: int, send_of: Callable[[float], Send]) -> Iterator[dict[str, Any]]:

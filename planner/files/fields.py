@@ -82,6 +82,8 @@ Norms = Annotated[int, whole(ranges.NORMS)]
 SequenceLength = Annotated[int, whole(ranges.SEQUENCE)]
 Batch = Annotated[int, whole(ranges.BATCH)]
 BatchTokens = Annotated[int, whole(ranges.BATCH_TOKENS)]
+ExchangeSteps = Annotated[int, whole(ranges.EXCHANGE_STEPS)]
+KeptShare = Annotated[float, number(ranges.KEPT_SHARE)]
 ZeroStage = Annotated[int, whole(ranges.ZERO)]
 
 Share = Annotated[float, number(ranges.SHARE)]

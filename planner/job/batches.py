@@ -15,6 +15,10 @@ FORMAT = 1
 """Version of batches.json; the runtime refuses any other."""
 
 
+OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
+"""Of the outer optimizer, SGD with Nesterov's momentum (arXiv:2311.08105, section 3)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What one rank does in one optimizer step."""
@@ -30,7 +34,7 @@ class Batch:
         return sum(self.micro_batches)
 
 
-def batch(plan: Plan, group: ReplicaGroup) -> Batch:
+def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int] | None = None) -> Batch:
     """The batch of each replica of a group, padded where the ZeRO stage needs it.
 
     Notes
@@ -38,21 +42,23 @@ def batch(plan: Plan, group: ReplicaGroup) -> Batch:
     The runtime divides a micro-batch's loss by the rank's steps and averages gradients over the dp
     replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike. Each
     of ``cp`` replicas that share a sequence has the mean loss of its part, which counts that much less.
+    Replicas of an island do so among themselves: ``of`` are its replicas and their sequences.
 
     ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
     need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
     """
     steps = plan.micro_batches if plan.zero >= 2 else group.accumulation_steps
     sizes = group.micro_batch_sizes + (0,) * (steps - group.accumulation_steps)
-    scale = plan.stages[0].dp * steps / plan.cp
-    return Batch(sizes, tuple(size * scale / plan.global_batch for size in sizes))
+    replicas, sequences = of or (plan.stages[0].dp, plan.global_batch)
+    scale = replicas * steps / plan.cp
+    return Batch(sizes, tuple(size * scale / sequences for size in sizes))
 
 
 def table_text(job: Job) -> str:
     """The table as JSON: stages, the distinct batches, and one row for each rank."""
     plan, ranks = job.plan, job.ranks
-    batches = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
-    distinct = sorted({each for stage in batches for each in stage}, key=lambda each: each.micro_batches)
+    batches = _batches(job)
+    distinct = sorted({*batches}, key=lambda each: (each.micro_batches, each.loss_weights))
     head = {
         "format": FORMAT,
         "world_size": len(ranks),
@@ -62,6 +68,7 @@ def table_text(job: Job) -> str:
         "zero": plan.zero,
         **({} if plan.cp == 1 else {"context_parallel": plan.cp}),
         **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
+        **({} if plan.sync.exact else {"sync": _sync(job)}),
     }
     return rows(
         head,
@@ -77,8 +84,37 @@ def table_text(job: Job) -> str:
     )
 
 
+def _batches(job: Job) -> list[Batch]:
+    """What each rank does."""
+    plan = job.plan
+    if plan.sync.exact:
+        each = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
+        return [each[rank.stage][rank.group] for rank in job.ranks]
+    groups, found = plan.stages[0].replicas, {}
+    for island in job.islands:
+        of = len(island), sum(groups[rank.group].local_batch for rank in island)
+        found.update({rank.rank: batch(plan, groups[rank.group], of) for rank in island})
+    return [found[rank.rank] for rank in job.ranks]
+
+
+def _sync(job: Job) -> dict[str, object]:
+    """What islands exchange, for the runtime: their ranks, and the share of the global batch that each counts for."""
+    sync, groups = job.plan.sync, job.plan.stages[0].replicas
+    shares = [sum(groups[rank.group].local_batch for rank in island) for island in job.islands]
+    outer = {"outer_lr": OUTER_LR, "outer_momentum": OUTER_MOMENTUM} if sync.method == "diloco" else {}
+    return {
+        "every": sync.every,
+        **({"method": sync.method, **outer} if sync.local else {}),
+        "format": sync.format,
+        **({} if sync.rank is None else {"rank": sync.rank}),
+        **({} if sync.ratio is None else {"ratio": sync.ratio}),
+        "islands": [[rank.rank for rank in island] for island in job.islands],
+        "weights": [share / job.plan.global_batch for share in shares],
+    }
+
+
 def _rank_rows(
-    ranks: tuple[Rank, ...], cp: int, batches: list[list[Batch]], index: dict[Batch, int]
+    ranks: tuple[Rank, ...], cp: int, batches: list[Batch], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
     table: list[dict[str, object]] = []
     first, following = 0, 0
@@ -86,7 +122,7 @@ def _rank_rows(
         # All ranks of a replica process the same sequences, and those of replicas that share them.
         if rank.tp_rank == 0 and rank.replica % cp == 0:
             first = following if rank.replica else 0
-        mine = batches[rank.stage][rank.group]
+        mine = batches[rank.rank]
         table.append(
             {
                 "rank": rank.rank,

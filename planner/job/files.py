@@ -94,17 +94,25 @@ def launch_files(
         address=LOOPBACK if job.is_on_one_node else FIRST_HOST,
         this_host=FIRST_HOST if job.is_on_any_node else "$(hostname)",
         port=MASTER_PORT,
-        library=job.cluster.gpus[job.ranks[0].gpu].library,
+        **job.libraries,
         prologue=prologue,
         command=command,
         script=shlex.quote(job.script[0]) if job.script else "",
     )
-    sockets = job.network.needs_sockets and not network_per_group
+    networks = {pool.name: job.network_of(pool) for pool in job.pools}
     return (
         EmittedFile("launch.sh", script, executable=True),
         EmittedFile("nodes.txt", nodes_table(job)),
         *(
-            EmittedFile(f"env/{pool.name}.sh", pool_environment(job.cluster, pool, job.network, sockets))
+            EmittedFile(
+                f"env/{pool.name}.sh",
+                pool_environment(
+                    job.cluster,
+                    pool,
+                    networks[pool.name],
+                    networks[pool.name].needs_sockets and not network_per_group,
+                ),
+            )
             for pool in job.cluster.pools
             if pool in job.pools
         ),

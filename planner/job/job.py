@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
@@ -59,6 +59,15 @@ class Job:
         known = {pool.name: pool for pool in self.cluster.pools}
         return tuple(known[name] for name in dict.fromkeys(agent.pool for agent in self.agents))
 
+    @cached_property
+    def libraries(self) -> dict[str, list[str]]:
+        """Used pools whose devices need RCCL, and the others: more than one kind with islands alone."""
+        found: dict[str, list[str]] = {"rccl_pools": [], "nccl_pools": []}
+        for pool in self.pools:
+            rccl = any(self.cluster.gpus[gpu].library == "RCCL" for gpu in pool.devices)
+            found["rccl_pools" if rccl else "nccl_pools"].append(pool.name)
+        return found
+
     def hosts_of(self, pool: PoolSpec) -> tuple[str, ...]:
         """Used hosts of a pool, in order of their first rank."""
         return tuple(dict.fromkeys(agent.host for agent in self.agents if agent.pool == pool.name))
@@ -67,6 +76,25 @@ class Job:
     def network(self) -> JobNetwork:
         """Which network each pool's nodes use."""
         return job_network(self.cluster, self.agents)
+
+    @cached_property
+    def islands(self) -> tuple[tuple[Rank, ...], ...]:
+        """Ranks that are exact among themselves, in the order of their first ones; one island where all are."""
+        if self.plan.sync.exact:
+            return (self.ranks,)
+        found: dict[object, list[Rank]] = {}
+        for rank in self.ranks:
+            nodes = next(pool.hosts for pool in self.cluster.pools if pool.name == rank.pool)
+            found.setdefault(self.plan.sync.island_of(rank.pool, nodes.index(rank.host)), []).append(rank)
+        return tuple(tuple(island) for island in found.values())
+
+    def network_of(self, pool: PoolSpec) -> JobNetwork:
+        """What communicators of a used pool see: with islands that of its own, whose RDMA others need not share."""
+        if self.plan.sync.exact:
+            return self.network
+        island = next(ranks for ranks in self.islands if any(rank.pool == pool.name for rank in ranks))
+        own = job_network(self.cluster, agents(island))
+        return replace(own, nodes=self.network.nodes, sockets=self.network.sockets, alone=own.nodes == 1)
 
     @property
     def is_on_one_node(self) -> bool:

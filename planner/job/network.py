@@ -24,6 +24,8 @@ class JobNetwork:
     """RDMA fabric of each used pool; None where the pool has none."""
     sockets: dict[str, NicSpec | None]
     """Cards of each used pool for socket traffic and NCCL's own start-up."""
+    alone: bool = False
+    """True when no communicator of devices leaves a node, whatever hosts exchange."""
 
     @property
     def crosses(self) -> bool:
@@ -39,7 +41,7 @@ class JobNetwork:
     @property
     def needs_sockets(self) -> bool:
         """True when a communicator of all ranks cannot use RDMA."""
-        return self.nodes > 1 and (self.crosses or not self.has_rdma)
+        return self.nodes > 1 and not self.alone and (self.crosses or not self.has_rdma)
 
 
 def job_network(cluster: ClusterSpec, agents: Sequence[Agent]) -> JobNetwork:

@@ -290,7 +290,7 @@ def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
         packages=[name for name in own.tried if name != PYTORCH.name],
         unnamed=[pool.name for pool in job.pools if is_unnamed(pool)],
         here=here,
-        library=job.cluster.gpus[job.ranks[0].gpu].library,
+        **job.libraries,
     )
     return (
         EmittedFile("preflight.sh", script, executable=True),

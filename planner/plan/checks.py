@@ -198,6 +198,8 @@ def _paths(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         before = pools[number - 1] if number else []
         pairs = [*combinations(here, 2), *product(before, here)]
         for first, last in pairs:
+            if not plan.sync.exact and plan.sync.island_of(first, 0) != plan.sync.island_of(last, 0):
+                continue
             if first != last and not topology.path(first, last).connected:
                 why = topology.strangers(first, last) or "no common fabric and no chain of links"
                 yield Fault(("stages", number), f"the pools {first} and {last} cannot talk: {why}")

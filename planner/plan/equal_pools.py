@@ -7,7 +7,7 @@ stands on the same nodes in both forms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 from json import dumps
@@ -15,7 +15,7 @@ from json import dumps
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
 from planner.plan.placement import Placement, Slot, place
-from planner.plan.values import Plan, ReplicaGroup
+from planner.plan.values import Plan, ReplicaGroup, Sync
 
 
 def joined(cluster: ClusterSpec) -> ClusterSpec:
@@ -77,7 +77,17 @@ def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
         replace(stage, replicas=tuple(regrouped(stage.replicas, slots)))
         for stage, slots in zip(plan.stages, place(plan, seen), strict=True)
     )
-    return replace(plan, stages=stages)
+    used = {group.pool for stage in stages for group in stage.replicas}
+    own = {
+        name: [owner[host][0] for host in nodes if owner[host][0] in used] for name, nodes in hosts.items()
+    }
+    return replace(plan, stages=stages, sync=_renamed(plan.sync, own))
+
+
+def _renamed(sync: Sync, names: Mapping[str, Sequence[str]]) -> Sync:
+    """The same islands of pools with other names."""
+    islands = (tuple(dict.fromkeys(name for pool in pools for name in names[pool])) for pools in sync.islands)
+    return replace(sync, islands=tuple(islands))
 
 
 def on_joined_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
@@ -91,7 +101,8 @@ def on_joined_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan
             yield replace(group, count=sum(item.count for item in same))
 
     stages = (replace(stage, replicas=tuple(regrouped(stage.replicas))) for stage in plan.stages)
-    return replace(plan, stages=tuple(stages))
+    own = {old: [new] for old, new in name.items()}
+    return replace(plan, stages=tuple(stages), sync=_renamed(plan.sync, own))
 
 
 class Joined:

@@ -13,7 +13,7 @@ from planner.files.document import Document
 from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import EXACT, ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage, Sync
 from planner.ranges import STAGES
 from planner.runtimes.capabilities import ContextKind, Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
@@ -91,6 +91,8 @@ class ShortPlan(Frozen):
     """True when activations are split over the sequence inside replicas."""
     offload: Offload = ON_DEVICE
     """What is kept off the devices."""
+    sync: Sync = EXACT
+    """What islands of replicas exchange, and how often."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
     stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
@@ -160,6 +162,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             cp_kind=short.cp_kind,
             sequence_parallel=short.sequence_parallel,
             offload=short.offload,
+            sync=short.sync,
         )
     except PlanError as error:
         raise PlanError(error.what, path=error.path[:1] or ("stages",)) from None

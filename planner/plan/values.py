@@ -10,10 +10,22 @@ from pydantic import AliasPath, Field, model_serializer, model_validator
 
 from planner.described import told
 from planner.errors import KeyPath, PartError, PlanError
-from planner.files.fields import Batch, Devices, Layers, NodeDevices, ZeroStage, strict, whole
+from planner.files.fields import (
+    Batch,
+    Devices,
+    ExchangeSteps,
+    KeptShare,
+    Layers,
+    Name,
+    NodeDevices,
+    Width,
+    ZeroStage,
+    strict,
+    whole,
+)
 from planner.files.messages import shown
 from planner.ranges import LAYERS, STAGES
-from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute
+from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute, SyncFormat, SyncKind, SyncMethod
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:
@@ -185,6 +197,88 @@ ON_DEVICE = Offload()
 """Nothing is offloaded."""
 
 
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """What islands of replicas exchange, and how often; in an island replicas are exact in every step.
+
+    Once in ``every`` steps islands exchange weights: local SGD (arXiv:1805.09767) and DiLoCo (arXiv:2311.08105). In
+    every step they may exchange gradients in fewer bytes: PowerSGD (arXiv:1905.13727), the largest elements
+    (arXiv:1809.07599), narrow formats.
+    """
+
+    every: ExchangeSteps = 1
+    """Optimizer steps from one exchange to the next; 1: gradients are exchanged in every step."""
+    method: SyncMethod = "diloco"
+    """diloco: an outer optimizer updates by what weights have changed; average: weights are averaged."""
+    format: SyncFormat = "fp32"
+    """Number format in which weights or gradients travel between islands."""
+    rank: Width | None = None
+    """Rank of the two factors that travel in place of each matrix of gradients (PowerSGD)."""
+    ratio: KeptShare | None = None
+    """Share of a gradient's elements that travels, the largest ones."""
+    islands: Annotated[
+        tuple[Annotated[tuple[Name, ...], Field(min_length=1, strict=False)], ...], Field(strict=False)
+    ] = ()
+    """Pools of each island; none: every node is an island."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise PlanError(
+                f"expected at least 1 step from exchange to exchange, got {self.every}", path=("every",)
+            )
+        gradients = [key for key in ("rank", "ratio") if getattr(self, key) is not None]
+        if self.every > 1 and gradients:
+            what = f"gradients are exchanged in every step, weights once in {self.every}: expected none"
+            raise PlanError(what, path=(gradients[0],))
+        if self.every == 1 and self.method != "diloco":
+            what = "weights are exchanged once in several steps, expected every: 2 or more"
+            raise PlanError(f"{what} with method {self.method}", path=("every",))
+        if len(gradients) > 1:
+            raise PlanError(
+                "either factors or the largest elements travel, expected rank or ratio", path=("ratio",)
+            )
+        if gradients and self.format != "fp32":
+            what = f"what {gradients[0]} leaves of a gradient travels in fp32, got {self.format}"
+            raise PlanError(what, path=("format",))
+        if self.exact and self.islands:
+            what = "nothing is exchanged rarely or in fewer bytes"
+            raise PlanError(f"{what}, expected every, format, rank or ratio", path=("islands",))
+
+    @model_serializer(mode="wrap")
+    def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        usual = {"method": "diloco", "format": "fp32", "rank": None, "ratio": None, "islands": ()}
+        found = {} if self.exact else written(self)
+        return {key: value for key, value in found.items() if key not in usual or value != usual[key]}
+
+    @property
+    def exact(self) -> bool:
+        """True when replicas add up whole gradients in every step, as if they were one."""
+        return not self.kinds
+
+    @property
+    def local(self) -> bool:
+        """True when islands train on their own for several steps."""
+        return self.every > 1
+
+    @property
+    def kinds(self) -> tuple[SyncKind, ...]:
+        """What a runtime must have for it."""
+        found: list[SyncKind] = [self.method] if self.local else []
+        found += [self.format] if self.format != "fp32" else []
+        found += ["powersgd"] if self.rank is not None else ["topk"] if self.ratio is not None else []
+        return tuple(found)
+
+    def island_of(self, pool: str, node: int) -> tuple[str, int]:
+        """What all nodes of one island have in common."""
+        number = next((index for index, pools in enumerate(self.islands) if pool in pools), -1)
+        return ("", number) if number >= 0 else (pool, node)
+
+
+EXACT = Sync()
+"""Replicas exchange whole gradients in every step."""
+
+
 class Context(NamedTuple):
     """How the tokens of a sequence are divided over replicas; a tuple, as it is part of keys that are hashed often."""
 
@@ -225,6 +319,8 @@ class Plan:
     """ring: keys and values are passed around; ulysses: parts of the sequence are exchanged for parts of the heads."""
     offload: Offload = ON_DEVICE
     """What is kept off the devices between its uses."""
+    sync: Sync = EXACT
+    """What islands of replicas exchange, and how often."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, Path, Topology
+from planner.dims.sync import sync_text
 from planner.model.spec import ModelSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, significant
@@ -309,6 +310,7 @@ def limits_text(limits: Limits) -> str:
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,
         "offload": limits.offload,
+        "islands": [sync_text(sync) for sync in limits.syncs] or None,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

@@ -17,6 +17,9 @@ Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "conv"]
+SyncMethod = Literal["diloco", "average"]
+SyncFormat = Literal["fp32", "bf16", "int8"]
+SyncKind = Literal["diloco", "average", "fp32", "bf16", "int8", "powersgd", "topk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +162,8 @@ class Capabilities:
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
+    syncs: tuple[SyncKind, ...] = ()
+    """What islands of its replicas may exchange in place of whole gradients in every step."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

@@ -31,7 +31,7 @@ from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
 from planner.dims.sharding import shard_sizes, trains_at
 from planner.model.spec import ModelSpec
-from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, ReplicaGroup, Stage, Sync
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
@@ -66,6 +66,8 @@ class DataParallel:
     network: str = ""
     """As in ``Family``."""
     offload: Offload = ON_DEVICE
+    sync: Sync = EXACT
+    """With all islands of the partition, of which a plan uses two at least."""
 
     @property
     def one_copy(self) -> bool:
@@ -117,7 +119,7 @@ class Shares:
         self.batch = estimator.model.training.global_batch
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
-        self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload)
+        self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync)
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[tuple[str, str], int], int] = {}
         self._bounds: dict[Box, float] = {}
@@ -187,13 +189,16 @@ class Shares:
         bound = partition.seconds + update
         if not partition.shares or bound >= cutoff_seconds:
             return bound, None
+        return bound, self._plan(used, partition)
+
+    def _plan(self, used: Used, partition: BatchPartition) -> Plan:
         stage = Stage(
             first_layer=0,
             end_layer=self.estimator.model.layers,
             replicas=self._groups(used, partition),
             recompute=self.choice.recompute,
         )
-        return bound, Plan(
+        return Plan(
             target=self.choice.target,
             zero=self.choice.zero,
             shard_size=self.choice.shard_size,
@@ -228,7 +233,7 @@ class Shares:
         alone = self.choice.shard_size is None and sum(box.low) <= 1 < sum(box.high)
         return max(most, self.most_sequences(device_type, 1)) if alone else most
 
-    def _used(self, box: Box) -> _Used | None:
+    def _used(self, box: Box) -> Used | None:
         """Kinds that may take part, with what they do; None where one that must cannot, or none can."""
         device_types, counts, must, micro = [], [], [], []
         for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True):
@@ -240,7 +245,7 @@ class Shares:
                 counts.append(high)
                 must.append(low > 0)
                 micro.append(_passes(self.pricer, *device_type.key, self.choice.recompute).first(most))
-        return _Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
+        return Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
 
     def _ring(self, counts: Counts) -> Ring:
         """The data-parallel ring of these devices."""
@@ -295,7 +300,7 @@ class Shares:
             found[device_type.pool] = found.get(device_type.pool, 0) + min(count, device_type.per_node)
         return max(found.values())
 
-    def _least_update(self, used: _Used, box: Box) -> float:
+    def _least_update(self, used: Used, box: Box) -> float:
         """Seconds of the optimizer and of copies once a step on the slowest devices that take part, at least."""
         ways = max(1, self._sharing(box.high))
         ring = Ring(size=ways, bytes_per_second=1.0, latency_seconds=0.0, crosses="")
@@ -309,7 +314,7 @@ class Shares:
 
         return least(updates) + least(copied)
 
-    def _with_copies(self, used: _Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
+    def _with_copies(self, used: Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
         """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
         ways, passes, saved = max(1, self._sharing(box.high)), [], []
         for device_type, one in zip(used.device_types, used.micro, strict=True):
@@ -319,14 +324,14 @@ class Shares:
             saved.append(saves)
         return passes, saved
 
-    def _alone(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
+    def _alone(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
         used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
         ends = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in used.micro]
-        added = Added(np.concatenate(ends), np.concatenate([_next(end) for end in ends]))
+        added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
-    def _in_step(self, used: _Used, ring: Ring, cutoff_seconds: float) -> BatchPartition:
+    def _in_step(self, used: Used, ring: Ring, cutoff_seconds: float) -> BatchPartition:
         """The same where replicas keep step while they reduce gradients."""
         gathers = self.choice.zero == 1 and ring.copies is None
         alone: list[list[Seconds]] = [[], []]
@@ -346,7 +351,7 @@ class Shares:
             cutoff_seconds,
         )
 
-    def _lock_step(self, used: _Used, ring: Ring, box: Box) -> BatchPartition:
+    def _lock_step(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
         moved = tuple(
             _Passes(*self.pricer.each_micro_batch(self._shape, ring, one.forward, one.back))
@@ -358,7 +363,7 @@ class Shares:
         seconds = [one.seconds for one in micro]
         return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
 
-    def _team(self, used: _Used) -> Team:
+    def _team(self, used: Used) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
 
     def _rate(self, device_type: DeviceType, devices: int) -> float:
@@ -369,7 +374,7 @@ class Shares:
         one = _passes(self.pricer, *device_type.key, self.choice.recompute).first(most).seconds
         return float((np.arange(1, most + 1) / one).max())
 
-    def _groups(self, used: _Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
+    def _groups(self, used: Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
         """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
         team = self._team(used)
         least = max(1, partition.steps)
@@ -424,7 +429,7 @@ class _Passes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
+class Used:
     """Kinds of devices that may take part, each [device type]."""
 
     device_types: tuple[DeviceType, ...]
@@ -469,7 +474,7 @@ def most_sequences_per_second(pricer: Pricer, device_type: DeviceType, recompute
     return float((np.arange(1, most + 1) / seconds).max())
 
 
-def _next(values: Seconds) -> Seconds:
+def next_one(values: Seconds) -> Seconds:
     """The value of one sequence more, which the largest micro-batch cannot take."""
     return np.append(values[1:], np.inf)
 

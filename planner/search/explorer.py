@@ -23,16 +23,17 @@ from planner.search.bounds.groups import (
     searched,
 )
 from planner.search.bounds.peak import floor_seconds
-from planner.search.data_parallel import DataParallel, Shares, shares_of
+from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
+from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
-from planner.search.space.partitions import NetworkPartition
+from planner.search.space.partitions import NetworkPartition, whole_partition
 from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
 
 
@@ -293,6 +294,8 @@ class Explorer:
                 )
         for row, name, partition, found in listed:
             self._open_partition(row, name, partition, found)
+        for row in targets_of(self.limits) if self.limits.syncs and not self.one_degree else ():
+            self._open_islands(row)
         self._taken_bound = float("inf")
 
     def _open_partition(
@@ -305,6 +308,14 @@ class Explorer:
         for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
+
+    def _open_islands(self, row: Capabilities) -> None:
+        """Choices of islands that exchange rarely, or little: each has a network of its own."""
+        partition = whole_partition(self.estimator)
+        self._partitions[row.name, ISLANDS] = partition
+        for choice in island_choices(row, self.limits, partition.estimator):
+            self._push(self._floor, replace(choice, network=ISLANDS))
+            self.candidates += 1
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""

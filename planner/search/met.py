@@ -16,7 +16,7 @@ def family_of(scored: Scored) -> str:
     if wide:
         return f"{row.name}: data + tensor"
     if row.batch_without_pipeline == "per-device":
-        return f"{row.name}: ZeRO-{plan.zero}"
+        return f"{row.name}: ZeRO-{plan.zero}" + ("" if plan.sync.exact else " in islands")
     return f"{row.name}: data parallel"
 
 

@@ -12,7 +12,7 @@ from planner.described import told
 from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
-from planner.plan.values import Plan
+from planner.plan.values import Plan, Sync
 from planner.runtimes.capabilities import OffloadPart, Recompute
 
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
@@ -35,6 +35,8 @@ class Limits:
     recompute: tuple[Recompute, ...] | None = None
     offload: tuple[OffloadPart, ...] | None = None
     """What may be kept in host memory; None: nothing, unless nothing fits without."""
+    syncs: tuple[Sync, ...] = ()
+    """What islands of replicas may exchange in place of whole gradients in every step; the islands are left open."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None

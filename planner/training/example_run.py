@@ -43,9 +43,15 @@ def is_kept(step: int, options: argparse.Namespace) -> bool:
     return bool(options.keep) and ((step + 1) % options.every == 0 or step + 1 == options.steps)
 
 
-def leave(on_processor: bool) -> None:
-    """End together: a rank that leaves first would break the others' connections while they still save."""
-    torch.distributed.barrier()
+def leave(on_processor: bool, *, on_hosts: bool = False) -> None:
+    """End together: a rank that leaves first would break the others' connections while they still save.
+
+    ``on_hosts``: the devices of all ranks cannot meet, but their hosts can.
+    """
+    if on_hosts:
+        torch.distributed.all_reduce(torch.zeros(1))
+    else:
+        torch.distributed.barrier()
     if on_processor:
         # Gloo's threads may free tensors after the interpreter is gone, which aborts the process.
         sys.stdout.flush()

@@ -59,6 +59,28 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
+class SyncPlan:
+    """What islands of ranks exchange, and how often."""
+
+    islands: tuple[tuple[int, ...], ...]
+    """Ranks of each island, which are exact among themselves; the first of each exchanges with the others."""
+    weights: tuple[float, ...]
+    """Share of the global batch of each island."""
+    every: int
+    """Optimizer steps from one exchange to the next; 1: gradients are exchanged in every step."""
+    format: str
+    """``fp32``, ``bf16`` or ``int8``."""
+    method: str = "average"
+    """``average`` or ``diloco``."""
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.0
+    rank: int | None = None
+    """Of the factors that travel in place of a matrix of gradients."""
+    ratio: float | None = None
+    """Share of a gradient's elements that travels."""
+
+
+@dataclass(frozen=True)
 class RankPlan:
     """What one rank does in every optimizer step."""
 
@@ -86,6 +108,8 @@ class RankPlan:
     """Consecutive replicas that share one copy of what ZeRO shards; None: all of them."""
     context_parallel: int = 1
     """Consecutive replicas that share the tokens of their sequences, a part each."""
+    sync: SyncPlan | None = None
+    """None where all replicas are exact."""
 
     @property
     def steps(self) -> int:
@@ -96,6 +120,13 @@ class RankPlan:
     def recompute(self) -> str:
         """How this rank's stage recomputes activations."""
         return self.stages[self.stage].recompute
+
+    @property
+    def island(self) -> tuple[int, ...]:
+        """Ranks with which this one is exact: all without islands."""
+        if self.sync is None:
+            return self.grid
+        return next(island for island in self.sync.islands if self.rank in island)
 
     def without_pipeline(self) -> RankPlan:
         """The same with all layers on one stage, which recomputes as this rank's does."""
@@ -141,12 +172,16 @@ class RankPlan:
         everyone = max(float(total) / self.tensor_parallel, 1.0)
         return tuple(count * self.data_parallel * self.steps / everyone for count in real)
 
-    def mean_loss(self, weighted_losses: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Mean loss over the global batch from this rank's weighted losses of one step (collective)."""
+    def mean_loss(self, weighted_losses: Sequence[torch.Tensor], group: Any = None) -> torch.Tensor:
+        """Mean loss over the global batch from this rank's weighted losses of one step (collective).
+
+        With the process ``group`` of its island the mean is over the sequences of that.
+        """
         total = torch.stack([loss.detach().float() for loss in weighted_losses]).sum() / self.steps
         if torch.distributed.is_initialized():
-            torch.distributed.all_reduce(total)
-        return total / (self.data_parallel * self.tensor_parallel)
+            torch.distributed.all_reduce(total, group=group)
+        islands = self.sync is not None
+        return total / (len(self.island) if islands else self.data_parallel * self.tensor_parallel)
 
     def pipeline_parts(self, before: int = 1, after: int = 1) -> list[int]:
         """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` "
@@ -317,7 +352,15 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),
+        sync=_sync(table.get("sync")),
     )
+
+
+def _sync(table: dict[str, Any] | None) -> SyncPlan | None:
+    if table is None:
+        return None
+    islands = tuple(map(tuple, table["islands"]))
+    return SyncPlan(**{**table, "islands": islands, "weights": tuple(table["weights"])})
 
 
 def _place(row: dict[str, Any]) -> tuple[int, int, int]:

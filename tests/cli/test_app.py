@@ -27,6 +27,8 @@ TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 FAILURES = {"--failures", "--checkpoint-time", "--restart-time", "--storage"}
 WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
+    "--allow-compression",
+    "--allow-local-sgd",
     "--cp",
     "--ep",
     "--gap",

@@ -68,6 +68,29 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                     yield on_own_pools(plan, seen.cluster, estimator.cluster)
                 except PlanError:
                     continue
+        seen = Estimator(joined(estimator.cluster), estimator.model, estimator.calibration)
+        for plan in _islands(row, seen, limits):
+            yield on_own_pools(plan, seen.cluster, estimator.cluster)
+
+
+def _islands(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """Data parallelism whose islands at slow links exchange whatever the limits let them."""
+    if row.name != "torch" or not offers(row, estimator.model) or not limits.syncs:
+        return
+    if (limits.zero is not None and 0 not in limits.zero) or "none" not in (limits.offload or ("none",)):
+        return
+    pools = tuple(pool.name for pool in estimator.cluster.pools)
+    divisions = list(estimator.topology.divisions(pools)) if len(pools) > 1 else []
+    for recompute in row.recomputes:
+        if limits.recompute is not None and recompute not in limits.recompute:
+            continue
+        for plan in _data_parallel(estimator, limits, row, 0, recompute):
+            used = {group.pool for group in plan.stages[0].replicas}
+            for sync, division in product(limits.syncs, divisions):
+                islands = tuple(tuple(pool for pool in part if pool in used) for part in division)
+                islands = tuple(part for part in islands if part)
+                if len(islands) > 1:
+                    yield replace(plan, sync=replace(sync, islands=islands))
 
 
 def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
+from planner.plan.values import Sync
 from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
@@ -27,6 +28,7 @@ from tests.worlds import (
     with_experts,
     with_fast_nodes,
     with_hosts,
+    with_islands,
     with_long_sequences,
     with_measurements,
     with_odd_nodes,
@@ -160,6 +162,48 @@ def test_host_memory(seed: int, target: str | None) -> None:
         compare(freely, exhaustive(*with_hosts(seed), asked))
     else:
         compare(freely, alone.best)
+
+
+SYNCS = (
+    (Sync(every=10), Sync(every=10, format="int8")),
+    (Sync(every=2, method="average", format="bf16"), Sync(rank=4)),
+    (Sync(format="int8"), Sync(ratio=0.01)),
+)
+"""What islands may exchange."""
+
+
+def check_islands(seed: int) -> None:
+    """Islands of everything that torch has, beside ZeRO 0 and 1 without."""
+    zero = ((0, 1), (0,))[seed % 2]
+    check(
+        with_islands(seed), Limits(gap=0.0, target="torch", zero=zero, pp=(1,), syncs=SYNCS[seed % 3]), QUICK
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_islands(seed: int) -> None:
+    """Islands at slow links that exchange rarely, or little, are the best where exhaustion says so."""
+    check_islands(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_islands(seed: int) -> None:
+    """The same of more of them."""
+    check_islands(seed)
+
+
+def test_islands_are_the_best_now_and_then() -> None:
+    """The oracle sees plans with islands and without as the best."""
+    found = set()
+    for seed in range(14):
+        limits = Limits(gap=0.0, target="torch", zero=(0,), pp=(1,), syncs=SYNCS[seed % 3])
+        best = search(*with_islands(seed), limits, explain=False).best
+        if best is not None:
+            found.add(best.plan.sync.kinds)
+    assert found >= {(), ("diloco", "int8"), ("powersgd",), ("topk",)}
 
 
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])

@@ -50,6 +50,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     experts="whole",
+    syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

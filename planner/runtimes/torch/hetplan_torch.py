@@ -54,9 +54,16 @@ class Layout:
         self.plan = plan
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
         shard = 1 if plan.zero == 0 else plan.shard_size or plan.data_parallel
-        shape = (len(plan.stages), plan.data_parallel // shard, shard, plan.tensor_parallel)
+        shape = (len(plan.stages), -1, shard, plan.tensor_parallel)
         names = ("stage", "copy", "shard", "tensor")
-        self.mesh = DeviceMesh(device, torch.tensor(plan.grid).view(shape), mesh_dim_names=names)
+        # Every rank takes part in the making of all groups.
+        islands = plan.sync.islands if plan.sync else (plan.grid,)
+        meshes = [
+            DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names) for ranks in islands
+        ]
+        self.mesh = meshes[islands.index(plan.island)]
+        self.group = self.mesh["copy"].get_group() if plan.sync else None
+        """Ranks that are exact with this one; None for all."""
         self.working_type = working_type
         self.policies = {
             "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=reduce_type),
@@ -130,7 +137,7 @@ class Layout:
             for mine, whole in zip(locals_, gradients, strict=True)
         ]
         total = torch.stack(squares).sum().to(self.mesh.device_type)
-        torch.distributed.all_reduce(total)
+        torch.distributed.all_reduce(total, group=self.group)
         norm = total.sqrt() / loss_scale
         factor = (most / (norm + SMALL)).clamp(max=1.0) / loss_scale
         for mine in locals_:
@@ -142,7 +149,8 @@ class Layout:
         parts, twice = 1, self._tied is not None and gradient is self._tied.grad
         for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
             parts *= 1 if placement.is_replicate() else size
-        return self.plan.data_parallel * self.plan.tensor_parallel * (2 if twice else 1) / parts
+        ranks = self.mesh["copy"].size() * self.mesh["shard"].size() * self.plan.tensor_parallel
+        return float(ranks * (2 if twice else 1) / parts)
 
 
 class LossScale:

@@ -34,6 +34,7 @@ class PyTorch(Runtime):
             *example_files(job),
             node_file("planner.runtimes.torch.hetplan_torch"),
             node_file("planner.runtimes.torch.hetplan_pipeline"),
+            node_file("planner.runtimes.torch.hetplan_exchange"),
             node_file("planner.runtimes.torch.example_stage"),
             node_file("planner.runtimes.torch.example_tensor"),
             node_file("planner.runtimes.torch.train"),

@@ -35,6 +35,7 @@ from planner.runtimes.torch.example_stage import ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
+from planner.runtimes.torch.hetplan_exchange import Exchange
 from planner.runtimes.torch.hetplan_pipeline import Pipeline
 
 WORKING_TYPES = {
@@ -54,7 +55,7 @@ def main() -> None:
     options = parse_options()
     start_processes()
     run(options)
-    leave(DEVICE == "cpu")
+    leave(DEVICE == "cpu", on_hosts=load().sync is not None)
 
 
 def start_processes() -> None:
@@ -81,23 +82,36 @@ def run(options: argparse.Namespace) -> None:
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
-    begin = restored(model, optimizer, origin) if origin else 0
-    log = StepLog(plan)
-    for step in steps_of(begin, options):
+    begin = restored(model, optimizer, origin, layout.group) if origin else 0
+    exchange = Exchange(layout, model, origin) if plan.sync else None
+
+    def write(steps: int, folder: Path) -> None:
+        if plan.island[0] == 0:
+            save(model, optimizer, steps, plan, folder, layout.group)
+        if exchange:
+            exchange.save(folder)
+
+    log, planned = StepLog(plan), steps_of(begin, options)
+    for step in planned:
         with loss_parallel():  # where a token's logits are dealt over the replica
             losses = gradients_of(step)
+        if exchange:
+            exchange.gradients()
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
         if working_type != torch.float16 or scale.accepts(norm):
             optimizer.step()
         else:
             log.left_out(step, scale.value)
         optimizer.zero_grad()
-        log.step(step, plan.mean_loss([plain(loss) for loss in losses]))
-        if is_kept(step, options):
-            keep(model, optimizer, step + 1, plan, options.keep)
+        kept = is_kept(step, options)
+        if exchange:
+            exchange.weights(step + 1, last=kept or step == planned[-1])
+        log.step(step, plan.mean_loss([plain(loss) for loss in losses], layout.group))
+        if kept:
+            keep(write, step + 1, options.keep)
     log.peak()
     if options.save:
-        save(model, optimizer, begin + options.steps, plan, options.save)
+        write(max(begin, planned.stop), options.save)
 
 
 def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
@@ -175,26 +189,31 @@ STATES = "optimizer"
 """Folder of a checkpoint's optimizer states, inside that of its weights."""
 
 
-def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
-    """Write a stage's part of the checkpoint, by names that no plan decides."""
+def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path, group: Any = None) -> None:
+    """Write a stage's part of the checkpoint, by names that no plan decides; of islands the ``group`` of one does."""
     for state, place in ((model.state_dict(), folder), (progress(model, optimizer, steps), folder / STATES)):
         # A tied embedding is in the part of the first stage.
         mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
-        torch.distributed.checkpoint.save(mine, checkpoint_id=place)
+        torch.distributed.checkpoint.save(mine, checkpoint_id=place, process_group=group)
 
 
-def keep(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path) -> None:
+def keep(write: Callable[[int, Path], None], steps: int, folder: Path) -> None:
     """Write a checkpoint beside the last one, and name it once it is whole: whatever ends the job, one stays."""
     before, name = last_kept(folder), f"step-{steps}"
-    save(model, optimizer, steps, plan, folder / name)
-    torch.distributed.barrier()
-    if plan.rank == 0:
+    write(steps, folder / name)
+    meet()
+    if torch.distributed.get_rank() == 0:
         (folder / "last.new").write_text(name, encoding="utf-8")
         os.replace(folder / "last.new", folder / LAST)
         for old in folder.glob("step-*"):
             if old.name != name and old != before:
                 shutil.rmtree(old, ignore_errors=True)
-    torch.distributed.barrier()
+    meet()
+
+
+def meet() -> None:
+    """Wait for all ranks, on their hosts: devices of different makers cannot meet."""
+    torch.distributed.all_reduce(torch.zeros(1))
 
 
 def last_kept(folder: Path | None) -> Path | None:
@@ -204,11 +223,11 @@ def last_kept(folder: Path | None) -> Path | None:
     return folder / (folder / LAST).read_text(encoding="utf-8")
 
 
-def restored(model: Any, optimizer: Any, folder: Path) -> int:
+def restored(model: Any, optimizer: Any, folder: Path, group: Any = None) -> int:
     """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
     weights, state = model.state_dict(), progress(model, optimizer, 0)
-    torch.distributed.checkpoint.load(weights, checkpoint_id=folder)
-    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES)
+    torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=group)
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=group)
     model.load_state_dict(weights)
     steps = int(state.pop(STEPS))
     if isinstance(optimizer, torch.optim.Optimizer):

@@ -11,8 +11,9 @@ from planner.errors import PlanError
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup
 from planner.runtimes.registry import target
-from planner.search.data_parallel import DataParallel, shares_of
+from planner.search.data_parallel import DataParallel
 from planner.search.heuristics.greedy import layered
+from planner.search.islands import shares_of
 from planner.search.pipeline import priced_on
 from planner.search.space.choices import Choice, Family, family_recomputes, usable_device_types
 from planner.search.space.stages import StageOptions
@@ -48,6 +49,7 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
         recompute=recompute,
         shard_size=plan.shard_size,
         offload=plan.offload,
+        sync=plan.sync,
     )
     shares, used = shares_of(choice, seen, limits), devices_of(plan)
     found = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))

@@ -55,6 +55,14 @@ def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[st
     return found
 
 
+@lru_cache(maxsize=64)
+def whole_partition(estimator: Estimator) -> NetworkPartition:
+    """The whole cluster with all its networks, for plans whose groups of ranks have each its own."""
+    cluster = joined(estimator.cluster)
+    names = tuple(pool.name for pool in cluster.pools)
+    return NetworkPartition(_restricted(estimator, cluster, names), (), whole=True)
+
+
 def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ...]) -> Estimator:
     kept = tuple(pool for pool in cluster.pools if pool.name in pools)
     if cluster is estimator.cluster and len(kept) == len(cluster.pools):

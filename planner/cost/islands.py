@@ -1,0 +1,138 @@
+"""Islands of replicas: who is in them, and what they exchange with each other.
+
+The first replica of each island exchanges with the others through the processors of their hosts, and tells its own
+island. Nothing hides it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from planner.calibration.values import Calibration
+from planner.cluster.topology import DeviceType, Topology
+from planner.cost.communication import Ring, crossing_rings, data_ring
+from planner.cost.compute import Device
+from planner.cost.measured_curves import LinkCurves
+from planner.dims.sync import factors
+from planner.model.spec import ModelSpec
+from planner.plan.placement import Slot
+from planner.plan.values import Stage, Sync
+
+BLOCK = 1024
+"""Elements that share a scale in int8; the emitted runtime has the same."""
+
+SENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / BLOCK}
+"""Bytes of an element between islands."""
+
+INDEXED_BYTES = 8.0
+"""Bytes of an element that travels with its place."""
+
+HOST_BYTES_PER_SECOND = 28 * 0.72e9
+"""What processors of a host stream: AdamW moves 28 bytes of a parameter, and torch's own updates 0.72 billion a second
+(arXiv:2101.06840, table 4)."""
+
+HOST_PASSES = {"average": 40.0, "diloco": 60.0}
+"""Bytes of host memory that one element of an exchange of weights reads and writes: its change, what is sent and
+received, and the outer update."""
+
+OUTER_BYTES = {"average": 16.0, "diloco": 20.0}
+"""Bytes of an element that an island keeps in host memory: weights of the last exchange, their change, what is
+received, and of an outer optimizer its momentum."""
+
+ERROR_BYTES = 4.0
+"""Bytes of an element that has not been sent yet, with PowerSGD and top-k."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Island:
+    """Replicas that are exact among themselves."""
+
+    slots: tuple[Slot, ...]
+    groups: tuple[int, ...]
+    """Numbers of the groups that its replicas belong to."""
+
+    @property
+    def likeness(self) -> object:
+        """Equal for islands that take equally long."""
+        return self.groups, tuple(
+            (slot.pool, slot.gpu, slot.nodes, slot.replicas_per_node) for slot in self.slots
+        )
+
+
+def islands_of(sync: Sync, stage: Stage, slots: Sequence[Slot]) -> list[Island]:
+    """The islands of a stage, in the order of their first replicas."""
+    found: dict[object, tuple[list[Slot], list[int]]] = {}
+    group, left = 0, stage.replicas[0].count
+    for slot in slots:
+        if not left:
+            group += 1
+            left = stage.replicas[group].count
+        left -= slot.replicas
+        parts = [slot]
+        if not sync.islands:
+            nodes = range(slot.first_node, slot.first_node + slot.nodes)
+            parts = [replace(slot, first_node=node, nodes=1) for node in nodes]
+        for part in parts:
+            own = found.setdefault(sync.island_of(part.pool, part.first_node), ([], []))
+            own[0].append(part)
+            own[1].extend([group] if group not in own[1] else [])
+    return [Island(slots=tuple(own), groups=tuple(groups)) for own, groups in found.values()]
+
+
+def ring_between(
+    first: Iterable[Slot], topology: Topology, calibration: Calibration, stack: str, curves: LinkCurves | None
+) -> Ring:
+    """The ring over one device of each island; ``topology`` is that of the hosts."""
+    slots = [replace(slot, tp=1, nodes=1, replicas_per_node=1) for slot in first]
+    return data_ring(slots, crossing_rings([slots]), topology, calibration, stack, curves)
+
+
+def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) -> float:
+    """Seconds of an exchange of so many ``elements`` between hosts; less with fewer islands and faster links."""
+    if ring.alone:
+        return 0.0
+    if sync.ratio is not None:
+        return ring.gather_seconds(ring.size * sync.ratio * elements * INDEXED_BYTES)
+    if sync.rank is not None:
+        rows, columns, whole = factors(sync.rank, model, elements)
+        # The first island's basis goes to all others.
+        bases = ring.gather_seconds(4.0 * rows)
+        return bases + ring.reduce_seconds(4.0 * (rows + whole)) + ring.reduce_seconds(4.0 * columns)
+    seconds = ring.reduce_seconds(elements * SENT_BYTES[sync.format])
+    if sync.local:
+        seconds += elements * HOST_PASSES[sync.method] / HOST_BYTES_PER_SECOND
+    return seconds
+
+
+def local_seconds(sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring) -> float:
+    """Seconds of an exchange inside an island: kernels and copies on the device that exchanges, then to all others."""
+    sent, kernels = _on_device(sync, model, elements, device)
+    rate = device.kind.host.bytes_per_second
+    copied = 2 * sent / rate if rate else 0.0
+    return kernels + copied + ring.gather_seconds(4.0 * elements)
+
+
+def _on_device(sync: Sync, model: ModelSpec, elements: float, device: Device) -> tuple[float, float]:
+    """Bytes that one direction of the copies between device and host has, and seconds of kernels ahead and behind."""
+    if sync.local:
+        return 4.0 * elements, 0.0
+    if sync.ratio is not None:
+        # The error is added, its largest elements are found in four passes, taken off and added to the sum.
+        return sync.ratio * elements * INDEXED_BYTES, device.stream(40.0 * elements, 12)
+    if sync.rank is not None:
+        rows, columns, whole = factors(sync.rank, model, elements)
+        # The error is added; three products read each matrix or write it; the new error is what is left.
+        return 4.0 * (rows + columns + whole), device.stream(40.0 * elements, 16 * model.layers)
+    size = SENT_BYTES[sync.format]
+    return size * elements, device.stream(2 * (4.0 + size) * elements, 8)
+
+
+def kept_on_device(sync: Sync) -> float:
+    """Bytes of an element of a gradient that a device keeps for the next exchange."""
+    return ERROR_BYTES if sync.rank is not None or sync.ratio is not None else 0.0
+
+
+def kept_on_host(sync: Sync, elements: float, device_type: DeviceType) -> float:
+    """The part of a host's memory for an island's exchange that falls on each of its devices."""
+    return OUTER_BYTES[sync.method] * elements / device_type.host.devices if sync.local else 0.0

@@ -1,0 +1,147 @@
+"""How often and in what islands of replicas exchange: local SGD, DiLoCo (arXiv:2311.08105), compressed gradients.
+
+They change what is learnt, so that a search has none of them unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import DeviceType, HostTopology
+from planner.dims.dimension import Change, Dimension
+from planner.model.spec import ModelSpec
+from planner.plan.placement import place
+from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, in_words
+from planner.runtimes.capabilities import Capabilities
+
+
+class Synchronisation(Dimension):
+    """``Plan.sync``."""
+
+    fields = ("Plan.sync",)
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """What islands exchange, where that is not everything in every step."""
+        return {} if plan.sync.exact else {"islands": sync_text(plan.sync)}
+
+    def words(self, plan: Plan) -> str:
+        """The same."""
+        return "" if plan.sync.exact else f"islands exchange {sync_text(plan.sync)}"
+
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+        """A runtime that has it, islands of whole replicas, and factors smaller than the matrices."""
+        sync = plan.sync
+        if sync.exact:
+            return
+        lacking = [kind for kind in sync.kinds if kind not in target.syncs]
+        if lacking:
+            what = f"{target.name} exchanges whole gradients in every step, expected no {in_words(lacking)}"
+            yield Fault(("sync",), what)
+            return
+        if plan.pp > 1:
+            yield Fault(("stages",), f"islands train whole models, expected 1 stage, got {plan.pp}")
+        if plan.zero:
+            yield Fault(("zero",), f"replicas of islands have whole states, expected ZeRO 0, got {plan.zero}")
+        if plan.cp > 1:
+            yield Fault(("cp",), f"replicas of islands have whole sequences, expected 1, got {plan.cp}")
+        for path, group in groups_of(plan):
+            if group.tp > 1:
+                what = f"replicas of islands are one device each, expected 1, got {group.tp}"
+                yield Fault((*path, "tp"), what)
+        if model.training.precision == "fp16" and (sync.rank is not None or sync.ratio is not None):
+            what = "what is left of gradients waits for steps with another loss scale in fp16, expected bf16 or fp32"
+            yield Fault(("sync",), what)
+        yield from _rank(sync, model)
+        yield from _pools(plan)
+
+    def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+        """Two islands at least, and links between all of them."""
+        sync = plan.sync
+        if sync.exact:
+            return
+        slots = place(plan, cluster)[0]
+        found = {
+            sync.island_of(slot.pool, node): slot.pool
+            for slot in slots
+            for node in range(slot.first_node, slot.first_node + slot.nodes)
+        }
+        if len(found) < 2:
+            yield Fault(("sync", "islands"), "one island has nobody to exchange with, expected at least two")
+        topology = HostTopology(cluster)
+        for first, last in combinations(sorted({*found.values()}), 2):
+            if not topology.path(first, last).connected:
+                what = "no Ethernet in common and no chain of links: their islands cannot exchange"
+                yield Fault(("sync", "islands"), f"the pools {first} and {last} have {what}")
+                return
+
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
+        """Whole gradients in every step."""
+        if not plan.sync.exact:
+            yield Change("sync", "whole gradients in every step", replace(plan, sync=EXACT))
+
+
+def _pools(plan: Plan) -> Iterator[Fault]:
+    """Islands that have each pool of the plan once, and no other."""
+    named = [pool for pools in plan.sync.islands for pool in pools]
+    used = {group.pool for _, group in groups_of(plan)}
+    path = ("sync", "islands")
+    if not named:
+        return
+    twice = sorted({pool for pool in named if named.count(pool) > 1})
+    if twice:
+        yield Fault(path, f"a pool belongs to one island, got more than once: {in_words(twice)}")
+    if missing := sorted(used - {*named}):
+        yield Fault(path, f"expected every pool of the plan in an island, missing: {in_words(missing)}")
+    if idle := sorted({*named} - used):
+        yield Fault(path, f"expected pools with replicas of the plan, got {in_words(idle)}")
+
+
+def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
+    """Factors that are larger than every matrix of a layer."""
+    if sync.rank is None:
+        return
+    narrow = min(max(matrices(model), key=min))
+    if sync.rank > narrow:
+        what = f"the matrices of {model.name} have at most rank {narrow}"
+        yield Fault(("sync", "rank"), f"{what}, expected no more, got {sync.rank}")
+
+
+def matrices(model: ModelSpec) -> list[tuple[int, int]]:
+    """Rows and columns of the matrices of one layer, as the example has them."""
+    hidden, heads = model.hidden, model.heads * model.head_dim
+    found = [(hidden, heads), (hidden, 2 * model.kv_heads * model.head_dim), (heads, hidden)]
+    return found + [(hidden, model.common_ffn)] * model.mlp_matrices if model.common_ffn else found
+
+
+def factors(rank: int, model: ModelSpec, elements: float) -> tuple[float, float, float]:
+    """Elements of both factors of all gradients, and of the gradients that are smaller than theirs would be."""
+    rows = columns = taken = 0.0
+    ends = [(model.vocab, model.embedding_width)] * (1 if model.tied_embeddings else 2)
+    for count, shapes in ((model.layers, matrices(model)), (1, ends)):
+        for high, low in shapes:
+            if rank * (high + low) < high * low:
+                rows, columns = rows + count * rank * high, columns + count * rank * low
+                taken += count * high * low
+    return rows, columns, max(0.0, elements - taken)
+
+
+def sync_text(sync: Sync) -> str:
+    """``every 500 steps (diloco, int8)``, ``gradients by rank 4``, ``gradients in bf16``."""
+    if sync.local:
+        narrow = "" if sync.format == "fp32" else f", {sync.format}"
+        return f"every {sync.every} steps ({sync.method}{narrow})"
+    if sync.rank is not None:
+        return f"gradients by rank {sync.rank}"
+    return f"gradients in {sync.format}" if sync.ratio is None else f"{sync.ratio:.3g} of the gradients"
+
+
+def with_islands(sync: Sync, islands: Sequence[Sequence[str]], plan: Plan) -> Plan:
+    """The plan whose islands are these, those of them that it uses."""
+    used = {group.pool for _, group in groups_of(plan)}
+    kept = (tuple(pool for pool in pools if pool in used) for pools in islands)
+    return replace(plan, sync=replace(sync, islands=tuple(pools for pools in kept if pools)))

@@ -1,0 +1,271 @@
+"""Exchanges weights or gradients of islands of ranks, rarely or in fewer bytes, as a plan's ``sync`` says.
+
+Needs torch and the batch runtime; a launch folder holds it as ``hetplan_exchange.py``::
+
+    exchange = Exchange(layout, model)                     # once, after the model is spread; all start alike
+    ...                                                    # the backwards of a step
+    exchange.gradients()                                   # then layout.clip and optimizer.step
+    exchange.weights(step + 1)                             # once in ``every`` steps
+
+Ranks of an island are exact among themselves. The first of each exchanges with those of the others through the
+processors of their hosts, by gloo: islands may have devices of different makers. What all islands count for is their
+share of the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from planner.training.hetplan_runtime import SyncPlan
+
+BLOCK = 1024
+"""Elements that share a scale in int8."""
+LARGEST = 127.0
+OUTER = "outer.pt"
+"""File of a checkpoint with the outer optimizer's momentum."""
+
+
+class Exchange:
+    """What one rank does of the exchanges of its island."""
+
+    def __init__(self, layout: Any, model: Any, resume: Path | None = None) -> None:
+        """All islands start from the weights of the first (collective)."""
+        assert layout.plan.sync is not None
+        self.sync: SyncPlan = layout.plan.sync
+        self.island = layout.group
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        leaders = [ranks[0] for ranks in self.sync.islands]
+        # Every rank takes part in the making of the group.
+        self.leaders = distributed.new_group(leaders, backend="gloo")
+        rank = layout.plan.rank
+        self.leads = rank in leaders
+        number = next(index for index, ranks in enumerate(self.sync.islands) if rank in ranks)
+        self.weight = self.sync.weights[number]
+        self.anchor = self._start()
+        self.momentum = torch.zeros_like(self.anchor) if self.leads else self.anchor
+        if resume and self.leads and (resume / OUTER).exists():
+            self.momentum = torch.load(resume / OUTER)
+        self.compressor = compressor_of(self.sync, [_local(each) for each in self.parameters], self.leads)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _start(self) -> torch.Tensor:
+        """Give all islands the weights of the first one; on first ranks these, in host memory."""
+        whole = torch.empty(0)
+        if self.leads:
+            whole = flat(_local(each) for each in self.parameters)
+            distributed.broadcast(whole, group_src=0, group=self.leaders)
+        self._tell(whole, [_local(each) for each in self.parameters])
+        return whole
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def weights(self, step: int, *, last: bool = False) -> None:
+        """Exchange weights after so many steps, once in ``every`` and after the ``last`` one (collective)."""
+        if self.sync.every == 1 or not (last or step % self.sync.every == 0):
+            return
+        mine = [_local(each) for each in self.parameters]
+        if self.leads:
+            change = self.anchor - flat(mine)
+            averaged(change.mul_(self.weight), self.leaders, self.sync.format)
+            if self.sync.method == "diloco":
+                # SGD with Nesterov's momentum, as torch.optim.SGD does it.
+                self.momentum.mul_(self.sync.outer_momentum).add_(change)
+                change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
+            self.anchor -= change
+        self._tell(self.anchor, mine)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def gradients(self) -> None:
+        """Exchange the gradients of a step, where they are exchanged in every step (collective)."""
+        if self.sync.every > 1:
+            return
+        mine = [_local(each.grad) for each in self.parameters]
+        sums = torch.empty(0)
+        if self.leads:
+            sums = self.compressor.sum([each * self.weight for each in mine], self.leaders)
+        self._tell(sums, mine)
+
+    def _tell(self, whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
+        """Copy what the first rank of an island has in one row into the parts of all its ranks."""
+        begin = 0
+        for part in parts:
+            if self.leads:
+                part.copy_(whole[begin : begin + part.numel()].view(part.shape))
+                begin += part.numel()
+            distributed.broadcast(part, group_src=0, group=self.island)
+
+    def save(self, folder: Path) -> None:
+        """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
+        if self.leads and distributed.get_rank() == self.sync.islands[0][0]:
+            torch.save(self.momentum, folder / OUTER)
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Tensors one after the other in host memory, in fp32."""
+    return torch.cat([each.detach().float().flatten().cpu() for each in tensors])
+
+
+def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tensor:
+    """Add up what the ranks of a group have, in place, with what travels in a number format (collective).
+
+    Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
+    a rank keeps to itself is rounded like the rest, so that all have the same sums.
+    """
+    ranks = distributed.get_world_size(group)
+    if number_format == "fp32":
+        distributed.all_reduce(values, group=group)
+        return values
+    part = -(-values.numel() // (ranks * BLOCK)) * BLOCK
+    padded = torch.zeros(ranks * part)
+    padded[: values.numel()] = values
+    sent = [encoded(each, number_format) for each in padded.split(part)]
+    received = [torch.empty_like(sent[0]) for _ in range(ranks)]
+    _to_all(received, sent, group)
+    total = torch.stack([decoded(each, number_format) for each in received]).sum(0)
+    mine = encoded(total, number_format)
+    parts = [torch.empty_like(mine) for _ in range(ranks)]
+    distributed.all_gather(parts, mine, group=group)
+    whole = torch.cat([decoded(each, number_format) for each in parts])
+    return values.copy_(whole[: values.numel()])
+
+
+def _to_all(received: list[torch.Tensor], sent: list[torch.Tensor], group: Any) -> None:
+    """Send a part to each rank of a group, and receive one from each."""
+    taken = torch.empty(len(sent) * sent[0].numel(), dtype=sent[0].dtype)
+    distributed.all_to_all_single(taken, torch.cat(sent), group=group)
+    for into, part in zip(received, taken.split(sent[0].numel()), strict=True):
+        into.copy_(part)
+
+
+def encoded(values: torch.Tensor, number_format: str) -> torch.Tensor:
+    """Values, a multiple of a block, as the bytes that travel."""
+    if number_format == "bf16":
+        return values.bfloat16().view(torch.uint8)
+    blocks = values.view(-1, BLOCK)
+    scales = blocks.abs().amax(1, keepdim=True) / LARGEST
+    # A block of zeros has no scale.
+    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
+    return torch.cat([whole.view(torch.uint8).flatten(), scales.view(torch.uint8).flatten()])
+
+
+def decoded(sent: torch.Tensor, number_format: str) -> torch.Tensor:
+    """The values of bytes that travelled."""
+    if number_format == "bf16":
+        return sent.view(torch.bfloat16).float()
+    count = sent.numel() // (BLOCK + 4)
+    whole = sent[: count * BLOCK].view(torch.int8).view(count, BLOCK)
+    scales = sent[count * BLOCK :].clone().view(torch.float32)
+    return (whole.float() * scales.unsqueeze(1)).flatten()
+
+
+class Narrow:
+    """Gradients in a narrow number format."""
+
+    def __init__(self, number_format: str) -> None:
+        self.format = number_format
+
+    def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
+        """The sum over a group, in a row in host memory (collective)."""
+        return averaged(flat(gradients), group, self.format)
+
+
+class Largest:
+    """The largest elements of gradients; the others are added to the next ones (arXiv:1809.07599)."""
+
+    def __init__(self, ratio: float, like: list[torch.Tensor]) -> None:
+        self.ratio = ratio
+        self.errors = [torch.zeros_like(each, dtype=torch.float32) for each in like]
+
+    def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
+        """The sum of what the ranks of a group send, in a row in host memory (collective)."""
+        whole = torch.cat(
+            [(each.float() + error).flatten() for each, error in zip(gradients, self.errors, strict=True)]
+        )
+        kept = max(1, round(self.ratio * whole.numel()))
+        places = whole.abs().topk(kept, sorted=False).indices
+        values, places = whole[places].cpu(), places.to("cpu", torch.int32)
+        left = whole.index_fill(0, places.to(whole.device, torch.int64), 0.0)
+        for error, part in zip(self.errors, left.split([each.numel() for each in self.errors]), strict=True):
+            error.copy_(part.view(error.shape))
+        ranks = distributed.get_world_size(group)
+        all_values = [torch.empty_like(values) for _ in range(ranks)]
+        all_places = [torch.empty_like(places) for _ in range(ranks)]
+        distributed.all_gather(all_values, values, group=group)
+        distributed.all_gather(all_places, places, group=group)
+        return torch.zeros(whole.numel()).index_add_(
+            0, torch.cat(all_places).to(torch.int64), torch.cat(all_values)
+        )
+
+
+class Factors:
+    """Two factors of low rank in place of each matrix; what they lack is added to the next gradients
+    (PowerSGD, arXiv:1905.13727, algorithms 1 and 2)."""
+
+    def __init__(self, rank: int, like: list[torch.Tensor]) -> None:
+        self.rank = rank
+        self.errors: dict[int, torch.Tensor] = {}
+        self.factors: dict[int, torch.Tensor] = {}
+        generator = torch.Generator().manual_seed(0)
+        for index, each in enumerate(like):
+            rows, columns = _matrix(each).shape
+            if rank * (rows + columns) < rows * columns:
+                self.errors[index] = torch.zeros(rows, columns, device=each.device)
+                # The same on all ranks.
+                start = torch.randn(columns, rank, generator=generator)
+                self.factors[index] = start.to(each.device)
+
+    def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
+        """The sum over a group, in a row in host memory (collective)."""
+        wanted = {index: _matrix(gradients[index]).float() + error for index, error in self.errors.items()}
+        left = {index: wanted[index] @ factor for index, factor in self.factors.items()}
+        whole = [each for index, each in enumerate(gradients) if index not in wanted]
+        first = _summed([*left.values(), *whole], group)
+        bases = [torch.linalg.qr(summed.cpu()).Q for summed in first[: len(left)]]
+        # Processors of another make may turn them another way.
+        row = flat(bases)
+        distributed.broadcast(row, group_src=0, group=group)
+        parts = row.split([each.numel() for each in bases])
+        for index, part, base in zip(left, parts, bases, strict=True):
+            left[index] = part.view(base.shape).to(left[index].device)
+        own = {index: wanted[index].T @ factor for index, factor in left.items()}
+        self.factors = dict(zip(own, _summed(list(own.values()), group), strict=True))
+        for index, factor in left.items():
+            self.errors[index] = wanted[index] - factor @ own[index].T
+        rest = iter(first[len(left) :])
+        return flat(
+            left[index] @ self.factors[index].T if index in left else next(rest)
+            for index in range(len(gradients))
+        )
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as a matrix: its first dimension by all others; a vector has one column."""
+    return tensor.reshape(tensor.shape[0], -1)
+
+
+def _summed(tensors: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
+    """The sums over a group of tensors that travel together (collective)."""
+    if not tensors:
+        return []
+    row = flat(tensors)
+    distributed.all_reduce(row, group=group)
+    parts = row.split([each.numel() for each in tensors])
+    return [part.view(each.shape).to(each.device) for part, each in zip(parts, tensors, strict=True)]
+
+
+def compressor_of(sync: SyncPlan, like: list[torch.Tensor], leads: bool) -> Any:
+    """What adds up the gradients of islands; None where weights are exchanged, or on ranks that exchange nothing."""
+    if sync.every > 1 or not leads:
+        return None
+    if sync.rank is not None:
+        return Factors(sync.rank, like)
+    return Narrow(sync.format) if sync.ratio is None else Largest(sync.ratio, like)
