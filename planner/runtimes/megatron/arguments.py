@@ -46,7 +46,8 @@ def model_words(model: ModelSpec) -> list[str]:
         words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
     words += ["--swiglu"] if model.gated_mlp else []
     words += ["--normalization", "RMSNorm"] if model.norm == "rms" else []
-    words += ["--qk-layernorm"] if model.qk_norm else []
+    # Latent attention has norms of its low ranks, which Megatron leaves out unless told.
+    words += ["--qk-layernorm"] if model.qk_norm or model.latent else []
     words += [] if model.mlp_bias else ["--disable-bias-linear"]
     words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]

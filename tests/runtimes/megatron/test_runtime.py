@@ -345,3 +345,11 @@ def test_differences_of_experts_are_told() -> None:
         "the router has no biases",
         "experts have no biases",
     ]
+
+
+def test_latent_attention_has_its_norms() -> None:
+    """Those of its low ranks, which Megatron leaves out unless told; the model file counts them."""
+    latent = {"q_rank": 16, "kv_rank": 8, "rope_dim": 4, "value_dim": 8}
+    spec = model(1, gated_mlp=True, latent=latent)
+    assert "--qk-layernorm" in model_words(spec)
+    assert "--qk-layernorm" not in model_words(model(1, gated_mlp=True))
