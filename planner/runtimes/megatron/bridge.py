@@ -144,7 +144,7 @@ def bridge():
 
     def notes(self, job: Job) -> Mapping[str, object]:
         """As Megatron's, and the recipe."""
-        return {**super().notes(job), "recipe": RECIPE, "layout": layout(job.plan, job.model.dense_layers)}
+        return {**super().notes(job), "recipe": RECIPE, "layout": layout(job.plan, job.model)}
 
 
 RUNTIME = Bridge()
