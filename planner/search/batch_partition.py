@@ -131,13 +131,16 @@ class Team:
         if not self._can(finite, required):
             return NOTHING
         rates = np.maximum.reduceat(self.size / self.small, self.starts)
-        high = float(self.batch / (rates @ self.counts)) + float(np.abs(finite[np.isfinite(finite)]).max())
-        while not (able := enough(shares := self.within(np.array([0.0, high]), added)))[1]:
+        alone, possible = float(self.batch / (rates @ self.counts)), finite[np.isfinite(finite)]
+        high = alone + float(np.abs(possible).max())
+        # Nobody is faster than at the best rate without all that any way adds.
+        low = max(0.0, alone * (1 - _CLOSE) + float(possible.min()))
+        while not (able := enough(shares := self.within(np.array([low, high]), added)))[1]:
             high *= 2
-        if able[0]:
+        if able[0] and not low:
             # Ways that take nothing but what is done in step: halving would only end at the smallest of all numbers.
             return BatchPartition(0.0, tuple(int(share) for share in shares[0]), added=added)
-        low, largest = 0.0, shares[1]
+        largest = shares[1]
         between = max(1, min(MOST_LIMITS, AT_ONCE // len(self.size)))
         parts = np.arange(1, between + 1) / (between + 1)
         while high - low > exact * high:

@@ -50,7 +50,7 @@ MAX_MICRO_BATCH, MAX_TOKENS, MAX_SIZES = 512, 2**17, 4096
 """Largest micro-batch of a device that is offered, in sequences; more, up to ``MAX_SIZES``, where that many have fewer
 tokens than ``MAX_TOKENS``."""
 
-BOX_EXACT = 1e-7
+BOX_EXACT = 1e-4
 """Relative width at which the bisection of a box ends; its bound is below."""
 
 

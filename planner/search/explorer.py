@@ -304,7 +304,7 @@ class Explorer:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
-        partition.bounds.rates.price(found)
+        partition.bounds.rates.expect(found)
         for group in grouped(found):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from itertools import permutations, product
+from math import inf
 
+import numpy as np
 import pytest
 
 from planner.cost.pipeline_end import stage_ends
-from planner.search.bounds.layer_count import LayerCountBound
-from planner.search.bounds.rates import Crossing, Policy, Room, Speed
+from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
+from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
 from planner.search.space.sends import Hops
 
 
@@ -105,6 +107,72 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
     assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
     assert found >= counted.bound(depth) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_quick_looks_leave_out_no_cut(seed: int) -> None:
+    """What the busiest stage of any cut takes at least is not above it, of both looks and at any depth."""
+    draw = random.Random(seed)
+    layers, steps = draw.randint(3, 7), draw.choice((1, 2, 4, 9))
+    kinds = [
+        speed(draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(1, 4), 0.0)
+        for _ in range(draw.randint(1, 2))
+    ]
+    most = sum(int(item.slots) for item in kinds)
+    least = {depth: _busiest(kinds, layers, depth) * steps for depth in range(2, most + 1)}
+    able = [seconds for seconds in least.values() if seconds < inf]
+    if able:
+        cutoff = min(able) * (1 + 1e-6) / BEYOND
+        assert late(work(kinds), layers, [steps], [most], cutoff).tolist() == [0.0]
+    counted = LayerCountBound(
+        kinds, [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(kinds), layers, steps, 1
+    )
+    for depth, seconds in least.items():
+        if seconds < inf:
+            assert counted.beyond([depth], seconds * (1 + 1e-6) / BEYOND).tolist() == [0.0]
+        # Stages of one type are known exactly.
+        if len(kinds) == 1:
+            short = min(seconds, 1e6) * (1 - 1e-6) / BEYOND
+            assert counted.beyond([depth], short)[0] > 0
+            if depth == most:
+                assert late(work(kinds), layers, [steps], [most], short)[0] > 0
+
+
+def work(kinds: list[Speed]) -> Work:
+    """What these do, as of one family."""
+    return Work(
+        slots=np.array([[item.slots for item in kinds]]),
+        ends=np.array([[[item.first_seconds, item.last_seconds] for item in kinds]]),
+        policies=np.array(
+            [
+                [
+                    [(policy.layer_seconds, policy.room.free_bytes, policy.room.layer_bytes, 0.0)]
+                    for item in kinds
+                    for policy in item.policies
+                ]
+            ]
+        ),
+    )
+
+
+def _busiest(kinds: list[Speed], layers: int, depth: int) -> float:
+    """Seconds of the busiest stage of one micro-batch, the least of all orders of the types and all cuts."""
+    slots = [index for index, item in enumerate(kinds) for _ in range(int(item.slots))]
+    return min(
+        (
+            max(
+                count * kinds[kind].layer_seconds
+                + (kinds[kind].first_seconds if place == 0 else 0.0)
+                + (kinds[kind].last_seconds if place == depth - 1 else 0.0)
+                for place, (count, kind) in enumerate(zip(counts, order, strict=True))
+            )
+            for order in set(permutations(slots, depth))
+            for counts in product(range(1, layers + 1), repeat=depth)
+            if sum(counts) == layers
+            and all(count <= kinds[kind].most_layers for count, kind in zip(counts, order, strict=True))
+        ),
+        default=inf,
+    )
 
 
 def test_equal_stages_are_bounded_exactly() -> None:

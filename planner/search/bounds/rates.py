@@ -127,6 +127,7 @@ class Rates:
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
+        self._expected: dict[object, list[Family]] = {}
         self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -142,9 +143,15 @@ class Rates:
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
 
+    def expect(self, families: Iterable[Family]) -> None:
+        """Families that are priced with the first one like them that somebody asks for."""
+        for family in families:
+            if family.dp is not None:
+                self._expected.setdefault(_alike(family), []).append(family)
+
     def _cases_of(self, family: Family) -> list[tuple[_Cases, int]]:
         if family not in self._cases:
-            self.price((family,))
+            self.price((family, *self._expected.pop(_alike(family), ())))
         return self._cases[family]
 
     def work(self, families: Sequence[Family]) -> Work:
@@ -173,10 +180,8 @@ class Rates:
         alike: dict[object, list[Family]] = {}
         for family in families:
             if family.dp is not None and family not in self._cases:
-                same = family.target, family.zero, family.recompute, family.tp, family.ep
-                key = *same, family.context, family.offload
-                alike.setdefault(key, []).append(family)
-        for members in alike.values():
+                alike.setdefault(_alike(family), []).append(family)
+        for members in (list(dict.fromkeys(found)) for found in alike.values()):
             first = members[0]
             assert first.tp is not None
             replicas = np.array([float(family.dp or 1) for family in members])
@@ -528,6 +533,12 @@ class _Cases:
             most_layers=min(self.most_layers, max(policy.room.layers(1) for policy in policies)),
             **{name: column[number] for name, column in self.pace.items()},
         )
+
+
+def _alike(family: Family) -> object:
+    """What families have in common that are priced at once."""
+    same = family.target, family.zero, family.recompute, family.tp, family.ep
+    return *same, family.context, family.offload
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:

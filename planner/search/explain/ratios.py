@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from itertools import product
 from math import hypot, sqrt
 
@@ -84,6 +85,8 @@ class Worlds:
 
     def value(self, scored: Scored, factors: Factors = ()) -> float:
         """The objective of a plan at these speeds."""
+        if not factors:
+            return value_of(scored.estimate, self.goal.objective)
         key = factors, scored.plan
         if key not in self._seconds:
             self._seconds[key] = self.at(factors).step_seconds(scored.plan)
@@ -99,7 +102,23 @@ class Worlds:
 
     def best(self, factors: Factors) -> Scored:
         """The best of all known plans in a world."""
-        return min(self.plans.values(), key=lambda scored: self.value(scored, factors))
+        return next(self.ranked(factors))
+
+    def ranked(self, factors: Factors) -> Iterator[Scored]:
+        """All known plans, the best ones in a world first; those that cannot be next are not priced there."""
+        # No plan gains more than what became faster did.
+        most = max(1.0, *(factor for _, factor in factors)) * (1 + 1e-9) if factors else 1.0
+        waiting = [
+            (self.value(scored) / most, number, not factors, scored)
+            for number, scored in enumerate(self.plans.values())
+        ]
+        heapify(waiting)
+        while waiting:
+            _, number, known, scored = heappop(waiting)
+            if known:
+                yield scored
+            else:
+                heappush(waiting, (self.value(scored, factors), number, True, scored))
 
     def deal(self, scored: Scored, factors: Factors) -> None:
         """Take the plan with the layers and batches that suit a world."""
@@ -110,9 +129,11 @@ class Worlds:
     def deal_best(self, factors: Factors, deadline: Deadline, most: int) -> None:
         """The same for the plans that are best there as they are, one of a family."""
         chosen: dict[str, Scored] = {}
-        for scored in sorted(self.plans.values(), key=lambda scored: self.value(scored, factors)):
+        for scored in self.ranked(factors):
             chosen.setdefault(family_of(scored), scored)
-        for scored in list(chosen.values())[:most]:
+            if len(chosen) == most:
+                break
+        for scored in chosen.values():
             deadline.check()
             self.deal(scored, factors)
 
