@@ -20,6 +20,7 @@ from planner.model.spec import (
     TrainingSpec,
 )
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.runtimes.capabilities import StateKind
 
 GPUS = {
     "A100": GpuSpec(
@@ -311,7 +312,8 @@ def with_unlike_layers(seed: int) -> Problem:
     """Blocks of layers with attention, states, feed-forwards and experts, and now and then others at either end."""
     spec, model, calibration = with_experts(seed)
     draw = random.Random(seed + 13)
-    kind = draw.choice(["mamba2", "delta", "mamba", "conv"])
+    states: tuple[StateKind, ...] = ("mamba2", "delta", "mamba", "conv")
+    kind = draw.choice(states)
     many = kind in ("mamba2", "delta")
     heads = draw.choice([2, 4])
     state = StateSpec(

@@ -366,7 +366,7 @@ class ModelSpec(Frozen):
         runs = (*(self.runs or (Run(1, self),)), *self.first_runs, *self.last_runs)
         return tuple(run.kind for run in runs)
 
-    @property
+    @cached_property
     def unlike(self) -> bool:
         """True when it has layers of several kinds."""
         return bool(self.block or self.ahead or self.behind or self.dense_layers)
@@ -412,17 +412,17 @@ class ModelSpec(Frozen):
             found.append(Run(layers, self.model_copy(update=update)))
         return tuple(found)
 
-    @property
+    @cached_property
     def feed_forward_kind(self) -> FeedForwardKind:
         """That of its layers."""
         return self.feed_forward or ("dense" if self.experts is None else "experts")
 
-    @property
+    @cached_property
     def attends(self) -> bool:
         """True when its layers have attention."""
         return self.mixer in ("attention", "both")
 
-    @property
+    @cached_property
     def carried(self) -> StateSpec | None:
         """The state that its layers carry."""
         return self.state if self.mixer in ("state", "both") else None
@@ -442,7 +442,7 @@ class ModelSpec(Frozen):
         """True when every layer is attention and a feed-forward."""
         return all(kind.mixer == "attention" and kind.sublayers == 2 for kind in self.kinds)
 
-    @property
+    @cached_property
     def sublayers(self) -> int:
         """Mixers and feed-forwards of a layer, with a residual sum each."""
         return (self.mixer != "none") + (self.feed_forward_kind != "none")
@@ -536,7 +536,7 @@ class ModelSpec(Frozen):
         """True when layers keep dropout masks."""
         return not self.gated_mlp if self.training.dropout is None else self.training.dropout
 
-    @property
+    @cached_property
     def common_ffn(self) -> int:
         """Width of the feed-forward that every token passes: with experts that of the shared ones, 0 for none."""
         if self.feed_forward == "none":
