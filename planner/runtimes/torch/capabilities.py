@@ -49,6 +49,7 @@ CAPABILITIES = Capabilities(
     states=("mamba", "mamba2", "delta", "conv"),
     unlike_layers="any",
     output_gate=True,
+    towers=True,
     experts="whole",
     frozen_parts=True,
     splits_whole_norms=False,
