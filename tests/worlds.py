@@ -18,6 +18,7 @@ from planner.model.spec import (
     ModelSpec,
     RunSpec,
     StateSpec,
+    TowerSpec,
     TrainingSpec,
 )
 from planner.plan.values import Plan, ReplicaGroup, Stage
@@ -337,13 +338,27 @@ def with_unlike_layers(seed: int) -> Problem:
             found.append(RunSpec(layers=draw.randint(1, 2), mixer=mixer, feed_forward=draw.choice(feeds)))
         return tuple(found)
 
-    blocks = {
+    blocks: dict[str, Any] = {
         "block": runs(3),
         "ahead": draw.choice([None, runs(2)]),
         "behind": draw.choice([None, runs(1)]),
         "layers": draw.randint(1, 3),
         "state": state,
     }
+    if draw.random() < 0.4:
+        images: dict[str, Any] = {"tokens": 64, "outputs": 16, "merged": 4, "images": draw.randint(1, 3)}
+        width = draw.choice([256, 1024])
+        sizes: dict[str, Any] = {
+            "layers": draw.choice([2, 8]),
+            "hidden": width,
+            "heads": 4,
+            "ffn": 4 * width,
+            "patch": 588,
+        }
+        projector = (4 * width, model.hidden)
+        blocks["tower"] = TowerSpec(projector=projector, frozen=draw.random() < 0.5, **sizes, **images)
+        if draw.random() < 0.5:
+            blocks |= {"block": None, "ahead": None, "behind": None, "state": None, "experts": None}
     plain = {"dense_layers": 0, "window": None, "window_layers": None}
     return spec, model.model_copy(update={**blocks, **plain}), calibration
 

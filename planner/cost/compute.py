@@ -580,11 +580,22 @@ ROUTER_BYTES = 24.0
 
 
 def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
-    """Seconds of the input embedding: a gather of rows, and a scatter of their gradients."""
+    """Seconds of the input embedding: a gather of rows, and a scatter of their gradients.
+
+    With a tower also those of its patches and of its projector.
+    """
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
-    trained = "embedding" not in model.frozen
-    return EndPass(forward_seconds=forward, backward_seconds=2 * forward * trained)
+    backward = 2 * forward * ("embedding" not in model.frozen)
+    if model.tower is not None:
+        patches, *others = (
+            Product(micro_batch * model.tower.images * each, outputs / tp, inputs)
+            for each, inputs, outputs in model.tower.matrices
+        )
+        ahead, back = device.products(tuple(others))
+        forward += device.product(patches) + ahead
+        backward += back + (0.0 if model.tower.frozen else device.product(patches.backward()[1]))
+    return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
 LOGIT_BYTES = (24.0, 20.0)
@@ -639,7 +650,12 @@ def model_flops(model: ModelSpec) -> float:
     length = model.training.sequence_length
     head = "embedding" if model.tied_embeddings else "head"
     sequence = model.layers * _layer_flops(model)
-    sequence += sum(run.layers * _layer_flops(run.kind) for run in (*model.first_runs, *model.last_runs))
+    for run in (*model.first_runs, *model.last_runs):
+        sequence += run.layers * run.inputs * _layer_flops(run.kind) * (1 / 3 if run.frozen else 1.0)
+    if model.tower is not None:
+        first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
+        # Patches have no gradients.
+        sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
     sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * length * model.hidden * model.vocab
     return sequence * model.training.global_batch
 

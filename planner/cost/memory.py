@@ -6,7 +6,7 @@ section 4) written for any feed-forward width and grouped-query attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log2
 from statistics import NormalDist
 from typing import cast
@@ -115,7 +115,8 @@ def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp:
 def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Those that are trained: they have gradients, optimizer states and traffic of both."""
     if not model.frozen:
-        return parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+        whole = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+        return whole - model.frozen_ahead / tp if first and model.frozen_ahead else whole
     total = layers * model.trained_layer_parameters + (model.trained_embedding_parameters if first else 0)
     if last:
         total += model.trained_head_parameters
@@ -345,8 +346,12 @@ class Footprint:
 
     def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
         """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
-        if not model.frozen:
+        if not model.frozen and not (model.frozen_ahead and load.first):
             return 0.0, 0.0
+        if not model.frozen:
+            self._end_elements -= model.frozen_ahead
+            size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
+            return 0.0, model.frozen_ahead * size / load.tp
         ends = {"first": load.first, "last": load.last}
         size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
         own, base = self._layer_elements + self._expert_elements, model.quantised_layer_parameters
@@ -472,7 +477,12 @@ def _embedding(model: ModelSpec, load: Load) -> float:
         return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    return ELEMENT_BYTES[model.training.precision] * tokens * model.hidden / ways + ends
+    made = 0.0
+    if model.tower is not None:
+        # Inputs and outputs of what embeds patches and of the projector.
+        widths = [(each, inputs + outputs) for each, inputs, outputs in model.tower.matrices]
+        made = load.micro_batch * model.tower.images * sum(each * width for each, width in widths)
+    return ELEMENT_BYTES[model.training.precision] * (tokens * model.hidden / ways + made) + ends
 
 
 def _end_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
@@ -482,8 +492,16 @@ def _end_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
 
 def _ends_alive(model: ModelSpec, load: Load) -> float:
     """What they keep for the backward of one micro-batch."""
-    runs = _end_runs(model, load)
-    return sum(run.layers * _layer_activations(run.kind, load, load.recompute) for run in runs)
+    return sum(
+        run.layers * _layer_activations(run.kind, _inputs(load, run), load.recompute)
+        for run in _end_runs(model, load)
+        if not run.frozen
+    )
+
+
+def _inputs(load: Load, run: Run) -> Load:
+    """With as many sequences as those layers have inputs."""
+    return load if run.inputs == 1 else replace(load, micro_batch=load.micro_batch * run.inputs)
 
 
 def _working(model: ModelSpec, load: Load) -> float:
@@ -493,10 +511,11 @@ def _working(model: ModelSpec, load: Load) -> float:
     their operations, and attention to divided sequences what it receives.
     """
     layer = 0.0
-    for kind in (model,) if not model.unlike else tuple(run.kind for run in _held_runs(model, load)):
-        own = _layer_activations(kind, load, "none") if load.recompute != "none" else 0.0
+    for run in (Run(1, model),) if not model.unlike else _held_runs(model, load):
+        kind, inputs = run.kind, _inputs(load, run)
+        own = _layer_activations(kind, inputs, "none") if load.recompute != "none" else 0.0
         if load.recompute == "selective" and not load.eager:
-            own = own - _layer_activations(kind, load, "selective")
+            own = own - _layer_activations(kind, inputs, "selective")
         if kind.carried is not None and load.eager:
             length = model.training.sequence_length
             own += load.micro_batch * length * scan_bytes(kind.carried, length) / load.tp
@@ -506,7 +525,8 @@ def _working(model: ModelSpec, load: Load) -> float:
 
 def _held_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
     """Every kind of layer on the device."""
-    return (*(model.runs or (Run(1, model),)), *_end_runs(model, load))
+    ends = (run for run in _end_runs(model, load) if not run.frozen)
+    return (*(model.runs or (Run(1, model),)), *ends)
 
 
 def _attending(model: ModelSpec, load: Load) -> float:

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import cast
 
 import numpy as np
@@ -67,7 +68,7 @@ from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, Context, ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
 
@@ -218,12 +219,11 @@ class Pricer:
         self.context = context
         self._runs, self._ahead, self._behind = (
             tuple(
-                (run.layers, Pricer(topology, run.kind, calibration, target, link_curves, context))
-                for run in runs
+                (run, Pricer(topology, run.kind, calibration, target, link_curves, context)) for run in runs
             )
             for runs in (model.runs, model.first_runs, model.last_runs)
         )
-        """Layers of each kind and what prices them: in one of the model's ``layers``, at its beginning, at its end."""
+        """Layers of each kind and what prices one: in one of the model's ``layers``, at its beginning, at its end."""
         if context.ways > 1:
             length = model.training.sequence_length // context.ways
             training = model.training.model_copy(update={"sequence_length": length})
@@ -508,7 +508,7 @@ class Pricer:
 
     @staticmethod
     def _priced_runs(
-        runs: tuple[tuple[int, Pricer], ...],
+        runs: tuple[tuple[Run, Pricer], ...],
         device_type: DeviceType,
         tp: int,
         sequences: int,
@@ -517,13 +517,18 @@ class Pricer:
         ep: int,
     ) -> LayerPrice:
         """Runs of unlike layers together; only those with experts have these divided."""
-        found = [
-            (count, one._layer(device_type, tp, sequences, recompute, split, ep if one.model.experts else 1))
-            for count, one in runs
-        ]
+        found = []
+        for run, one in runs:
+            own_ep = ep if one.model.experts else 1
+            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own_ep)
+            found.append((run, price))
         return LayerPrice(
             **{
-                name: sum(count * getattr(price, name) for count, price in found)
+                name: sum(
+                    run.layers * getattr(price, name)
+                    for run, price in found
+                    if not run.frozen or name.endswith("forward_seconds") or name.endswith("_forward")
+                )
                 for name in LayerPrice.__slots__
             }
         )
@@ -882,7 +887,9 @@ class Pricer:
                 *(self.model.first_runs if shape.first else ()),
                 *(self.model.last_runs if shape.last else ()),
             )
-            seconds += sum(run.layers * orthogonal_seconds(run.kind, device) for run in ends)
+            seconds += sum(
+                run.layers * orthogonal_seconds(run.kind, device) for run in ends if not run.frozen
+            )
         return seconds
 
     def _measured_update(self, gpu: str, share: float) -> float | None:
@@ -919,11 +926,18 @@ class Pricer:
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             layers=layers * self.model.layers_each
-            + sum(run.layers for run in self.model.first_runs if first)
-            + sum(run.layers for run in self.model.last_runs if last),
+            + sum(self._kept_layers(run) for run in self.model.first_runs if first)
+            + sum(self._kept_layers(run) for run in self.model.last_runs if last),
             sequences=sequences,
             recomputes=shape.recompute == "full",
         )
+
+    def _kept_layers(self, run: Run) -> int:
+        """Layers of the model with as many elements at their inputs."""
+        if run.frozen or (run.inputs == 1 and run.kind.hidden == self.model.hidden):
+            return 0 if run.frozen else run.layers
+        own = run.inputs * run.kind.training.sequence_length * run.kind.hidden
+        return ceil(run.layers * own / (self.model.training.sequence_length * self.model.hidden))
 
     def _gradient_bytes(self, shape: Shape) -> int:
         if shape.zero not in self._kept_bytes:

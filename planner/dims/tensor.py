@@ -40,6 +40,8 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
                 what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
+            if tp > 1 and model.tower is not None:
+                yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
             if tp > 1 and model.states and not target.splits_states:
                 what = f"{target.name} divides no layers with a state, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
@@ -81,7 +83,7 @@ def tp_degrees(
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
-    if (model.states and not target.splits_states) or model.routed_ends:
+    if (model.states and not target.splits_states) or model.routed_ends or model.tower is not None:
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1

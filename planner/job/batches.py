@@ -147,6 +147,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "example_context",
         "example_model",
         "example_state",
+        "example_tower",
         "example_adapters",
         "example_data",
         "example_optimizers",

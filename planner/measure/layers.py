@@ -228,6 +228,8 @@ def numerics(model: ModelSpec) -> Iterator[None]:
 
 def share_of(model: ModelSpec, tp: int) -> Shape:
     """One of ``tp`` equal shares of a layer; raises UsageError when the model cannot be cut so."""
+    if model.block or not model.usual_layers:
+        raise UsageError(f"{model.name}: layers of several kinds, or with a state, cannot be measured yet")
     for what, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % tp:
             raise UsageError(f"--tp {tp}: {what} {count} of {model.name} cannot be divided by {tp}")

@@ -728,6 +728,141 @@ def _phi(config: Config) -> Shape:
     }
 
 
+def _clip(config: Config) -> Shape:
+    """CLIP's vision tower."""
+    patches = (config["image_size"] // config["patch_size"]) ** 2
+    return {
+        **_tower(config),
+        "tokens": patches + 1,
+        "outputs": patches,
+        "positions": patches + 1,
+        "class_token": True,
+        "norm_first": True,
+        "norm_last": True,
+    }
+
+
+def _siglip(config: Config) -> Shape:
+    """SigLIP's; its pooling head meets no token of the text."""
+    hidden, patches = config["hidden_size"], (config["image_size"] // config["patch_size"]) ** 2
+    ffn = config["intermediate_size"]
+    # A probe, attention, a norm and a feed-forward.
+    head = 4 * hidden * (hidden + 1) + hidden + 2 * hidden + 2 * hidden * ffn + hidden + ffn
+    return {
+        **_tower(config),
+        "patch_bias": True,
+        "tokens": patches,
+        "outputs": patches,
+        "positions": patches,
+        "norm_last": True,
+        "other_parameters": head if config.get("vision_use_head", True) else 0,
+    }
+
+
+def _tower(config: Config) -> Shape:
+    side = config["patch_size"]
+    return {
+        "layers": config["num_hidden_layers"],
+        "hidden": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "ffn": config["intermediate_size"],
+        "patch": config.get("num_channels", 3) * side * side,
+    }
+
+
+QWEN_IMAGE = 1024
+"""Patches of an image of any size, where a tower takes all: 448 x 448."""
+
+
+def _qwen_tower(config: Config, *, gated: bool) -> Shape:
+    """That of Qwen 2 and 2.5 VL: rotary positions, four patches to a token of the text."""
+    hidden = config["hidden_size"] if gated else config["embed_dim"]
+    ffn = config["intermediate_size"] if gated else int(config["mlp_ratio"] * hidden)
+    merged, side = int(config.get("spatial_merge_size", 2)) ** 2, config["patch_size"]
+    out = config.get("out_hidden_size") if gated else config["hidden_size"]
+    windows: Shape = {}
+    whole = config.get("fullatt_block_indexes")
+    if gated and isinstance(whole, list) and len(whole) < config["depth"]:
+        window = (int(config.get("window_size", 112)) // side) ** 2
+        windows = {"window": window, "window_layers": config["depth"] - len(whole)}
+    return {
+        "layers": config["depth"],
+        "hidden": hidden,
+        "heads": config["num_heads"],
+        "ffn": ffn,
+        "gated_mlp": gated,
+        "norm": "rms" if gated else "layer",
+        "patch": config.get("in_channels", 3) * int(config.get("temporal_patch_size", 2)) * side * side,
+        "tokens": QWEN_IMAGE,
+        "outputs": QWEN_IMAGE // merged,
+        "merged": merged,
+        "projector": (merged * hidden, out),
+        "projector_norm": True,
+        **windows,
+    }
+
+
+def _two(config: Config, text: int) -> Shape:
+    """A projector of two matrices."""
+    return {"projector": (text, text), "projector_bias": bool(config.get("multimodal_projector_bias", True))}
+
+
+def _llava(config: Config, text: int) -> Shape:
+    newline = text if config["model_type"] == "llava_next" else 0
+    return {**_clip(config["vision_config"]), **_two(config, text), "other_parameters": newline}
+
+
+def _paligemma(config: Config, text: int) -> Shape:
+    vision = {"vision_use_head": False, **config["vision_config"]}
+    return {**_siglip(vision), "projector": (text,)}
+
+
+def _gemma3(config: Config, text: int) -> Shape:
+    tower = _siglip(config["vision_config"])
+    made = {"outputs": config["mm_tokens_per_image"], "projector": (text,), "projector_bias": False}
+    # The norm behind the tower is one without shift.
+    norm = config["vision_config"]["hidden_size"]
+    return {**tower, **made, "other_parameters": tower["other_parameters"] + norm}
+
+
+def _qwen_vl(config: Config, text: int, *, gated: bool) -> Shape:
+    return _qwen_tower(config["vision_config"], gated=gated)
+
+
+CLIP = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "patch_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Seeing:
+    """One value of ``model_type`` with a tower beside its text decoder."""
+
+    build: Callable[[Config, int], Shape]
+    """Fields of a TowerSpec by the whole configuration and the width of the text."""
+    tower: str
+    """The tower's own ``model_type``."""
+    needed: tuple[str, ...]
+    """Keys of ``vision_config`` that must be whole numbers of their range."""
+
+
+_QWEN_VISION = ("depth", "num_heads", "patch_size", "hidden_size")
+SEEING: dict[str, Seeing] = {
+    "gemma3": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
+    "llava": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
+    "llava_next": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
+    "paligemma": Seeing(_paligemma, "siglip_vision_model", (*CLIP, "image_size")),
+    "qwen2_5_vl": Seeing(
+        partial(_qwen_vl, gated=True),
+        "qwen2_5_vl_vision",
+        (*_QWEN_VISION, "intermediate_size", "out_hidden_size"),
+    ),
+    "qwen2_vl": Seeing(
+        partial(_qwen_vl, gated=False),
+        "qwen2_vl_vision",
+        (*_QWEN_VISION, "embed_dim", "mlp_ratio"),
+    ),
+}
+"""Models that see, by ``model_type``."""
+
 _BERT = Family(partial(_encoder, token_types=2), (*COMMON, "max_position_embeddings"), _encoder_unlike)
 _SPARSE = partial(Family, unlike=mixed_dense, experts=True)
 _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
@@ -828,6 +963,11 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(partial(_llama, window=1)),
     "phimoe": _SPARSE(_phimoe),
     "qwen2": Family(partial(_llama, qkv_bias=True, out_bias=None)),
+    # Older configurations have the text's keys beside the tower's.
+    **dict.fromkeys(
+        ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"),
+        Family(partial(_llama, qkv_bias=True, out_bias=None)),
+    ),
     "qwen2_moe": _SPARSE(_qwen2_moe),
     "qwen3": Family(partial(_llama, width=128, qk_norm=True)),
     "qwen3_5_moe_text": Family(

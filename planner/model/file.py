@@ -370,6 +370,7 @@ def _run_problems(document: Document) -> list[Problem]:
     if data.get("state") is not None and not states:
         what = "no layer carries a state, expected mixer state or both somewhere"
         problems.append(document.problem(("state",), what, "remove it"))
+    problems += _tower_problems(document)
     usual = all(mixer == "attention" and feeds != "none" for _, mixer, feeds in layers)
     if data.get("kind") == "encoder" and (listed or not usual):
         what = "encoders have layers of attention and a feed-forward, all alike"
@@ -380,6 +381,30 @@ def _run_problems(document: Document) -> list[Problem]:
     if listed or not usual:
         problems += _unlike_problems(document, True)
     return problems + _state_problems(document)
+
+
+def _tower_problems(document: Document) -> list[Problem]:
+    tower, hidden = document.data.get("tower"), document.data.get("hidden")
+    if not isinstance(tower, dict):
+        return []
+    problems = []
+    widths, heads, own = tower.get("projector"), tower.get("heads"), tower.get("hidden")
+    if isinstance(widths, list) and widths and isinstance(hidden, int) and widths[-1] != hidden:
+        what = f"expected hidden {hidden} of the text as the last width, got {shown(widths[-1])}"
+        problems.append(document.problem(("tower", "projector"), what))
+    if isinstance(heads, int) and isinstance(own, int) and heads > 0 and own % heads:
+        what = f"expected a divisor of the tower's hidden {own}, got {heads}"
+        problems.append(document.problem(("tower", "heads"), what))
+    outputs, images, training = tower.get("outputs"), tower.get("images", 1), document.data.get("training")
+    length = training.get("sequence_length") if isinstance(training, dict) else None
+    if not (isinstance(outputs, int) and isinstance(images, int) and isinstance(length, int)):
+        outputs, images, length = 0, 0, 1
+    if outputs * images > length:
+        what = f"expected at most the {length} tokens of a sequence, got {images} x {outputs} of images"
+        problems.append(document.problem(("tower", "outputs"), what))
+    if document.data.get("kind") == "encoder":
+        problems.append(document.problem(("tower",), "expected none in an encoder"))
+    return problems + _unlike_problems(document, True)
 
 
 def _state_problems(document: Document) -> list[Problem]:

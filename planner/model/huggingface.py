@@ -13,6 +13,7 @@ from planner.model.families import (
     EXPERT_COUNTS,
     EXPERT_PICKS,
     FAMILIES,
+    SEEING,
     Config,
     Shape,
     mixed_dense,
@@ -34,7 +35,7 @@ _TRAINED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "LanguageModeling", "Wi
 
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
-    document = _text_of(document)
+    whole, document = document, _text_of(document)
     config = document.data
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
@@ -48,13 +49,15 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         **shape,
         "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
+    if whole is not document or config["model_type"] in SEEING:
+        shape = _with_tower(shape, whole)
     dtype = str(config.get("torch_dtype", config.get("dtype")))
     return shape, _longest(config), _PRECISIONS.get(dtype, "bf16")
 
 
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
-    return tuple(sorted(FAMILIES))
+    return tuple(sorted({*FAMILIES, *SEEING}))
 
 
 def usual_length(longest: int) -> int:
@@ -100,10 +103,18 @@ _TOWERS = ("vision_config", "audio_config", "speech_config", "encoder_config")
 def _text_of(document: Document) -> Document:
     """The text decoder's own configuration, where nothing else stands beside it."""
     config = document.data
-    if str(config.get("model_type")) in FAMILIES or not isinstance(config.get("text_config"), dict):
+    kind = str(config.get("model_type"))
+    flat = not isinstance(config.get("text_config"), dict)
+    if kind in SEEING and flat:
+        fail_on(_tower_problems(document))
+        return document
+    if (kind in FAMILIES and kind not in SEEING) or not isinstance(config.get("text_config"), dict):
         return document
     text = document.part("text_config")
     assert text is not None
+    if str(config.get("model_type")) in SEEING:
+        fail_on(_tower_problems(document))
+        return text
     towers = [key for key in _TOWERS if config.get(key)]
     if not towers:
         return text
@@ -112,10 +123,44 @@ def _text_of(document: Document) -> Document:
     raise SpecError((document.problem((towers[0],), what, hint),))
 
 
+def _tower_problems(document: Document) -> list[Problem]:
+    """What of a tower is missing, or not that of its model."""
+    seeing = SEEING[str(document.data["model_type"])]
+    vision = document.part("vision_config")
+    if vision is None:
+        return [document.problem(("vision_config",), "missing, expected the configuration of the tower")]
+    found = vision.data.get("model_type")
+    if found not in (None, seeing.tower, str(document.data["model_type"])):
+        what = f"expected {seeing.tower}, got {shown(found)}: other towers are not supported yet"
+        return [vision.problem(("model_type",), what)]
+    problems = []
+    for key in seeing.needed:
+        value = vision.data.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WIDTH.most:
+            got = "it is missing" if value is None else f"got {shown(value)}"
+            problems.append(
+                vision.problem((key,), f"expected a whole number from 1 to {figure(WIDTH.most)}, {got}")
+            )
+    return problems
+
+
+def _with_tower(shape: Shape, document: Document) -> Shape:
+    """The text decoder with the tower beside it; how it is tied is said of the whole."""
+    config = document.data
+    tied = config.get("tie_word_embeddings")
+    if isinstance(tied, bool):
+        shape = {**shape, "tied_embeddings": tied}
+    if config.get("model_type") not in SEEING:
+        return shape
+    return {**shape, "tower": SEEING[str(config["model_type"])].build(config, shape["hidden"])}
+
+
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
     kind = str(config.get("model_type") or "")
+    if kind in SEEING and kind not in FAMILIES:
+        return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
         mixed = [
@@ -128,7 +173,7 @@ def _unsupported(document: Document) -> list[Problem]:
             problems.append(document.problem((key,), "cross-attention is not supported yet, expected false"))
     names = config.get("architectures")
     for index, name in enumerate(names if isinstance(names, list) else []):
-        if not str(name).endswith(_TRAINED):
+        if not str(name).endswith(_TRAINED) and kind not in SEEING:
             what = f"has no output layer that predicts tokens, or others beside it: {shown(name)}"
             hint = f"expected a name that ends in {', '.join(_TRAINED[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))

@@ -243,6 +243,81 @@ class StateSpec(Frozen):
         return found
 
 
+class TowerSpec(Frozen):
+    """Layers of their own that make tokens of images, and the projector that brings these into the text."""
+
+    layers: Layers
+    """Layers of full attention."""
+    hidden: Width
+    """Their width."""
+    heads: Heads
+    """Their attention heads."""
+    ffn: FeedForward
+    """Width of their feed-forward."""
+    gated_mlp: bool = False
+    """True for three matrices."""
+    norm: Literal["layer", "rms"] = "layer"
+    """Their norms."""
+    bias: bool = True
+    """Biases of all their matrices."""
+    patch: Rows
+    """Elements of a patch: 3 x 14 x 14 in CLIP."""
+    patch_bias: bool = False
+    """Bias of what embeds patches."""
+    tokens: SequenceLength
+    """Tokens of one image in the tower."""
+    outputs: SequenceLength
+    """Tokens of one image in the text, which stand among those of its sequence."""
+    positions: OptionalRows = 0
+    """Rows of a learned position table; 0 for rotary."""
+    class_token: bool = False
+    """True when a learned token stands ahead of the patches."""
+    norm_first: bool = False
+    """Norm ahead of the layers (CLIP)."""
+    norm_last: bool = False
+    """Norm behind them."""
+    merged: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Tokens side by side that the projector takes as one (Qwen-VL: 4)."""
+    projector: Annotated[tuple[Width, ...], Field(min_length=1)]
+    """Widths behind each of the projector's matrices; the last is that of the text."""
+    projector_bias: bool = True
+    """Its biases."""
+    projector_norm: bool = False
+    """Norm of the tower's tokens ahead of it."""
+    images: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Images of a sequence."""
+    frozen: bool = False
+    """True when the tower is not trained; the projector always is."""
+    window: SequenceLength | None = None
+    """Tokens that a token of a layer with windows attends to."""
+    window_layers: Layers | None = None
+    """Layers with windows."""
+    other_parameters: OptionalRows = 0
+    """Parameters that no token meets."""
+
+    @property
+    def matrices(self) -> tuple[tuple[float, int, int], ...]:
+        """(tokens of an image, inputs, outputs) of what embeds patches, then of the projector."""
+        widths = (self.merged * self.hidden, *self.projector)
+        each = zip(widths, self.projector, strict=False)
+        return (self.tokens, self.patch, self.hidden), *((self.outputs, *sizes) for sizes in each)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the tower ahead of its layers, and its last norm."""
+        norm = 2 if self.norm == "layer" else 1
+        found = self.patch * self.hidden + (self.hidden if self.patch_bias else 0)
+        found += (self.positions + self.class_token) * self.hidden
+        return found + (self.norm_first + self.norm_last) * norm * self.hidden + self.other_parameters
+
+    @property
+    def projector_parameters(self) -> int:
+        """Those of the projector."""
+        norm = (2 if self.norm == "layer" else 1) * self.hidden if self.projector_norm else 0
+        biases = sum(self.projector) if self.projector_bias else 0
+        return norm + biases + sum(inputs * outputs for _, inputs, outputs in self.matrices[1:])
+
+
 class RunSpec(Frozen):
     """Equal layers in a row that differ from the model's own."""
 
@@ -261,6 +336,10 @@ class Run(NamedTuple):
     """How many, in a row or not."""
     kind: ModelSpec
     """A model of such layers alone."""
+    inputs: int = 1
+    """Inputs of a sequence on each of which they work."""
+    frozen: bool = False
+    """True when they are not trained, nor anything ahead of them."""
 
 
 class ModelSpec(Frozen):
@@ -342,6 +421,8 @@ class ModelSpec(Frozen):
     """Runs of layers ahead of ``layers``; they stand with the embedding on the first stage."""
     behind: tuple[RunSpec, ...] | None = None
     """Runs of layers behind ``layers``; they stand with the head on the last stage."""
+    tower: TowerSpec | None = None
+    """What makes tokens of images; it stands with the embedding on the first stage."""
     training: TrainingSpec
 
     @cached_property
@@ -353,7 +434,31 @@ class ModelSpec(Frozen):
     def first_runs(self) -> tuple[Run, ...]:
         """Those that stand with the embedding."""
         dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
-        return self._runs(self.ahead or dense)
+        tower = () if self.tower is None else (self._tower_run(self.tower),)
+        return (*tower, *self._runs(self.ahead or dense))
+
+    def _tower_run(self, tower: TowerSpec) -> Run:
+        """Layers of a tower as a model of their own, whose sequences are images."""
+        kind = ModelSpec(
+            name=f"{self.name[:90]}.tower",
+            kind="encoder",
+            layers=tower.layers,
+            hidden=tower.hidden,
+            heads=tower.heads,
+            kv_heads=tower.heads,
+            head_dim=tower.hidden // tower.heads,
+            ffn=tower.ffn,
+            gated_mlp=tower.gated_mlp,
+            norm=tower.norm,
+            qkv_bias=tower.bias,
+            output_bias=tower.bias,
+            mlp_bias=tower.bias,
+            window=tower.window,
+            window_layers=tower.window_layers,
+            vocab=1,
+            training=self.training.model_copy(update={"sequence_length": tower.tokens, "dropout": False}),
+        )
+        return Run(tower.layers, kind, tower.images, tower.frozen)
 
     @cached_property
     def last_runs(self) -> tuple[Run, ...]:
@@ -366,10 +471,10 @@ class ModelSpec(Frozen):
         runs = (*(self.runs or (Run(1, self),)), *self.first_runs, *self.last_runs)
         return tuple(run.kind for run in runs)
 
-    @property
+    @cached_property
     def unlike(self) -> bool:
         """True when it has layers of several kinds."""
-        return bool(self.block or self.ahead or self.behind or self.dense_layers)
+        return bool(self.block or self.ahead or self.behind or self.dense_layers or self.tower)
 
     @cached_property
     def layers_each(self) -> int:
@@ -378,9 +483,8 @@ class ModelSpec(Frozen):
 
     @cached_property
     def all_layers(self) -> int:
-        """Layers of the whole model."""
-        ends = sum(run.layers for run in (*self.first_runs, *self.last_runs))
-        return self.layers * self.layers_each + ends
+        """Layers of the whole model, without those of a tower."""
+        return len(self.ordered)
 
     @cached_property
     def ordered(self) -> tuple[tuple[Mixer, FeedForwardKind], ...]:
@@ -401,7 +505,13 @@ class ModelSpec(Frozen):
             counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
         found = []
         for (mixer, feeds), layers in counted.items():
-            update: dict[str, Any] = {"block": None, "ahead": None, "behind": None, "dense_layers": 0}
+            update: dict[str, Any] = {
+                "tower": None,
+                "block": None,
+                "ahead": None,
+                "behind": None,
+                "dense_layers": 0,
+            }
             update |= {"mixer": mixer, "feed_forward": feeds, "window_layers": None}
             update |= {} if feeds == "experts" else {"experts": None}
             update |= {} if mixer in ("state", "both") else {"state": None}
@@ -412,17 +522,17 @@ class ModelSpec(Frozen):
             found.append(Run(layers, self.model_copy(update=update)))
         return tuple(found)
 
-    @property
+    @cached_property
     def feed_forward_kind(self) -> FeedForwardKind:
         """That of its layers."""
         return self.feed_forward or ("dense" if self.experts is None else "experts")
 
-    @property
+    @cached_property
     def attends(self) -> bool:
         """True when its layers have attention."""
         return self.mixer in ("attention", "both")
 
-    @property
+    @cached_property
     def carried(self) -> StateSpec | None:
         """The state that its layers carry."""
         return self.state if self.mixer in ("state", "both") else None
@@ -442,7 +552,7 @@ class ModelSpec(Frozen):
         """True when every layer is attention and a feed-forward."""
         return all(kind.mixer == "attention" and kind.sublayers == 2 for kind in self.kinds)
 
-    @property
+    @cached_property
     def sublayers(self) -> int:
         """Mixers and feed-forwards of a layer, with a residual sum each."""
         return (self.mixer != "none") + (self.feed_forward_kind != "none")
@@ -529,14 +639,14 @@ class ModelSpec(Frozen):
         """Parameters of the whole model that are trained, adapters included."""
         layers = self.layers * self.trained_layer_parameters
         ends = self.trained_embedding_parameters + self.trained_head_parameters
-        return layers + ends + self.ahead_parameters + self.behind_parameters
+        return layers + ends + self.ahead_parameters - self.frozen_ahead + self.behind_parameters
 
     @property
     def drops(self) -> bool:
         """True when layers keep dropout masks."""
         return not self.gated_mlp if self.training.dropout is None else self.training.dropout
 
-    @property
+    @cached_property
     def common_ffn(self) -> int:
         """Width of the feed-forward that every token passes: with experts that of the shared ones, 0 for none."""
         if self.feed_forward == "none":
@@ -645,7 +755,18 @@ class ModelSpec(Frozen):
     @cached_property
     def ahead_parameters(self) -> int:
         """Parameters of what stands with the embedding."""
-        return sum(run.layers * run.kind.layer_parameters for run in self.first_runs)
+        ends = 0 if self.tower is None else self.tower.embedding_parameters + self.tower.projector_parameters
+        return ends + sum(run.layers * run.kind.layer_parameters for run in self.first_runs)
+
+    @cached_property
+    def frozen_ahead(self) -> int:
+        """Those of them that are not trained."""
+        if self.tower is None or not self.tower.frozen:
+            return 0
+        return (
+            self.tower.embedding_parameters
+            + self.first_runs[0].layers * self.first_runs[0].kind.layer_parameters
+        )
 
     @cached_property
     def behind_parameters(self) -> int:

@@ -140,6 +140,10 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             else "layers other than attention and a feed-forward"
         )
         yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
+    if model.tower is not None and not row.towers:
+        yield Fault(
+            path, f"hetplan trains no towers beside a text decoder with {row.name} yet, expected none"
+        )
     if model.output_gate and not row.output_gate:
         yield Fault(path, f"hetplan trains no gated attention with {row.name} yet, expected none")
     if model.latent is not None and not row.latent_attention:

@@ -12,7 +12,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, Path, Topology
 from planner.dims.sync import sync_text
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, StateSpec, TowerSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, significant
 from planner.search.values import Limits
@@ -255,9 +255,16 @@ def _nic(nic: NicSpec) -> str:
 
 def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     heads = f"{model.heads} heads" + (f" ({model.kv_heads} kv)" if model.kv_heads != model.heads else "")
-    shape = (
-        f"{model.layers} layers, hidden {model.hidden}, {heads}{_attention(model)}, {_feed_forward(model)}"
-    )
+    attends = any(kind.attends for kind in model.kinds)
+    parts = [
+        _layers(model),
+        f"hidden {model.hidden}",
+        *([f"{heads}{_attention(model)}"] if attends else []),
+        *([_state(model.state)] if model.state is not None else []),
+        *([_feed_forward(model)] if any(kind.common_ffn or kind.experts for kind in model.kinds) else []),
+        *([_tower(model.tower)] if model.tower is not None else []),
+    ]
+    shape = ", ".join(parts)
     size = f"{format_count(model.parameters)} parameters"
     if model.experts is not None:
         size += f", {format_count(model.active_parameters)} of them for a token"
@@ -269,6 +276,30 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
         f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
         f"{training.precision}, {training.optimizer}, {training.attention} attention{_trained(model)}",
     )
+
+
+def _layers(model: ModelSpec) -> str:
+    """``32 layers``, or ``48 layers (12 blocks of 3 state, 1 attention)``, with what stands at the ends."""
+    if not (model.block or model.ahead or model.behind):
+        return f"{model.layers} layers"
+    block = ", ".join(f"{run.layers} {run.kind.mixer} and {run.kind.feed_forward_kind}" for run in model.runs)
+    blocks = [f"{model.layers} blocks of {block}" if block else f"{model.layers} alike"]
+    text = 0 if model.tower is None else 1
+    blocks += [f"{sum(run.layers for run in model.first_runs[text:])} ahead"] if model.ahead else []
+    blocks += [f"{sum(run.layers for run in model.last_runs)} behind"] if model.behind else []
+    return f"{model.all_layers} layers ({'; '.join(blocks)})"
+
+
+def _state(state: StateSpec) -> str:
+    """``mamba2 state of 128 x 8192``."""
+    return f"{state.kind} state of {state.size} x {state.inner}"
+
+
+def _tower(tower: TowerSpec) -> str:
+    """``a frozen tower of 24 layers, hidden 1024, 1 image a sequence of 576 tokens``."""
+    images = f"{tower.images} image{'s' * (tower.images > 1)} a sequence of {tower.outputs} tokens"
+    frozen = "a frozen" if tower.frozen else "a"
+    return f"{frozen} tower of {tower.layers} layers, hidden {tower.hidden}, {images}"
 
 
 def _trained(model: ModelSpec) -> str:

@@ -181,6 +181,8 @@ class Capabilities:
     unlike_layers: UnlikeLayers = "none"
     """feed_forwards: layers with and without experts may stand in any order; any: mixers may differ too; none: all are
     alike but for dense ones ahead."""
+    towers: bool = False
+    """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False

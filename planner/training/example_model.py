@@ -97,12 +97,14 @@ class Shape:
     feed_forward: str | None = None
     """``experts``, ``dense`` or ``none``; absent, experts where there are any."""
     state: StateShape | None = None
-    ahead: tuple[Kind, ...] = ()
+    ahead: tuple[Kind, ...] | None = None
     """Layers ahead of the others, with the embedding."""
-    block: tuple[Kind, ...] = ()
+    block: tuple[Kind, ...] | None = None
     """Layers of which each of ``layers`` consists; none where each is one layer."""
-    behind: tuple[Kind, ...] = ()
+    behind: tuple[Kind, ...] | None = None
     """Layers behind the others, with the head."""
+    tower: Any = None
+    """``TowerShape`` of ``example_tower.py``: what makes tokens of images."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
@@ -114,13 +116,13 @@ class Shape:
     def kinds(self) -> tuple[Kind, ...]:
         """All layers of the model in order."""
         own = self.mixer, self.feed_forward or ("experts" if self.experts else "dense")
-        ahead = (("attention", "dense"),) * self.dense_layers or self.ahead
-        return (*ahead, *(self.block or (own,)) * self.layers, *self.behind)
+        ahead = (("attention", "dense"),) * self.dense_layers or self.ahead or ()
+        return (*ahead, *(self.block or (own,)) * self.layers, *(self.behind or ()))
 
     def held(self, first: int, end: int) -> range:
         """Layers of a stage that the plan gives these, all that stand at an end with them."""
-        ahead, each = self.dense_layers or len(self.ahead), len(self.block) or 1
-        last = ahead + end * each + (len(self.behind) if end == self.layers else 0)
+        ahead, each = self.dense_layers or len(self.ahead or ()), len(self.block or ()) or 1
+        last = ahead + end * each + (len(self.behind or ()) if end == self.layers else 0)
         return range(ahead + first * each if first else 0, last)
 
     def freezes(self, part: str) -> bool:

@@ -15,7 +15,7 @@ from planner.cost.memory import activation_bytes_per_layer
 from planner.cost.stage import Pricer
 from planner.errors import SpecError
 from planner.model.file import load_model
-from planner.model.spec import ModelSpec, RunSpec, StateSpec
+from planner.model.spec import ModelSpec, RunSpec, StateSpec, TowerSpec
 from planner.plan.values import Plan
 from planner.runtimes.registry import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
@@ -111,6 +111,61 @@ def test_layers_behind_stand_on_the_last_stage() -> None:
     assert more[0].parameters_bytes - more[1].parameters_bytes == 2 * behind.behind_parameters
 
 
+TOWER = TowerSpec(
+    layers=4, hidden=256, heads=4, ffn=1024, patch=588, tokens=64, outputs=16, merged=4, projector=(1024, 512)
+)
+
+
+def seeing(**changes: Any) -> ModelSpec:
+    """A plain decoder behind a tower."""
+    return hybrid(state=None, block=None, experts=None, tower=TOWER.model_copy(update=changes))
+
+
+def test_a_tower_stands_on_the_first_stage() -> None:
+    """It takes there what its layers take as a model of images, and more of it for more images."""
+    bare = hybrid(state=None, block=None, experts=None)
+    found = {
+        images: estimate(staged([2, 2], "torch"), CLUSTER, seeing(images=images)).stages for images in (1, 4)
+    }
+    plain = estimate(staged([2, 2], "torch"), CLUSTER, bare).stages
+    for images, stages in found.items():
+        more = stages[0].groups[0].memory.parameters_bytes - plain[0].groups[0].memory.parameters_bytes
+        assert more == pytest.approx(
+            plain[0].groups[0].memory.parameters_bytes / bare_elements(bare) * elements()
+        )
+        assert stages[0].forward_seconds > plain[0].forward_seconds
+        assert stages[1].forward_seconds == plain[1].forward_seconds, images
+    assert found[4][0].forward_seconds > found[1][0].forward_seconds
+    (run,) = seeing(images=4).first_runs
+    assert (run.layers, run.inputs, run.kind.training.sequence_length) == (4, 4, 64)
+
+
+def bare_elements(bare: ModelSpec) -> int:
+    """Parameters of two layers and the embedding."""
+    return 2 * bare.layer_parameters + bare.embedding_parameters
+
+
+def elements() -> int:
+    """Parameters of the tower: four layers, patches and a projector of two matrices, with biases."""
+    layer = 4 * 256 * 256 + 2 * 256 * 1024 + 5 * 256 + 1024 + 3 * 256 + 256
+    return 4 * layer + 588 * 256 + 1024 * (1024 + 1) + 512 * (1024 + 1)
+
+
+def test_a_frozen_tower_is_read_forward_alone() -> None:
+    """No backward, no gradients, no states: it costs its weights, and a third of its operations."""
+    trained, frozen = seeing(), seeing(frozen=True)
+    assert trained.parameters == frozen.parameters
+    layers = 4 * trained.first_runs[0].kind.layer_parameters
+    assert trained.trained_parameters - frozen.trained_parameters == layers + 588 * 256
+    found = [estimate(staged([2, 2], "torch"), CLUSTER, spec).stages[0] for spec in (trained, frozen)]
+    assert found[0].forward_seconds == found[1].forward_seconds
+    assert found[0].backward_seconds > found[1].backward_seconds
+    first, second = (stage.groups[0].memory for stage in found)
+    assert first.activations_bytes > second.activations_bytes
+    assert first.optimizer_bytes > second.optimizer_bytes
+    assert model_flops(frozen) < model_flops(trained)
+
+
 HEAD = "name: m\nlayers: 4\nhidden: 64\nheads: 4\nvocab: 100\n"
 TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
 
@@ -132,6 +187,16 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
             "mixer: state\nstate: {kind: mamba2, heads: 4, head_dim: 8, groups: 3}",
             "state.groups",
             "expected a divisor of the state's heads 4, got 3",
+        ),
+        (
+            "tower: {layers: 1, hidden: 8, heads: 2, ffn: 8, patch: 4, tokens: 4, outputs: 4, projector: [32]}",
+            "tower.projector",
+            "expected hidden 64 of the text as the last width, got 32",
+        ),
+        (
+            "tower: {layers: 1, hidden: 8, heads: 2, ffn: 8, patch: 4, tokens: 4, outputs: 65, projector: [64]}",
+            "tower.outputs",
+            "expected at most the 64 tokens of a sequence, got 1 x 65 of images",
         ),
         ("mixer: state\nstate: {kind: mamba, head_dim: 8}", "state.rank", "missing, expected the rank"),
         ("mixer: state\nstate: {kind: conv, heads: 2, head_dim: 8}", "state.heads", "has channels alone"),

@@ -199,7 +199,7 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
         ),
         (
             {
-                "model_type": "gemma3",
+                "model_type": "aya_vision",
                 "vision_config": {"hidden_size": 8},
                 "text_config": llama(2, 64, 4, 4, 128, 100),
             },

@@ -49,6 +49,7 @@ CAPABILITIES = Capabilities(
     states=("mamba", "mamba2", "delta", "conv"),
     unlike_layers="any",
     output_gate=True,
+    towers=True,
     experts="whole",
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     frozen_parts=True,

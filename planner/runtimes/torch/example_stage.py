@@ -12,6 +12,7 @@ from torch import nn
 from planner.training.hetplan_runtime import RankPlan
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
+from planner.training.example_tower import Tower, TowerShape
 
 
 class ModelPart(nn.Module):  # type: ignore[misc]
@@ -37,6 +38,12 @@ class ModelPart(nn.Module):  # type: ignore[misc]
             self.embedding = _seeded(seed, lambda: Embedding(shape, sharing))
             self._keep_used()
             place(self.embedding)
+        self.tower: Any = None
+        if self.first and shape.tower is not None:
+            tower = TowerShape(**{**shape.tower, "projector": tuple(shape.tower["projector"])})
+            # A seed of its own: those that follow belong to the layers.
+            self.tower = _seeded(seed - 1, lambda: Tower(shape, tower, mine.recompute, place))
+            place(self.tower)
         # The plan counts blocks, without the layers that stand with the embedding and with the head.
         kinds = shape.kinds
         for index in shape.held(mine.first_layer, mine.end_layer):
@@ -52,7 +59,8 @@ class ModelPart(nn.Module):  # type: ignore[misc]
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.first:
-            hidden = self.embedding(hidden)
+            tokens, hidden = hidden, self.embedding(hidden)
+            hidden = hidden if self.tower is None else self.tower(tokens, hidden)
         for layer in self.layers.values():
             hidden = layer(hidden)
         if self.finish is None:

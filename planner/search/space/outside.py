@@ -62,6 +62,8 @@ def _of_target(
         yield "stages on parts of several nodes"
     if pipelines and model.dense_layers:
         yield "dense layers on other stages than the first"
+    if pipelines and model.tower is not None:
+        yield "towers on other stages than the first"
     if pipelines and (model.ahead or model.behind):
         yield "layers ahead of the blocks or behind them on other stages than the first and the last"
     if pipelines and model.block:

@@ -12,7 +12,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, RunSpec, StateSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, RunSpec, StateSpec, TowerSpec
 from planner.plan.values import Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
@@ -62,10 +62,12 @@ def four_ranks() -> ClusterSpec:
 
 def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
-    special = [
+    tower = changes.get("tower")
+    special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
+    special += [
         f"{key}_{value}"
         for key, value in changes.items()
-        if key not in ("experts", "state", "block", "behind") and (key, value) not in DEFAULTS
+        if key not in ("experts", "state", "block", "behind", "tower") and (key, value) not in DEFAULTS
     ]
     return "-".join([kind, f"zero{zero}", *special])
 
@@ -154,6 +156,23 @@ DUALITY: dict[str, Any] = {
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
     "behind": (RunSpec(mixer="state"),),
 }
+TOWER = TowerSpec(
+    layers=2,
+    hidden=16,
+    heads=2,
+    ffn=32,
+    patch=12,
+    tokens=9,
+    outputs=4,
+    positions=9,
+    class_token=True,
+    norm_first=True,
+    norm_last=True,
+    merged=2,
+    projector=(24, 32),
+    projector_norm=True,
+    images=2,
+)
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63),
     uneven(1),
@@ -188,6 +207,9 @@ CASES = [
     ),
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
+    uneven(3, tower=TOWER),
+    uneven(1, optimizer="sgd", tower=TOWER.model_copy(update={"frozen": True})),
+    pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER),
     pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
     pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
@@ -352,6 +374,18 @@ def test_equals_one_process(trained: Trained, case: Case) -> None:
 def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
     """With every layout of shards, and with what is frozen in another number format than what is trained."""
     equals_one_process(trained, case)
+
+
+def test_a_tower_has_what_the_plan_counts(tmp_path: Path) -> None:
+    """All parameters, and of a frozen one those of the projector and the text alone to train."""
+    for frozen_tower in (False, True):
+        case = uneven(1, tower=TOWER.model_copy(update={"frozen": frozen_tower}))
+        folder = written(case, four_ranks(), tmp_path / str(frozen_tower))
+        network = whole_model(folder, load_shape(folder / "model.json"))
+        every = list(network.parameters())
+        assert sum(each.numel() for each in every) == case.spec.parameters
+        trained_ones = sum(each.numel() for each in every if each.requires_grad)
+        assert trained_ones == case.spec.trained_parameters
 
 
 @pytest.mark.slow
