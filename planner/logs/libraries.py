@@ -23,7 +23,11 @@ class _Library:
     from_last_rank = False
     parts: tuple[PartTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()
-    facts: tuple[Fact, ...] = ()
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Nothing of the job."""
+        return ()
 
 
 class _Bar:
