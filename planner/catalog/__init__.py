@@ -30,7 +30,7 @@ from planner.files.fields import (
 )
 from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
 
-_VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation")
+_VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation", "oam")
 
 
 Vendor = Literal["nvidia", "amd", "intel", "huawei"]
@@ -183,9 +183,10 @@ def _links_by_key() -> dict[str, CatalogueLink]:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name that count; sizes without their unit."""
-    words = re.split(r"[\s_/.-]+|(?<=rtx)(?=\d)|(?<=gtx)(?=\d)", name.lower())
-    return [re.sub(r"^(\d+)gb?$", r"\1", word) for word in words if word and word not in _VENDOR_WORDS]
+    """The words of a name that count; sizes without their unit, SXM without the generation of its slot."""
+    words = re.split(r"[\s_/.-]+|(?<=[rg]tx)(?=[a-z\d])|(?<=titan)(?=rtx)|(?<=quadro)(?=rtx)", name.lower())
+    plain = (re.sub(r"^(\d+)gb?$", r"\1", re.sub(r"^sxm\d$", "sxm", word)) for word in words)
+    return [word for word in plain if word and word not in _VENDOR_WORDS]
 
 
 def _key(name: str) -> str:

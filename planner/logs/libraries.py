@@ -26,7 +26,7 @@ class _Library:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the log says of the run."""
+        """Nothing of the job."""
         return ()
 
 

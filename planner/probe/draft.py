@@ -178,6 +178,7 @@ _HEAD = f"""\
 _FABRIC_NOTES = {
     "ib": f"{ASSUMED}all InfiniBand cards are on one fabric",
     "roce": f"{ASSUMED}the RDMA cards on Ethernet are set up for RoCE, on one fabric",
+    "efa": f"{ASSUMED}all cards of Amazon's EFA are on one fabric",
     "eth": f"{ASSUMED}all interfaces reach each other",
 }
 
@@ -234,7 +235,7 @@ def _fabrics(pools: tuple[DraftPool, ...]) -> Iterator[str]:
     if used:
         yield "fabrics:"
     for fabric in used:
-        value = flow({"kind": FABRICS[fabric]})
+        value = flow(FABRICS[fabric])
         yield f"  {DraftEntry(fabric, value, _FABRIC_NOTES[fabric]).line()}"
 
 

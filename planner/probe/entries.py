@@ -151,6 +151,8 @@ def intra_node(
         )
     if topo is None:
         return (_missing("the link of nvidia-smi topo -m, e.g. nvlink3 or pcie4"),)
+    if topo.joined_by_xgmi():
+        return (_xgmi(device_types),)
     if set(topo.devices) != {gpu.index for gpu in gpus}:
         return (_missing(f"nvidia-smi lists {len(gpus)} devices, its topo -m {len(topo.devices)}"),)
     if topo.has_nvlink() and topo.joined_by_nvlink():
@@ -164,6 +166,28 @@ def intra_node(
 
 def _missing(note: str) -> DraftEntry:
     return DraftEntry("intra_node", None, note)
+
+
+_XGMI = {
+    "MI300X": "xgmi-mi300x",
+    "MI325X": "xgmi-mi300x",
+    "MI250X-GCD": "xgmi-mi250x",
+    "MI250-GCD": "xgmi-mi250x",
+}
+"""Device of the catalogue -> link of the catalogue."""
+
+
+def _xgmi(device_types: tuple[DraftType, ...]) -> DraftEntry:
+    names = {
+        device_type.known.name if device_type.known else device_type.name for device_type in device_types
+    }
+    links = {_XGMI.get(name) for name in names}
+    link = links.pop() if len(links) == 1 else None
+    if link is None:
+        return _missing(
+            f"{{bandwidth_gBps: N}}, gigabyte/s of the xGMI links of one {min(names)} in one direction"
+        )
+    return DraftEntry("intra_node", link)
 
 
 def _nvlink(device_types: tuple[DraftType, ...], count: int) -> DraftEntry:
@@ -221,9 +245,26 @@ def _pcie_of_the_types(device_types: tuple[DraftType, ...], suffix: str) -> Draf
     return DraftEntry("intra_node", f"pcie{named[slowest]}{suffix}", note)
 
 
-FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
-"""Fabric of a draft -> its kind."""
+FABRICS: dict[str, dict[str, str]] = {
+    "ib": {"kind": "infiniband"},
+    "roce": {"kind": "roce"},
+    "efa": {"kind": "roce", "provider": "efa"},
+    "eth": {"kind": "ethernet"},
+}
+"""Fabric of a draft -> what it is."""
 _LAYERS = {"InfiniBand": "ib", "Ethernet": "roce"}
+_EFA = re.compile(r"(rdmap\d|efa_\d).*")
+"""Amazon's EFA, whose ports say Unspecified."""
+AMAZON: dict[str, float] = {
+    **{"g4dn.12xlarge": 50, "g4dn.16xlarge": 50, "g4dn.metal": 100},
+    **{"g5.12xlarge": 40, "g5.24xlarge": 50, "g5.48xlarge": 100},
+    **{"g6.12xlarge": 40, "g6.24xlarge": 50, "g6.48xlarge": 100},
+    **{"g6e.12xlarge": 100, "g6e.24xlarge": 200, "g6e.48xlarge": 400},
+    **{"p3.16xlarge": 25, "p3dn.24xlarge": 100, "p4d.24xlarge": 100, "p4de.24xlarge": 100},
+    **{"p5.48xlarge": 100, "p5e.48xlarge": 100, "p5en.48xlarge": 200, "p6-b200.48xlarge": 400},
+}
+"""Gigabit/s of one network card of an instance type, by Amazon's pages on accelerated instances; those that are only
+reached in bursts are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +299,17 @@ def cards_of(network: Network | None) -> DraftCards:
     cards, remarks = list(_cards(network)), list(_left_out(network))
     items: list[str] = []
     fabrics: list[str] = []
+    doubtful: list[str] = []
+    if network.machine:
+        remarks.append(remark(f"machine: {network.machine}"))
+        guessed = [each.name for each in real_interfaces(network) if each.up and each.gbps is None]
+        if guessed and (product := _product(network)) in AMAZON:
+            remarks.append(
+                remark(f"{ASSUMED}speed of {', '.join(guessed)}, as Amazon gives it for {product}")
+            )
     for fabric in FABRICS:
         mine = [card for card in cards if card.fabric == fabric]
-        remarks += [
-            remark(f"not used: {card.name} ({fabric}), its speed was not seen")
-            for card in mine
-            if card.gbps is None
-        ]
+        doubtful += [_doubtful(card, "its speed was not seen") for card in mine if card.gbps is None]
         fastest = max((card.gbps for card in mine if card.gbps is not None), default=None)
         if fastest is None:
             continue
@@ -273,13 +318,38 @@ def cards_of(network: Network | None) -> DraftCards:
         items.append(_nic(fabric, fastest, used))
         fabrics.append(fabric)
         remarks += [remark(f"not used: {card.name}, {card.gbps:g} Gbit/s ({fabric})") for card in slower]
-    return DraftCards((*remarks, _nics(items)), frozenset(fabrics))
+    doubtful += [
+        _doubtful(Card("?", port.gbps, None, port.device), f"link layer {port.link_layer or 'unknown'}")
+        for port in _ports(network)
+        if port.active and _fabric_of(port) is None
+    ]
+    return DraftCards((*remarks, *_nics(items, doubtful)), frozenset(fabrics))
 
 
-def _nics(items: list[str]) -> DraftEntry:
-    if not items:
-        return DraftEntry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]")
-    return DraftEntry("nics", "".join(f"\n  - {item}" for item in items))
+def _nics(items: list[str], doubtful: list[str]) -> Iterator[DraftEntry]:
+    """The cards that were seen whole, and beside them those of which something is left to fill in."""
+    if items:
+        yield from (remark(f"? {card}") for card in doubtful)
+        yield DraftEntry("nics", "".join(f"\n  - {item}" for item in items))
+    else:
+        for card in doubtful or ["[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"]:
+            yield DraftEntry("nics", None, card)
+
+
+def _doubtful(card: Card, why: str) -> str:
+    """A card that is there, with a question mark for what was not seen of it."""
+    speed = "?" if card.gbps is None else number(card.gbps)
+    names = {"interface": card.interface, "hca": card.hca}
+    known = "".join(f", {key}: {name}" for key, name in names.items() if name)
+    return f"- {{fabric: {card.fabric}, bandwidth_gbps: {speed}{known}}}, {why}"
+
+
+def _fabric_of(port: Port) -> str | None:
+    return (
+        "efa"
+        if _EFA.fullmatch(port.device) and port.link_layer != "InfiniBand"
+        else _LAYERS.get(port.link_layer)
+    )
 
 
 def _nic(fabric: str, gbps: float, cards: list[Card]) -> str:
@@ -299,13 +369,18 @@ def _cards(network: Network) -> Iterator[Card]:
     """Active ports of RDMA cards, then the interfaces of other cards."""
     owned = {device: interface for interface, device in network.owners.items()}
     for port in _ports(network):
-        if port.active and port.link_layer in _LAYERS:
-            fabric = _LAYERS[port.link_layer]
+        fabric = _fabric_of(port)
+        if port.active and fabric is not None:
             interface = owned.get(port.device) if fabric == "roce" else None
             yield Card(fabric, port.gbps, interface, port.device)
     for each in real_interfaces(network):
         if each.up:
-            yield Card("eth", each.gbps, each.name)
+            yield Card("eth", each.gbps or AMAZON.get(_product(network)), each.name)
+
+
+def _product(network: Network) -> str:
+    """The last word of what the machine is called: an instance type at Amazon."""
+    return network.machine.rpartition(" ")[2]
 
 
 def _left_out(network: Network) -> Iterator[DraftEntry]:
@@ -313,9 +388,6 @@ def _left_out(network: Network) -> Iterator[DraftEntry]:
     for port in _ports(network):
         if not port.active:
             yield remark(f"not used: {port.device} port {port.number}, its state is not Active")
-        elif port.link_layer not in _LAYERS:
-            layer = port.link_layer or "unknown"
-            yield remark(f"not used: {port.device}, link layer {layer} is neither InfiniBand nor Ethernet")
     for interface in real_interfaces(network):
         if not interface.up:
             yield remark(f"not used: {interface.name}, no link")

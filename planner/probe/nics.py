@@ -17,6 +17,7 @@ _SETTINGS = re.compile(r"Settings for (\S+):")
 _PORT_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/ports/(\d{1,4})/(rate|state|link_layer):(.*)")
 _OWNED_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/device/net/([^/]+)/operstate:.*")
 _INTERFACE_FILE = re.compile(r"/sys/class/net/([^/]+)/(.+?):(.*)")
+_MACHINE_FILE = re.compile(r"/sys/class/dmi/id/(sys_vendor|product_name):(.*)")
 _VIRTUAL = re.compile(
     r"(lo$|docker|veth|virbr|vnet|br-|br\d|cni|flannel|cali|cilium|lxc|tun|tap|ifb|dummy|vxlan|wg|kube|tailscale|sit|gre"
     r"|ip6|nodelocaldns|vmnet|team)"
@@ -61,6 +62,8 @@ class Network:
     bonds: frozenset[str] = frozenset()
     members: frozenset[str] = frozenset()
     """Interfaces that a bond has taken."""
+    machine: str = ""
+    """Vendor and product of the machine; Amazon EC2 calls its instance type the product."""
 
     def over(self, other: Network) -> Network:
         """Both together; this one wins where both speak."""
@@ -76,6 +79,7 @@ class Network:
             self.hardware | other.hardware,
             self.bonds | other.bonds,
             self.members | other.members,
+            self.machine or other.machine,
         )
 
 
@@ -128,10 +132,13 @@ def parse_sysfs(text: Text) -> Network:
     """Ports and interfaces of lines ``/sys/class/...:value``, as grep prints them; raises SpecError."""
     network = Network()
     hardware, bonds, members = set(), set(), set()
+    machine: dict[str, str] = {}
     for number, line in text.lines():
         port, owned = _PORT_FILE.fullmatch(line), _OWNED_FILE.fullmatch(line)
-        interface = _INTERFACE_FILE.fullmatch(line)
-        if port:
+        interface, product = _INTERFACE_FILE.fullmatch(line), _MACHINE_FILE.fullmatch(line)
+        if product:
+            machine[product[1]] = product[2].strip()
+        elif port:
             at = (port[1], int(port[2]))
             known = network.ports.get(at, Port(device=port[1], number=at[1]))
             key = port[3].replace("_", " ")
@@ -147,7 +154,13 @@ def parse_sysfs(text: Text) -> Network:
             network.interfaces[name] = _state(text, number, state, file, value.strip())
         else:
             raise text.broken(number, f"expected /sys/class/...:value, got {short(line)}", _SYSFS_HINT)
-    return replace(network, hardware=frozenset(hardware), bonds=frozenset(bonds), members=frozenset(members))
+    return replace(
+        network,
+        hardware=frozenset(hardware),
+        bonds=frozenset(bonds),
+        members=frozenset(members),
+        machine=" ".join(machine[key] for key in ("sys_vendor", "product_name") if key in machine),
+    )
 
 
 def _with(text: Text, number: int, port: Port, key: str, value: str, hint: str) -> Port:

@@ -14,6 +14,7 @@ from pathlib import Path
 from planner.errors import UsageError
 from planner.files.document import read_text
 from planner.files.short_lists import expand_hosts
+from planner.probe.amd import TITLE, is_amd, parse_amd_gpus, parse_amd_topo
 from planner.probe.nics import Network, parse_ethtool, parse_ibstat, parse_sysfs
 from planner.probe.nvidia_smi import FIELDS, SeenGpu, Topo, parse_gpus, parse_mig, parse_topo
 from planner.probe.text import Text
@@ -27,7 +28,8 @@ _TORCH = (
 )
 _SYSFS = (
     "/sys/class/infiniband/*/ports/*/{rate,state,link_layer} /sys/class/infiniband/*/device/net/*/operstate "
-    "/sys/class/net/*/{speed,operstate,device/uevent,bonding/mode,bonding_slave/state}"
+    "/sys/class/net/*/{speed,operstate,device/uevent,bonding/mode,bonding_slave/state} "
+    "/sys/class/dmi/id/{sys_vendor,product_name}"
 )
 
 
@@ -56,10 +58,15 @@ SOURCES = (
     Source(
         "nvidia_smi",
         "nvidia-smi.csv",
-        (f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv", f"python3 -c {shlex.quote(_TORCH)}"),
+        (
+            f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv",
+            "amd-smi static --asic --bus --vram",
+            "rocm-smi --showproductname --showmeminfo vram --csv",
+            f"python3 -c {shlex.quote(_TORCH)}",
+        ),
     ),
     Source("gpu_list", "gpu-list.txt", ("nvidia-smi -L",)),
-    Source("topo", "topo.txt", ("nvidia-smi topo -m",)),
+    Source("topo", "topo.txt", ("nvidia-smi topo -m", "rocm-smi --showtopotype")),
     Source("ibstat", "ibstat.txt", ("ibstat",)),
     Source("ethtool", "ethtool.txt", ('for i in /sys/class/net/*; do ethtool "${i##*/}"; done',)),
     Source("sysfs", "sysfs.txt", (f"grep -sHm1 . {_expanded(_SYSFS)}; true",)),
@@ -164,11 +171,19 @@ class ProbedNode:
 
 def parse_node(host: str | None, texts: Mapping[str, Text]) -> ProbedNode:
     """The node of texts by the names of their sources (see sources.py); raises SpecError."""
-    gpus = parse_gpus(texts["nvidia_smi"]) if "nvidia_smi" in texts else None
+    gpus = _gpus(texts["nvidia_smi"]) if "nvidia_smi" in texts else None
     if gpus and "gpu_list" in texts:
         gpus = parse_mig(texts["gpu_list"], gpus)
-    topo = parse_topo(texts["topo"]) if "topo" in texts else None
+    topo = _topo(texts["topo"]) if "topo" in texts else None
     return ProbedNode(host=host, gpus=gpus, topo=topo, network=_network(texts))
+
+
+def _gpus(text: Text) -> tuple[SeenGpu, ...] | None:
+    return parse_amd_gpus(text) if is_amd(text) else parse_gpus(text)
+
+
+def _topo(text: Text) -> Topo | None:
+    return parse_amd_topo(text) if TITLE in text.content else parse_topo(text)
 
 
 _NETWORKS: dict[str, Callable[[Text], Network]] = {

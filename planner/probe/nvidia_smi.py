@@ -21,7 +21,7 @@ class Topo:
     devices: tuple[int, ...]
     """Indices of the devices, ascending."""
     connections: dict[tuple[int, int], str]
-    """(lower index, higher index) -> NV12, PIX, PXB, PHB, NODE or SYS."""
+    """(lower index, higher index) -> NV12, XGMI, PIX, PXB, PHB, NODE or SYS."""
 
     def nvlinks(self, one: int, other: int) -> int:
         """NVLinks between two devices, or to the switch between them; 0 without."""
@@ -46,6 +46,10 @@ class Topo:
     def has_nvlink(self) -> bool:
         """True when any two devices are joined by NVLink."""
         return any(self.nvlinks(*pair) for pair in self.connections)
+
+    def joined_by_xgmi(self) -> bool:
+        """True when every pair of devices is joined by AMD's xGMI."""
+        return set(self.connections.values()) == {"XGMI"}
 
     def behind_switches(self) -> bool:
         """True when PCIe switches alone, and no host bridge, lie between any two devices."""

@@ -125,6 +125,12 @@ def test_old_devices_have_no_bf16() -> None:
         ("Quadro RTX 6000", "Quadro-RTX-6000"),
         ("6000 Ada", "RTX-6000-Ada"),
         ("1080ti", "GTX-1080-Ti"),
+        ("RTXA6000", "RTX-A6000"),
+        ("RTXPRO6000", "RTX-PRO-6000"),
+        ("QuadroRTX6000", "Quadro-RTX-6000"),
+        ("TitanRTX", "Titan-RTX"),
+        ("H100-SXM5-80GB", "H100-SXM-80GB"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
     ],
 )
 def test_names_are_forgiving(written: str, name: str) -> None:
@@ -193,6 +199,7 @@ def test_facts_cannot_be_changed() -> None:
         ("a100-80g", {"A100-SXM-80GB", "A100-PCIe-80GB"}),
         ("RTX 6000", {"RTX-6000-Ada", "RTX-PRO-6000", "Quadro-RTX-6000"}),
         ("H100", {"H100-SXM-80GB", "H100-PCIe-80GB", "H100-NVL-94GB"}),
+        ("V100-SXM2", {"V100-SXM-16GB", "V100-SXM-32GB"}),
         ("-", set()),
     ],
 )

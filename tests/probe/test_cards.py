@@ -35,20 +35,50 @@ def test_ethernet_link_layers_are_roce() -> None:
     assert eth == "  - {fabric: eth, bandwidth_gbps: 50, interface: bond0}"
 
 
-def test_a_card_without_a_speed_is_not_used() -> None:
-    """A virtual machine's card does not say it; the key is left to fill in."""
-    assert lines(parse_ethtool(text("Settings for eth0:\n\tSpeed: Unknown!\n\tLink detected: yes\n"))) == [
-        "# not used: eth0 (eth), its speed was not seen",
-        "# not seen: nics: [{fabric: eth, bandwidth_gbps: N, interface: NAME}]",
+UNKNOWN = "Settings for eth0:\n\tSpeed: Unknown!\n\tLink detected: yes\n"
+
+
+def test_a_card_without_a_speed_keeps_its_place() -> None:
+    """A virtual machine's card does not say it; it is left to fill in."""
+    assert lines(parse_ethtool(text(UNKNOWN))) == [
+        "# not seen: nics: - {fabric: eth, bandwidth_gbps: ?, interface: eth0}, its speed was not seen",
+    ]
+    beside = "Settings for eth1:\n\tSpeed: 25000Mb/s\n\tLink detected: yes\n"
+    assert lines(parse_ethtool(text(UNKNOWN + beside))) == [
+        "# ? - {fabric: eth, bandwidth_gbps: ?, interface: eth0}, its speed was not seen",
+        "nics:",
+        "  - {fabric: eth, bandwidth_gbps: 25, interface: eth1}",
     ]
 
 
-def test_other_link_layers_are_not_used() -> None:
-    """Amazon's EFA says Unspecified."""
-    port = "CA 'rdmap0s6'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: Unspecified\n"
-    assert lines(parse_ibstat(text(port)))[0] == (
-        "# not used: rdmap0s6, link layer Unspecified is neither InfiniBand nor Ethernet"
-    )
+def port(device: str) -> Network:
+    """A port whose link layer is neither InfiniBand nor Ethernet."""
+    layer = "\n\tPort 1:\n\t\tState: Active\n\t\tRate: 100\n\t\tLink layer: Unspecified\n"
+    return parse_ibstat(text(f"CA '{device}'{layer}"))
+
+
+def test_other_link_layers_keep_their_place() -> None:
+    """Amazon's EFA is told by its name; of others the fabric is left to fill in."""
+    assert lines(port("usnic_0")) == [
+        "# not seen: nics: - {fabric: ?, bandwidth_gbps: 100, hca: usnic_0}, link layer Unspecified",
+    ]
+    assert lines(port("rdmap0s6")) == ["nics:", "  - {fabric: efa, bandwidth_gbps: 100, hca: rdmap0s6}"]
+    assert cards_of(port("efa_0")).fabrics == {"efa"}
+
+
+def test_the_type_of_an_instance_says_the_speed() -> None:
+    """Amazon's machines name it as their product; others only say whose they are."""
+    card = "/sys/class/net/ens5/operstate:up\n/sys/class/net/ens5/speed:-1\n"
+    vendor = "/sys/class/dmi/id/sys_vendor:{}\n/sys/class/dmi/id/product_name:{}\n"
+    assert lines(parse_sysfs(text(card + vendor.format("Amazon EC2", "p4d.24xlarge")))) == [
+        "# machine: Amazon EC2 p4d.24xlarge",
+        "# assumed: speed of ens5, as Amazon gives it for p4d.24xlarge",
+        "nics:",
+        "  - {fabric: eth, bandwidth_gbps: 100, interface: ens5}",
+    ]
+    other = lines(parse_sysfs(text(card + vendor.format("Google", "Google Compute Engine"))))
+    assert other[0] == "# machine: Google Google Compute Engine"
+    assert "bandwidth_gbps: ?, interface: ens5" in other[1]
 
 
 def test_nothing_seen() -> None:

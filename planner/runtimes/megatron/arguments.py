@@ -172,7 +172,8 @@ def arguments(job: Job) -> Sections:
         "precision": [*_precision(plan, model), *_gradients(plan, model)],
         "training": ["--train-iters", "100", "--lr", "1e-4", "--clip-grad", "1.0", *_optimizer(model)],
         "offload": _offload(plan),
-        "logging": ["--log-interval", "1"],
+        # Megatron has no interval of its own since 2026 and fails where there is none.
+        "logging": ["--log-interval", "1", "--eval-interval", "1000"],
         "data": _data(model),
     }
 

@@ -28,6 +28,7 @@ SECTIONS = {
     "use_distributed_optimizer": ("ddp", "optimizer"),
     "use_tp_pp_dp_mapping": ("dist",),
     "log_interval": ("logger",),
+    "eval_interval": ("validation",),
     "seq_length": ("dataset",),
     "vocab_size": ("tokenizer",),
 }

@@ -54,6 +54,7 @@ VALUED = frozenset(
         "--nccl-communicator-config-path",
         "--normalization",
         "--num-attention-heads",
+        "--eval-interval",
         "--log-interval",
         "--num-layers",
         "--num-query-groups",

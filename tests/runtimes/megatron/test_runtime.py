@@ -353,3 +353,9 @@ def test_latent_attention_has_its_norms() -> None:
     spec = model(1, gated_mlp=True, latent=latent)
     assert "--qk-layernorm" in model_words(spec)
     assert "--qk-layernorm" not in model_words(model(1, gated_mlp=True))
+
+
+def test_evaluation_has_an_interval() -> None:
+    """Megatron divides the iterations by it when it builds its data, and has none by default (d98e8a64)."""
+    words = words_of(pipeline([2, 2]), model(8))["logging"]
+    assert words[words.index("--eval-interval") + 1] == "1000"
