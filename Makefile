@@ -28,7 +28,7 @@ DEEPSPEED ?= deepspeed==0.19.8
 # What the tests of the oldest and the newest dependencies run: cost model, search, plans and the command.
 FAST ?= tests/files tests/cluster tests/model tests/plan tests/cost tests/search/test_solve.py tests/cli/test_search.py
 
-.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint audit dist lock format docs docs-check \
+.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint audit dist lock format docs docs-check site \
 	accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
@@ -60,7 +60,7 @@ test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newe
 	$(VENV)-$*/bin/python -m pip list --disable-pip-version-check
 	$(VENV)-$*/bin/python -m pytest -m "not slow" $(FAST)
 
-check: lint test audit dist  ## everything that must hold before a change goes in
+check: lint test audit dist site  ## everything that must hold before a change goes in
 
 lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
 	$(BIN)/ruff format --check .
@@ -100,6 +100,9 @@ docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and
 	@$(BIN)/python -m tools.notebook --check || (echo "docs/example.ipynb is outdated: make docs"; exit 1)
 	@$(BIN)/python -m tools.outputs --check || (echo "outputs in README.md or docs are outdated: make docs"; exit 1)
 
+site: $(VENV)/docs.stamp  ## the documentation as a site in dist/site; a link that leads nowhere is an error
+	$(BIN)/python -m mkdocs build --strict --quiet
+
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
 	$(BIN)/python -m tools.rehearsal
 
@@ -133,6 +136,10 @@ $(VENV)/torch.stamp: $(LOCK) | $(VENV)/bin/python
 
 $(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/torch.stamp
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/base.stamp
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 $(VENV)/mutation.stamp: $(VENV)/test.stamp

@@ -17,6 +17,7 @@ from planner import __version__ as __version__
 from planner import api
 from planner.api import File, load_cluster, load_model
 from planner.calibration.values import Calibration
+from planner.cluster.change import changed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.failures import Interruptions
@@ -34,6 +35,7 @@ from planner.report.plan_table import headline, in_short, stage_runs
 from planner.report.step import step_of
 from planner.report.summary import summary_of
 from planner.report.what_if import Case, cases
+from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.search.what_if import searched, worlds
 from planner.visible import visible
@@ -199,13 +201,17 @@ def search(
     *,
     limits: Limits | None = None,
     goal: Goal | None = None,
+    safe: float | None = None,
     calibration: File | None = None,
 ) -> Planned:
     """The best plan for the goal, the fastest unless it says otherwise, and what is proven of it.
 
-    Without ``limits`` it goes on until the plan is proven within 1 %, however long that takes.
+    Without ``limits`` it goes on until the plan is proven within 1 %, however long that takes. ``safe`` is the largest
+    chance to run out of memory that the plan may have.
     """
     found_cluster, found_model = _cluster(cluster), _model(model)
+    if safe is not None:
+        found_cluster = changed(found_cluster, f"safe={safe!r}")
     result = api.search(found_cluster, found_model, limits=limits, goal=goal, calibration=calibration)
     return Planned(
         cluster=found_cluster,
@@ -335,9 +341,20 @@ def what_if(
 
 
 def report(
-    planned: Planned, path: File, *, tokens: float = 1e11, interruptions: Interruptions | None = None
+    planned: Planned,
+    path: File,
+    *,
+    tokens: float = 1e11,
+    interruptions: Interruptions | None = None,
+    deadline_seconds: float | None = None,
+    budget: float | None = None,
+    pareto: bool = False,
 ) -> None:
-    """Write the page about a plan, one HTML file that loads nothing."""
+    """Write the page about a plan, one HTML file that loads nothing.
+
+    It says whether a run over so many tokens meets the deadline and the budget, in the currency of the cluster file.
+    ``pareto`` also searches growing parts of the cluster for time against cost, or energy without prices.
+    """
     from planner.report.page.page import page
     from planner.report.page.page import report as page_of
 
@@ -345,8 +362,26 @@ def report(
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)
     estimator = Estimator(planned.cluster, planned.model, planned.calibration)
     scored = Scored(plan=planned.plan, estimate=planned.estimate)
+    stops = interruptions or Interruptions()
+    objective = front_objective(planned.cluster) if pareto else None
+    if pareto and objective is None:
+        raise HetplanError("pareto: the prices, or the powers, of all pools must be known")
+    found = objective and front(
+        planned.cluster,
+        planned.model,
+        planned.calibration,
+        Limits(target=planned.plan.target),
+        Goal(objective=objective),
+    )
     told = page_of(
-        Path(path).name, saved, scored, estimator, tokens, interruptions=interruptions or Interruptions()
+        Path(path).name,
+        saved,
+        scored,
+        estimator,
+        tokens,
+        interruptions=stops,
+        goal=Goal(tokens=tokens, deadline_seconds=deadline_seconds, budget=budget, interruptions=stops),
+        front=found or None,
     )
     write_whole(page(told), Path(path), "report.html")
 

@@ -89,6 +89,10 @@ def test_page_and_launch_folder(found: hetplan.Planned, folder: Path) -> None:
     """As the commands write them."""
     hetplan.report(found, folder / "report.html")
     assert "<h1>small on tiny</h1>" in (folder / "report.html").read_text()
+    hetplan.report(found, folder / "report.html", tokens=1e9, deadline_seconds=1e-3, pareto=True)
+    shown = (folder / "report.html").read_text()
+    assert "the training misses the deadline" in shown
+    assert 'id="pareto"' in shown
     assert folder / "run" / "README.md" in hetplan.emit(found, folder / "run")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from planner.cli.inputs import Overrides, read_inputs
+from planner.cli.inputs import Overrides, read_calibration, read_inputs
 from planner.cli.options import AsJson, ClusterFile
 from planner.cli.output import show, show_document, typed
 from planner.cluster.file import load_cluster
@@ -59,7 +59,7 @@ def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
     parts: list[RenderableType] = [
         understood(topology.cluster, model),
-        inventory_section(topology.device_types),
+        inventory_section(topology.device_types, read_calibration(None).memory_spread),
         links_section(topology),
     ]
     return [*parts, warnings_section(warnings)] if warnings else parts

@@ -19,6 +19,7 @@ from planner.cli.options import (
     ModelFile,
     Precision,
     RestartTime,
+    Safe,
     SequenceLength,
     Storage,
     a_number,
@@ -32,14 +33,17 @@ from planner.cli.process import (
     Wish,
     keeping_the_best,
     started,
+    warn,
 )
 from planner.cli.progress import reporter
-from planner.cluster.offers import OffersFile, cluster_text, load_offers
+from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
 from planner.errors import UsageError
 from planner.files.messages import nearest as nearest_name
 from planner.files.writing import write_whole
-from planner.ranges import NODES, TIME_LIMIT
+from planner.probe.market import catalogue, market, offers_file
+from planner.ranges import FAILURES, NODES, TIME_LIMIT
 from planner.report.layout import Answer
+from planner.report.numbers import count
 from planner.report.rent import rent_document, rent_line, rent_report
 from planner.runtimes.registry import target as runtime
 from planner.search.deadline import Deadline as SearchDeadline
@@ -51,8 +55,29 @@ Tokens = Annotated[
     str, typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9.")
 ]
 Offers = Annotated[
-    Path,
-    typer.Option("--offers", metavar="FILE", help="Machines that can be rented, with their prices (YAML)."),
+    Path | None,
+    typer.Option(
+        "--offers",
+        metavar="FILE",
+        help="Machines that can be rented, with their prices (YAML). Default: gpuhunt's catalogue, where installed.",
+    ),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="KIND:GBPS",
+        help="Network of each machine of gpuhunt's catalogue, which tells none, e.g. ethernet:100 or infiniband:400x8 "
+        "for eight cards. Default: none, so one machine is rented.",
+    ),
+]
+Interruptions = Annotated[
+    float | None,
+    typer.Option(
+        "--interruptions",
+        metavar="RATE",
+        help="How often a spot machine of gpuhunt's catalogue is taken away in 30 days. Default: no spot machines.",
+    ),
 ]
 Objective = Annotated[
     str | None,
@@ -105,10 +130,16 @@ TimeLimit = Annotated[
 ]
 
 
+LISTED = 20
+"""Names that a message lists."""
+
+
 def rent(
     model: ModelFile,
-    offers: Offers,
     tokens: Tokens,
+    offers: Offers = None,
+    network: Network = None,
+    interruptions: Interruptions = None,
     deadline: Deadline = None,
     budget: Budget = None,
     objective: Objective = None,
@@ -126,6 +157,7 @@ def rent(
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
+    safe: Safe = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -139,9 +171,13 @@ def rent(
     wanted = _wanted(objective, deadline, budget)
     if output is not None:
         require_writable(output, "cluster.yaml")
-    overrides = Overrides(precision=precision, global_batch=global_batch, sequence_length=sequence_length)
+    overrides = Overrides(
+        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
+    )
     found_model = read_model(model, overrides)
-    table = _chosen(load_offers(offers), provider, region)
+    table = _table(offers, provider, region, network, interruptions)
+    if safe is not None:
+        table = table.model_copy(update={"safe": safe})
     assert run.tokens is not None
     goal = RentGoal(
         tokens=run.tokens,
@@ -184,28 +220,70 @@ def _wanted(objective: str | None, deadline: str | None, budget: float | None) -
     return default if objective is None else cast("Wanted", objective)
 
 
-def _chosen(table: OffersFile, provider: str | None, region: str | None) -> OffersFile:
+def _table(
+    path: Path | None,
+    provider: str | None,
+    region: str | None,
+    network: str | None,
+    interruptions: float | None,
+) -> OffersFile:
+    """The offers of the file, or of gpuhunt's catalogue, that are asked for."""
+    card = None if network is None else _card(network)
+    if interruptions is not None and not FAILURES.holds(interruptions):
+        raise UsageError(
+            f"--interruptions: expected a number from 0 to {FAILURES.most:g}, got {interruptions:g}"
+        )
+    if path is not None:
+        given = "--network" if network is not None else "--interruptions"
+        if card is not None or interruptions is not None:
+            raise UsageError(f"{given} is about gpuhunt's catalogue: the offers of {path} have their own")
+        table = load_offers(path)
+        return table.model_copy(update={"offers": _chosen(table.offers, provider, region)})
+    found = market(catalogue(), card, interruptions)
+    kept = _chosen(found.offers, provider, region)
+    if found.unknown:
+        rows, names = sum(found.unknown.values()), sorted(found.unknown)
+        warn(f"gpuhunt: {count(rows, 'row')} left out, of devices that are not known: {_listed(names)}")
+    if found.spot:
+        warn(f"gpuhunt: {count(found.spot, 'row')} of spot machines left out: see --interruptions")
+    return offers_file(kept, "--provider, --region")
+
+
+def _card(text: str) -> OfferedNetwork:
+    """``infiniband:400x8``; raises UsageError."""
+    kind, _, rest = text.partition(":")
+    speed, _, cards = rest.partition("x")
+    try:
+        return OfferedNetwork.model_validate(
+            {"kind": kind, "bandwidth_gbps": float(speed), "count": int(cards or "1")}
+        )
+    except ValueError:
+        what = f"expected KIND:GBPS or KIND:GBPSxCARDS, got {text!r}"
+        hint = "kinds are infiniband, roce and ethernet, e.g. --network ethernet:100"
+        raise UsageError(f"--network: {what}", hint=hint) from None
+
+
+def _chosen(offers: tuple[Offer, ...], provider: str | None, region: str | None) -> tuple[Offer, ...]:
     """The offers of a provider and a region; raises UsageError where there are none."""
     for option, name, having in (
-        ("--provider", provider, [offer.provider for offer in table.offers]),
-        ("--region", region, [offer.region for offer in table.offers]),
+        ("--provider", provider, [offer.provider for offer in offers]),
+        ("--region", region, [offer.region for offer in offers]),
     ):
         if name is not None and name not in having:
             known = list(dict.fromkeys(each for each in having if each))
             near = nearest_name(name, known)
             raise UsageError(f"{option}: no offer has {name!r}", hint=near or f"there is {_listed(known)}")
     kept = tuple(
-        offer
-        for offer in table.offers
-        if provider in (None, offer.provider) and region in (None, offer.region)
+        offer for offer in offers if provider in (None, offer.provider) and region in (None, offer.region)
     )
-    if not kept:
+    if not kept and (provider or region):
         raise UsageError(f"--provider {provider} --region {region}: no offer has both")
-    return table.model_copy(update={"offers": kept})
+    return kept
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "none"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more
 
 
 def _exit_code(found: Rent) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from planner.calibration.values import Calibration
 from planner.cli.compare import Logs, contenders_of, run_of
 from planner.cli.goal import Budget, Deadline, read_run
 from planner.cli.inputs import read_calibration, warn_of_doubts
@@ -19,15 +20,24 @@ from planner.cli.options import (
     RestartTime,
     SavedPlan,
     Storage,
+    a_number,
     tokens_of,
 )
 from planner.cli.output import require_writable, show, show_document
+from planner.cli.process import Wish, keeping_the_best, started
+from planner.cli.progress import reporter
 from planner.cost.estimate import Estimator
+from planner.errors import UsageError
 from planner.files.writing import write_whole
+from planner.plan.file import PlanFile
+from planner.ranges import TIME_LIMIT
 from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
 from planner.report.page.page import page
 from planner.report.page.page import report as report_of
+from planner.search.deadline import Deadline as Ends
+from planner.search.objectives.pareto import Front, front, front_objective
+from planner.search.values import Goal, Limits
 
 Page = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write, e.g. report.html.")
@@ -43,6 +53,25 @@ Tokens = Annotated[
     typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9."),
 ]
 
+WithFront = Annotated[
+    bool,
+    typer.Option(
+        "--pareto",
+        help="Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
+    ),
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=TIME_LIMIT.least,
+        max=TIME_LIMIT.most,
+        callback=a_number,
+        help="Time limit of --pareto.",
+    ),
+]
+
 
 def report(
     plan: SavedPlan,
@@ -56,13 +85,16 @@ def report(
     checkpoint_time: CheckpointTime = None,
     restart_time: RestartTime = None,
     storage: Storage = None,
+    pareto: WithFront = False,
+    time_limit: TimeLimit = 60.0,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a plan, to look at and to send.
 
     One HTML file that loads nothing: the answer with its error and its bound, a map of the cluster, one step in
-    time, memory, where the step goes, the plans that lost, other plans (--compare), and a run (--log).
+    time, memory, where the step goes, the plans that lost, other plans (--compare), a run (--log), and how many devices
+    are worth using (--pareto).
     """
     wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     require_writable(output, "report.html")
@@ -83,6 +115,7 @@ def report(
         run_of(plan, saved, log, estimator) if log else None,
         stops,
         replace(wanted, interruptions=stops),
+        _front(plan, saved, constants, time_limit) if pareto else None,
     )
     write_whole(page(told), output, "report.html")
     if as_json:
@@ -92,3 +125,25 @@ def report(
     size = output.stat().st_size / 1000
     line = f"{output}: {size:.0f} kB, {duration(estimate.step_seconds, estimate.spread)} a step"
     show(Paragraph(f"{line}, {rate(estimate.tokens_per_second)} tokens/s"), then="open it in a browser")
+
+
+def _front(path: Path, saved: PlanFile, calibration: Calibration, time_limit: float) -> Front:
+    """Time against cost, or energy, with the plan's own runtime."""
+    objective = front_objective(saved.cluster)
+    if objective is None:
+        raise UsageError(
+            f"--pareto: {path} was made for a cluster without the prices, or the power, of all pools",
+            hint="write price_per_gpu_hour of each pool into the cluster file, and search again",
+        )
+    wish = Wish()
+    ends = Ends.after(time_limit, since=started(), flag=wish)
+    with keeping_the_best(wish), reporter() as talk:
+        return front(
+            saved.cluster,
+            saved.model,
+            calibration,
+            Limits(target=saved.plan.target),
+            Goal(objective=objective),
+            talk,
+            deadline=ends,
+        )

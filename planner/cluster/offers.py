@@ -84,6 +84,11 @@ class Offer(Frozen):
         return self.provider or "", self.region or ""
 
     @property
+    def team(self) -> tuple[str, ...]:
+        """What machines that can work together have in common: without a network each is for itself."""
+        return self.place if self.network else (*self.place, self.name)
+
+    @property
     def stops_per_month(self) -> float:
         """How often one machine is taken away in 30 days."""
         return (self.interruptions_per_month or 0.0) if self.spot else 0.0

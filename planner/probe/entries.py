@@ -74,7 +74,7 @@ def _variant(gpu: SeenGpu, known: catalog.CatalogueGpu, gib: float) -> DraftType
 def _unknown(gpu: SeenGpu) -> DraftType:
     memory = None if gpu.memory_mib is None else flow(number(gpu.memory_mib / 1024))
     note = "memory.total of nvidia-smi divided by 1024" if memory is None else "seen"
-    return DraftType(_name(gpu.name), (DraftEntry("memory_gib", memory, note), *_data_sheet()))
+    return DraftType(named(gpu.name), (DraftEntry("memory_gib", memory, note), *_data_sheet()))
 
 
 def _data_sheet() -> tuple[DraftEntry, ...]:
@@ -89,7 +89,7 @@ def _data_sheet() -> tuple[DraftEntry, ...]:
 def _mig(gpu: SeenGpu) -> tuple[DraftType, ...]:
     """Types of the MIG devices: their memory by their profile, nothing of their speed."""
     known = _known(gpu.name)
-    base = known.name if known else _name(gpu.name)
+    base = known.name if known else named(gpu.name)
     if not gpu.profiles:
         memory = DraftEntry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")
         return (DraftType(f"{base}-mig", (memory, *_data_sheet())),)
@@ -101,15 +101,15 @@ def _slice(base: str, profile: str) -> DraftType:
     note = f"{ASSUMED}by the name of the profile, GB taken as 10^9 bytes"
     memory = DraftEntry("memory_gib", flow(number(int(size[1]) * 1e9 / 2**30)), note) if size else None
     missing = DraftEntry("memory_gib", None, "memory of the MIG device, GiB")
-    return DraftType(_name(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
+    return DraftType(named(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
 
 
-def _name(text: str) -> str:
+def named(text: str) -> str:
     """A product name in the letters that names may have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "gpu"
 
 
-_NVLINK: dict[str, tuple[str, int]] = {
+NVLINK: dict[str, tuple[str, int]] = {
     "P100-SXM": ("nvlink1", 4),
     "V100-SXM": ("nvlink2", 6),
     "A100-SXM": ("nvlink3", 12),
@@ -208,7 +208,7 @@ def _nvlink(device_types: tuple[DraftType, ...], count: int) -> DraftEntry:
 def _nvlink_of(device_type: DraftType) -> tuple[catalog.CatalogueLink, int] | None:
     if device_type.known is None:
         return None
-    for beginning, (name, most) in _NVLINK.items():
+    for beginning, (name, most) in NVLINK.items():
         if device_type.known.name == beginning or device_type.known.name.startswith(f"{beginning}-"):
             return catalog.link(name), most
     return None

@@ -8,9 +8,10 @@ from itertools import chain, islice
 from rich.console import Group, RenderableType
 
 from planner.calibration.merge import name_key
-from planner.calibration.values import Calibration
+from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, Path, Topology
+from planner.cost.memory import kept_free
 from planner.dims.sync import sync_text
 from planner.model.spec import ModelSpec, StateSpec, TowerSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
@@ -22,8 +23,8 @@ FORMATS = ("bf16", "fp16", "fp32")
 """Number formats that a model can be trained in, in the order they are shown."""
 
 
-def inventory_section(device_types: Sequence[DeviceType]) -> Group:
-    """A row per device type and one for all together."""
+def inventory_section(device_types: Sequence[DeviceType], spread: float = ASSUMED.memory_spread) -> Group:
+    """A row per device type and one for all together; ``spread`` is that of memory."""
     formats = [
         name for name in FORMATS if any(name in device_type.peak_flops for device_type in device_types)
     ]
@@ -34,15 +35,15 @@ def inventory_section(device_types: Sequence[DeviceType]) -> Group:
         number("usable\n(GiB)"),
         *(number(f"{name}\n(TFLOP/s)") for name in formats),
     )
-    rows = [_row(device_type, formats) for device_type in device_types]
+    rows = [_row(device_type, formats, spread) for device_type in device_types]
     return section(
         "Devices (memory and dense peak per device)",
         table(columns, rows),
-        Paragraph(_total(device_types, formats)),
+        Paragraph(_total(device_types, formats, spread)),
     )
 
 
-def _row(device_type: DeviceType, formats: Iterable[str]) -> list[str]:
+def _row(device_type: DeviceType, formats: Iterable[str], spread: float) -> list[str]:
     peaks = [
         significant(device_type.peak_flops[name] / 1e12) if name in device_type.peak_flops else MISSING
         for name in formats
@@ -52,15 +53,15 @@ def _row(device_type: DeviceType, formats: Iterable[str]) -> list[str]:
         device_type.pool,
         device_type.gpu,
         many,
-        gib(device_type.memory_bytes - device_type.reserve_bytes),
+        gib(device_type.memory_bytes - kept_free(device_type, spread)),
         *peaks,
     ]
 
 
-def _total(device_types: Sequence[DeviceType], formats: Iterable[str]) -> str:
+def _total(device_types: Sequence[DeviceType], formats: Iterable[str], spread: float) -> str:
     """Devices, memory and peak of all together."""
     memory = sum(
-        device_type.devices * (device_type.memory_bytes - device_type.reserve_bytes)
+        device_type.devices * (device_type.memory_bytes - kept_free(device_type, spread))
         for device_type in device_types
     )
     peaks = [

@@ -71,6 +71,7 @@ def about(
         contenders,
         run,
         goal=Goal(tokens=1e11, deadline_seconds=1e6, budget=1e5),
+        front=examples.front(),
     )
 
 

@@ -64,6 +64,7 @@ def test_every_section_is_there() -> None:
             "families",
             "search",
             "changes",
+            "pareto",
             "compare",
             "measured",
             "inputs",
@@ -151,6 +152,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     document = json.loads(capsys.readouterr().out)
     assert embedded(output.read_text(encoding="utf-8")) == document
     assert len(document["compared"]) == 2
+    assert document["pareto"] is None
+    words = ["report", str(plan), "-o", str(output), "--pareto", "--time-limit", "10", "--json"]
+    assert run(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["pareto"]["objective"] == "cost"
+    assert any(point["front"] for point in document["pareto"]["points"])
+    assert 'id="pareto"' in output.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, mode
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
 from planner.report.explain import SMALLEST, largest_component
-from planner.report.goal import training_lines
+from planner.report.goal import devices_text, training_lines
 from planner.report.numbers import (
     MISSING,
     at_most,
@@ -45,10 +45,12 @@ from planner.report.observed import ObservedDocument, ObservedRun, observed_docu
 from planner.report.page.colours import colour
 from planner.report.page.drawing import Course, Tornado, course, drawing_of, scatter, time_ticks, tornado
 from planner.report.page.network import cluster_map, lanes_of
+from planner.report.pareto import FrontDocument, front_document, short, worth_text
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
 from planner.report.step import Lane, SpanKind, Step, step_of
 from planner.search.explain.neighbours import Neighbour, all_neighbours
+from planner.search.objectives.pareto import Front
 from planner.search.values import Goal, Scored
 from planner.units import format_count
 from planner.visible import visible, visible_json
@@ -62,6 +64,9 @@ KINDS: dict[SpanKind, str] = {
     "optimizer": "optimizer",
 }
 """What a stage is busy with, in the words of the page."""
+
+FRONT_UNITS = {"cost": "per million tokens", "energy": "J per token"}
+"""What stands against time in a front, by its objective."""
 
 DECISIONS = {
     "cp": "context parallel",
@@ -96,7 +101,7 @@ class LaneTimes:
     """Waiting for other stages and replicas."""
 
 
-@told(inline=("plan",), brief=("compared", "measured"))
+@told(inline=("plan",), brief=("pareto", "compared", "measured"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDocument:
     """The answer of ``report``, which the page holds too: the plan, and what stands around it."""
@@ -117,6 +122,9 @@ class ReportDocument:
     """What that run may take; null for any time."""
     budget: float | None
     """What it may cost, in the currency of the cluster file; null for any money."""
+    pareto: FrontDocument | None
+    """Time against cost, or energy, of growing parts of the cluster, with the keys of search --pareto; null unless
+    asked for."""
     compared: tuple[ComparedPlan, ...]
     """The plan and those of --compare, with the keys of compare."""
     measured: ObservedDocument | None
@@ -139,6 +147,8 @@ class Report:
     run: ObservedRun | None = None
     goal: Goal
     """Deadline and budget of the training run."""
+    front: Front | None = None
+    """Time against cost, where asked for."""
 
     def document(self) -> ReportDocument:
         """What the page says, as numbers."""
@@ -152,6 +162,7 @@ class Report:
             training=self.training,
             deadline_seconds=self.goal.deadline_seconds,
             budget=self.goal.budget,
+            pareto=front_document(self.front, saved.cluster, saved.model) if self.front else None,
             compared=compare_document(self.contenders).plans,
             measured=observed_document(run.seen, run.comparison, run.findings) if run else None,
         )
@@ -167,6 +178,7 @@ def report(
     run: ObservedRun | None = None,
     interruptions: Interruptions = NEVER,
     goal: Goal | None = None,
+    front: Front | None = None,
 ) -> Report:
     """All that the page shows of a plan; of the goal its deadline and budget."""
     return Report(
@@ -179,6 +191,7 @@ def report(
         contenders=tuple(contenders),
         run=run,
         goal=goal or Goal(),
+        front=front,
     )
 
 
@@ -245,6 +258,8 @@ def _templates() -> Environment:
         "duration": duration,
         "gib": gib,
         "money": money,
+        "devices": devices_text,
+        "short": short,
         "percent": percent,
         "rate": rate,
         "significant": significant,
@@ -497,6 +512,27 @@ class _View:
             for kind, change, each in plans
         ]
         return scatter(told, (self.unit.seconds, self.unit.name), (2.0**30, "GiB"))
+
+    def front(self) -> Any:
+        """Plans of growing parts of the cluster by step and what they cost."""
+        front = self.subject.front
+        assert front is not None, "the template asks where there is one"
+        told = [
+            (
+                point.seconds,
+                point.value,
+                "chosen" if index == front.worth else "fits" if point.front else "beaten",
+                f"{devices_text(point.scored.plan)}: {duration(point.seconds)}, "
+                f"{significant(point.value)} {FRONT_UNITS[front.objective]}",
+            )
+            for index, point in enumerate(front.points)
+        ]
+        return scatter(told, (self.unit.seconds, self.unit.name), (1.0, ""))
+
+    def worth(self) -> str:
+        """How many devices are worth using."""
+        front = self.subject.front
+        return "" if front is None or front.worth is None else worth_text(front, self.cluster)
 
     def far(self) -> int:
         """Plans that the scatter leaves out."""

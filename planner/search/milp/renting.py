@@ -44,7 +44,7 @@ class Machine:
     """Of one hour."""
     most: int
     """How many there are."""
-    place: tuple[str, str]
+    place: tuple[str, ...]
     """Machines of two places never work together."""
     stops: float
     """Stops a second."""

@@ -72,6 +72,14 @@ class Front:
     """Whether Ctrl-C stopped the search."""
 
 
+def front_objective(cluster: ClusterSpec) -> Objective | None:
+    """What can stand against time: cost where all pools have a price, else energy where all powers are known."""
+    if all(pool.price_per_gpu_hour is not None for pool in cluster.pools):
+        return "cost"
+    known = all(cluster.watts_of(pool, gpu) is not None for pool in cluster.pools for gpu in pool.devices)
+    return "energy" if known else None
+
+
 def front(
     cluster: ClusterSpec,
     model: ModelSpec,

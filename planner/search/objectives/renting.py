@@ -170,8 +170,8 @@ class RentSearch:
         """What is known of one machine of each offer; those of a place are looked at together."""
         rates: dict[str, float] = {}
         kinds: dict[str, str] = {}
-        for place in dict.fromkeys(offer.place for offer in self.table.offers):
-            there = {offer.name: offer.available for offer in self.table.offers if offer.place == place}
+        for team in dict.fromkeys(offer.team for offer in self.table.offers):
+            there = {offer.name: offer.available for offer in self.table.offers if offer.team == team}
             cluster = self._cluster(there)
             estimator = Estimator(cluster, self.model, self.calibration)
             best = DeviceRates(estimator, self.limits).tokens_per_second()
@@ -184,7 +184,7 @@ class RentSearch:
                 rate=rates[offer.name],
                 price=offer.price_per_hour,
                 most=offer.available if rates[offer.name] else 0,
-                place=offer.place,
+                place=offer.team,
                 stops=(failures * offer.count + offer.stops_per_month) / MONTH_SECONDS,
                 kind=kinds[offer.name],
             )
@@ -201,15 +201,15 @@ class RentSearch:
         most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
         most_money = math.inf if goal.budget is None else goal.budget
         nearest: list[Rental] = []
-        self._begin(goal.wanted)
+        self._begin()
         bound, best = self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE))
         if best is None and bound == math.inf and (most_seconds < math.inf or most_money < math.inf):
             nearest = list(self._nearest(most_seconds, most_money))
         self.reporter.phase("front")
         front = self._front()
-        if best is not None:  # what was learnt since
-            bound, _ = self.program.best(goal.wanted, most_seconds, most_money)
-            best = self._best(goal.wanted, most_seconds, most_money)
+        # What was learnt since.
+        bound, _ = self.program.best(goal.wanted, most_seconds, most_money)
+        best = self._best(goal.wanted, most_seconds, most_money)
         return Rent(
             status=self._status(best, bound),
             wanted=goal.wanted,
@@ -225,7 +225,7 @@ class RentSearch:
             interrupted=self.interrupted,
         )
 
-    def _begin(self, wanted: Wanted) -> None:
+    def _begin(self) -> None:
         """Search each kind alone: all its machines, and as many as a power of two, which divide batches evenly.
 
         They are searched quickest, and what they reach rules out much.
@@ -238,7 +238,7 @@ class RentSearch:
                 for index in alike:
                     counts[index] = min(left, offers[index].most)
                     left -= counts[index]
-                best = self._best_twin(tuple(counts), wanted)
+                best = self._cheapest_twin(tuple(counts))
                 if not self.interrupted and not (deadline.struck and self.searches):
                     self._search(best, deadline)
 
@@ -282,29 +282,25 @@ class RentSearch:
             most_seconds = min(most_seconds, limit)
         else:
             most_money = min(most_money, limit)
+        found = False
         if machines not in self.searched and min(most_seconds, most_money) < math.inf:
             wider = self.program.wider(machines, self._efficiency(machines), most_seconds, most_money)
-            if wider not in self.searched and self._search(wider, deadline):
-                self._search_twin(wider, deadline, wanted)
-                return True
-        better = self._search(machines, deadline)
-        self._search_twin(machines, deadline, wanted)
-        return better
+            found = wider not in self.searched and self._search(wider, deadline)
+            machines = wider if found else machines
+        found = found or self._search(machines, deadline)
+        twin = self._cheapest_twin(machines)
+        if wanted == "money" and twin not in self.searched and not self.interrupted:
+            self._search(twin, deadline)
+        return found
 
-    def _search_twin(self, machines: Machines, deadline: Deadline, wanted: Wanted) -> None:
-        """Search the best of the machines that do the same as these."""
-        best = self._best_twin(machines, wanted)
-        if best not in self.searched and not self.interrupted:
-            self._search(best, deadline)
+    def _cheapest_twin(self, machines: Machines) -> Machines:
+        """Of all machines that do the same as these, those with the lowest price for an hour of work."""
 
-    def _best_twin(self, machines: Machines, wanted: Wanted) -> Machines:
-        """Of all machines that do the same as these, those that stop and cost least."""
+        def price_of_work(each: Machines) -> float:
+            share = self.program.goodput(self.program.stops(each))
+            return self.program.price(each) / share if share else math.inf
 
-        def value(each: Machines) -> tuple[float, float]:
-            pace, price = self.program.goodput(self.program.stops(each)), self.program.price(each)
-            return (price / pace if pace else math.inf, price) if wanted == "money" else (-pace, price)
-
-        return min(self.program.twins(machines), key=value)
+        return min(self.program.twins(machines), key=price_of_work)
 
     def _efficiency(self, machines: Machines) -> float:
         """What several machines of that place did, at most, of what each does at best."""
@@ -317,9 +313,9 @@ class RentSearch:
         ]
         return median(known) if known else UNKNOWN
 
-    def _place(self, machines: Machines) -> tuple[str, str]:
+    def _place(self, machines: Machines) -> tuple[str, ...]:
         offers = zip(self.table.offers, machines, strict=True)
-        return next(offer.place for offer, number in offers if number)
+        return next(offer.team for offer, number in offers if number)
 
     def _search(self, machines: Machines, deadline: Deadline) -> bool:
         """What these machines do together, better known than before; False where nothing more comes of it."""
