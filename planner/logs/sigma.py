@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planner.calibration.values import Calibration, Constant, Family
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.stragglers import deviation_of_largest
+from planner.cost.stragglers import backups, deviation_of_largest
 from planner.errors import UsageError
 from planner.logs.values import Observed
 from planner.model.spec import ModelSpec
@@ -33,6 +33,12 @@ class Variation:
     """Part of the step, by the cost model, in which devices work and so may vary."""
     sigma: float
     """Standard deviation of a device's seconds of a step over their mean."""
+    replicas: int
+    """Replicas of a stage."""
+    backups: int
+    """How many of the slowest replicas' gradients would best be dropped in each step; 0 when none pays."""
+    backups_gain: float
+    """Sequences a second that this would bring; hetplan has no runtime that does it."""
 
     def measured(self) -> Calibration:
         """The constant of the family, to be merged into a calibration."""
@@ -69,12 +75,17 @@ def variation(
     causes = estimator.estimate(plan).breakdown
     waiting = causes.bubble_seconds + causes.gradient_sync_seconds + causes.zero_seconds
     work = 1.0 - (waiting + causes.offload_seconds) / causes.step_seconds
-    devices = max(stage.devices for stage in plan.stages)
+    devices, replicas = max((stage.devices, stage.dp) for stage in plan.stages)
+    sigma = min(1.0, seen.spread / (work * deviation_of_largest(devices)))
+    dropped, gain = backups(work * sigma * deviation_of_largest(devices // replicas), replicas)
     return Variation(
         family=family,
         devices=devices,
         steps=seen.step_times,
         spread=seen.spread,
         work=work,
-        sigma=min(1.0, seen.spread / (work * deviation_of_largest(devices))),
+        sigma=sigma,
+        replicas=replicas,
+        backups=dropped,
+        backups_gain=gain,
     )

@@ -181,7 +181,17 @@ def documents() -> dict[str, object]:
         "calibrate sigma": VariationDocument(
             command="calibrate sigma",
             file="c.yaml",
-            variation=Variation(family="A100", devices=8, steps=20, spread=0.02, work=0.9, sigma=0.03),
+            variation=Variation(
+                family="A100",
+                devices=8,
+                steps=20,
+                spread=0.02,
+                work=0.9,
+                sigma=0.03,
+                replicas=8,
+                backups=0,
+                backups_gain=0.0,
+            ),
         ),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),

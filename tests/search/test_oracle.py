@@ -254,7 +254,7 @@ def test_stragglers(seed: int, target: str | None) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @given(seed=SEEDS, target=TARGETS)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_stragglers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_stragglers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
