@@ -238,6 +238,20 @@ def with_constants(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model, calibration
 
 
+def with_stragglers(seed: int) -> Problem:
+    """Devices that are now and then slower than they are on average, in one or in both types; nodes and hosts vary."""
+    spec, model, calibration = (with_constants, with_fast_nodes, with_shapes)[seed % 3](seed)
+    draw = random.Random(seed + 9)
+    gpus = {
+        name: gpu if gpu.family else gpu.model_copy(update={"family": name})
+        for name, gpu in spec.gpus.items()
+    }
+    families = {
+        name: replace(calibration.family(name), sigma=draw.choice([0.0, 0.02, 0.1, 0.5])) for name in gpus
+    }
+    return spec.model_copy(update={"gpus": gpus}), model, replace(calibration, families=families)
+
+
 def with_shapes(seed: int) -> Problem:
     """Heads that no fused softmax takes, rows that are not aligned, dropout and other number formats."""
     spec, model, calibration = with_constants(seed)

@@ -17,7 +17,12 @@ from planner.cli.examples import ExamplesDocument
 from planner.cli.process import MEANINGS
 from planner.cli.sweep import SweepDocument
 from planner.described import JsonDocument, keys
-from planner.report.calibrated import CalibrateDocument, FittedDocument, TrialDocument
+from planner.report.calibrated import (
+    CalibrateDocument,
+    FittedDocument,
+    TrialDocument,
+    VariationDocument,
+)
 from planner.report.calibration import CalibrationDocument
 from planner.report.catalogue import GpusDocument, LinksDocument
 from planner.report.document import (
@@ -79,6 +84,7 @@ DOCUMENTS: dict[str, type] = {
     "calibrate device": DeviceDocument,
     "calibrate network": NetworkDocument,
     "calibrate run": TrialDocument,
+    "calibrate sigma": VariationDocument,
     "compare --log": ObservedDocument,
     "report": ReportDocument,
     "trace": TraceDocument,

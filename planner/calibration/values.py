@@ -63,6 +63,8 @@ class Family:
     """Host seconds per kernel of an eager framework; a layer takes at least its kernels times this."""
     link_efficiency: Share = 0.75
     """Share of the in-node wire that a collective's ring carries."""
+    sigma: Fraction = 0.0
+    """Standard deviation of a device's seconds of a step over their mean, among steps and devices; 0 counts none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,11 @@ CALIBRATE: dict[str, Registered] = {
         "fit_run",
         "Fit the host overhead per micro-batch to a run.",
     ),
+    "sigma": Registered(
+        "calibrate_sigma",
+        "measure_sigma",
+        "Measure how much step times vary, from a run.",
+    ),
     "fit": Registered(
         "calibrate_fit",
         "fit_constants",

@@ -49,7 +49,7 @@ def fit_run(
     saved = read(plan)
     constants = read_calibration(calibration)
     with concerning(*log):
-        seen = _observed(log, saved)
+        seen = read_run(log, saved)
     with concerning(plan, *log):
         trial = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     own = ASSUMED if calibration is None else load_calibration(calibration)
@@ -65,7 +65,7 @@ def fit_run(
     show(trial_section(trial, saved.plan.target, seen, output), then=then)
 
 
-def _observed(logs: list[Path], saved: PlanFile) -> Observed:
+def read_run(logs: list[Path], saved: PlanFile) -> Observed:
     """Steps after the warm-up; raises UsageError for logs of another job."""
     log = read_logs(logs, saved.plan, saved.model.training.sequence_length)
     require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))

@@ -474,6 +474,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         expert_parallel_seconds=times * micro.routing_seconds,
         context_parallel_seconds=times * micro.context_seconds,
         zero_seconds=times * micro.zero_seconds,
+        straggler_seconds=times * micro.straggler_seconds,
         bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
         gradient_sync_seconds=price.sync_seconds,
         exchange_seconds=price.exchange_seconds,

@@ -64,6 +64,7 @@ from planner.cost.stage_price import (
     common_seconds,
     padded_seconds,
 )
+from planner.cost.stragglers import stretch
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
@@ -454,13 +455,16 @@ class Pricer:
             context_backward += more.context_backward
             context_hidden += more.context_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
-        exposed_forward, hidden_forward = self.traffic.exposed(gather, forward)
-        exposed_backward, hidden_backward = self.traffic.exposed(gather + scatter, backward + again)
-        routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
-        on_forward = forward + tensor_forward + exposed_forward + routing_forward + context_forward
-        on_backward = (
-            backward + again + tensor_backward + exposed_backward + routing_backward + context_backward
+        slowest = self.stretch(device_type, ring, tp)
+        exposed_forward, hidden_forward = self.traffic.exposed(gather, slowest * forward)
+        exposed_backward, hidden_backward = self.traffic.exposed(
+            gather + scatter, slowest * (backward + again)
         )
+        routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
+        own_forward = forward + tensor_forward + routing_forward + context_forward
+        own_backward = backward + again + tensor_backward + routing_backward + context_backward
+        on_forward = slowest * own_forward + exposed_forward
+        on_backward = slowest * own_backward + exposed_backward
         wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
             held = self._held(shape, layers, first, last, tp, sequences, ring.size)
@@ -476,13 +480,20 @@ class Pricer:
             tensor_parallel_seconds=tensor_forward + tensor_backward,
             routing_seconds=routing_forward + routing_backward,
             context_seconds=context_forward + context_backward,
-            host_seconds=host,
+            straggler_seconds=(slowest - 1.0) * (own_forward + own_backward),
+            host_seconds=slowest * host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
             hidden_seconds=hidden_forward + hidden_backward + hidden + context_hidden,
         )
+
+    def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
+        """What the slowest device of a stage takes over what they take on average; no less with more replicas."""
+        copies = ring.copies.size if ring.copies else 1
+        sigma = self.calibration.family(device_type.family, self.kernels).sigma
+        return stretch(sigma, ring.size * copies * tp)
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
         """Forward and backward of the embedding and of the head, with the layers that stand with them, for one

@@ -21,7 +21,8 @@ class MicroBatch:
     recompute_seconds: float
     tensor_parallel_seconds: float
     host_seconds: float
-    """The host's work for the micro-batch itself that nothing hides; part of ``compute_seconds``."""
+    """The host's work for the micro-batch itself that nothing hides; part of ``compute_seconds`` and, stretched, of
+    ``straggler_seconds``."""
     zero_seconds: float
     """Exposed ZeRO traffic."""
     offload_seconds: float
@@ -35,6 +36,8 @@ class MicroBatch:
     """All-to-alls of tokens to their experts and back."""
     context_seconds: float = 0.0
     """Exposed traffic between replicas that share sequences."""
+    straggler_seconds: float = 0.0
+    """What the slowest device of the stage takes longer than they do on average."""
 
     @property
     def seconds(self) -> float:

@@ -151,6 +151,29 @@ class Weigher:
             and max(one.low, other.low) < min(one.high, other.high)
         )
 
+    def all_shared(self, wanted: Held, held: Held, hosts: Sequence[str]) -> NDArray[np.float64]:
+        """Bytes that each place, a host by its name, has in common with what each host holds, [place][host]."""
+        found = np.zeros((len(hosts), len(hosts)))
+        for experts in (False, True):
+            until = self._until[experts]
+            own = [
+                (number, until[each.first], until[each.end], each.low, each.high)
+                for number, host in enumerate(hosts)
+                for each in held.get(host, ())
+                if each.experts == experts
+            ]
+            if not own:
+                continue
+            holder, first, end, low, high = map(np.array, zip(*own, strict=True))
+            for place, host in enumerate(hosts):
+                for each in wanted.get(host, ()):
+                    if each.experts == experts:
+                        size = np.minimum(end, until[each.end]) - np.maximum(first, until[each.first])
+                        part = np.minimum(high, each.high) - np.maximum(low, each.low)
+                        both = np.maximum(size, 0.0) * np.maximum(part, 0.0)
+                        found[place] += np.bincount(holder, weights=both, minlength=len(hosts))
+        return found
+
 
 def _bytes(parameters: int, trained: int, element: float, frozen: float) -> float:
     return trained * element + (parameters - trained) * frozen
@@ -236,13 +259,7 @@ def settled(plan: Plan, cluster: ClusterSpec, model: ModelSpec, before: Held) ->
             from scipy.optimize import linear_sum_assignment
 
             # Of equal ones the order of the file.
-            stays = 1e-6 * np.eye(len(pool.hosts))
-            kept = stays + np.array(
-                [
-                    [weigher.shared(wanted.get(place, ()), before.get(host, ())) for host in pool.hosts]
-                    for place in pool.hosts
-                ]
-            )
+            kept = weigher.all_shared(wanted, before, pool.hosts) + 1e-6 * np.eye(len(pool.hosts))
             _, chosen = linear_sum_assignment(kept, maximize=True)
             pool = pool.model_copy(update={"hosts": tuple(pool.hosts[index] for index in chosen)})
         pools.append(pool)

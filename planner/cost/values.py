@@ -91,6 +91,8 @@ class Breakdown:
 
     They happen inside the micro-batches.
     """
+    straggler_seconds: Annotated[float, Label("stragglers")] = 0.0
+    """Waiting for the device that happens to be the slowest of a stage, as far as the calibration says."""
     bubble_seconds: Annotated[float, Label("bubble and sends")]
     """Waiting for stages or replicas, and sends."""
     gradient_sync_seconds: Annotated[float, Label("gradient sync")]

@@ -9,7 +9,7 @@ far products, element-wise kernels and overlap of frameworks differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 from typing import get_args
@@ -197,7 +197,7 @@ def _link(row: Microbenchmark) -> float | None:
 def priors(families: Iterable[str]) -> Calibration:
     """Every constant before any run: of these families, of all kernel sets and networks."""
     known = {
-        name: Family(**{field.name: family_prior(name, field.name).value for field in fields(Family)})
+        name: Family(**{constant: family_prior(name, constant).value for constant in FAMILY})
         for name in families
     }
     pairs = {
@@ -235,8 +235,8 @@ def _constants(families: Iterable[str]) -> Iterator[Constant]:
         return Constant(name=name, value=prior.value, provenance="assumed", spread=prior.spread)
 
     for family in families:
-        for field in fields(Family):
-            yield assumed(f"families.{family}.{field.name}", family_prior(family, field.name))
+        for constant in FAMILY:
+            yield assumed(f"families.{family}.{constant}", family_prior(family, constant))
     for pair in _pairs(families):
         yield assumed(f"families.{pair}.attention_efficiency", family_prior(pair, "attention_efficiency"))
     for name in KERNEL_SETS:

@@ -12,11 +12,13 @@ import numpy as np
 from rich.console import Group, RenderableType
 
 from planner.calibration.values import Calibration, Constant, Residual
+from planner.cost.stragglers import stretch
 from planner.described import JsonDocument, told
+from planner.logs.sigma import Variation
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
-from planner.report.layout import FittedTable, bullets, number, section, table, words
+from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, percent, significant
 
 SHOWN = 12
@@ -188,3 +190,42 @@ class TrialDocument(JsonDocument):
     """Framework of the plan."""
     trial: Trial
     """What the run told."""
+
+
+@told(inline=("variation",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariationDocument(JsonDocument):
+    """The answer of ``calibrate sigma``."""
+
+    file: str
+    """Calibration file that was written."""
+    variation: Variation
+    """What the run told."""
+
+
+def variation_section(found: Variation, output: Path) -> Group:
+    """How much steps and devices vary, and what waiting for the slowest takes of groups of several sizes."""
+    rows = [
+        ("steps", f"{found.steps}, whose time varies by {percent(found.spread)}"),
+        ("devices", f"{found.devices} {found.family} wait for each other, {percent(found.work)} of the step"),
+        ("sigma", f"{percent(found.sigma)} of a device's time: written to {output}"),
+        (
+            "waiting",
+            ", ".join(
+                f"{number} devices {percent(stretch(found.sigma, number) - 1)}" for number in (8, 64, 512)
+            ),
+        ),
+        ("backups", _backups_text(found)),
+    ]
+    return section("How much step times vary", pairs(rows))
+
+
+def _backups_text(found: Variation) -> str:
+    """Whether dropping the slowest gradients would pay."""
+    if not found.backups:
+        return f"of {found.replicas} replicas none is slow enough for its gradients to be worth dropping"
+    gain = percent(found.backups_gain)
+    return (
+        f"without the slowest {found.backups} of {found.replicas} replicas in each step {gain} more sequences a "
+        "second; no runtime here drops them"
+    )

@@ -151,6 +151,7 @@ class Shares:
         if used is None or not self._connected(box):
             return float("inf")
         ring = self._fastest_ring(box)
+        used = self._stretched(used, ring)
         partition = (
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
@@ -179,6 +180,7 @@ class Shares:
         if used is None or not self._connected(box):
             return float("inf"), None
         ring = self._fastest_ring(box)
+        used = self._stretched(used, ring)
         update = self._least_update(used, box)
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box)
@@ -246,6 +248,15 @@ class Shares:
                 must.append(low > 0)
                 micro.append(_passes(self.pricer, *device_type.key, self.choice.recompute).first(most))
         return Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
+
+    def _stretched(self, used: _Used, ring: Ring) -> _Used:
+        """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
+        factors = [self.pricer.stretch(device_type, ring, 1) for device_type in used.device_types]
+        if all(factor == 1.0 for factor in factors):
+            return used
+        pairs = zip(used.micro, factors, strict=True)
+        longer = tuple(_Passes(one.forward * factor, one.back * factor) for one, factor in pairs)
+        return replace(used, micro=longer)
 
     def _ring(self, counts: Counts) -> Ring:
         """The data-parallel ring of these devices."""

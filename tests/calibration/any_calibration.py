@@ -28,7 +28,7 @@ NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.
 FAMILIES = NAMES | st.sampled_from(["A100.torch", "A100.deepspeed", "V100.torch"])
 """Some under one kernel set."""
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
-SHARE_NAMES = ("overlap", "wire", "rail", "matmul_factor")
+SHARE_NAMES = ("overlap", "wire", "rail", "matmul_factor", "sigma")
 POSITIVE = st.one_of(st.floats(1e-9, 1e6), st.integers(1, 2**19).map(float))
 BYTES = st.one_of(st.floats(1, 1e15), st.integers(1, 2**40).map(float))
 SPREADS = st.none() | st.floats(0, 2)

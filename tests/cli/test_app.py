@@ -115,6 +115,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--from-nccl-tests", "--link", "--operation", "--members"},
     "calibrate merge": JSON | {"--output", "-o", "--force"},
     "calibrate run": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
+    "calibrate sigma": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

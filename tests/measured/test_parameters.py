@@ -51,8 +51,11 @@ def one(**fields_of_plan: str) -> Run:
 
 
 def test_every_constant_of_the_step_time_has_a_prior() -> None:
-    """Memory is fitted on its own; a prior is within the bound of its kind, and its spread says something."""
-    assert set(FAMILY) == {field.name for field in fields(Family)}
+    """Memory is fitted on its own; a prior is within the bound of its kind, and its spread says something.
+
+    How much step times vary is in no published run.
+    """
+    assert set(FAMILY) == {field.name for field in fields(Family)} - {"sigma"}
     assert {field.name for field in fields(Stack)} - set(STACK) == {"runtime_bytes", "allocator_slack"}
     assert set().union(*NETWORKS.values()) == {field.name for field in fields(Link)}
     known = {f"{section}.{field.name}" for section, part in PARTS.items() for field in fields(part)}

@@ -19,9 +19,10 @@ from planner.cost.state import HostMove, LinkMove, Move
 from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
+from planner.logs.sigma import Variation
 from planner.logs.trial import Trial
 from planner.plan.file import PlanFile
-from planner.report.calibrated import TrialDocument, calibrate_document, fitted_document
+from planner.report.calibrated import TrialDocument, VariationDocument, calibrate_document, fitted_document
 from planner.report.calibration import calibration_document, coverage
 from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
@@ -177,6 +178,21 @@ def documents() -> dict[str, object]:
             trial=Trial(launches=3.0, before_seconds=1.0, observed_seconds=2.0),
         ),
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
+        "calibrate sigma": VariationDocument(
+            command="calibrate sigma",
+            file="c.yaml",
+            variation=Variation(
+                family="A100",
+                devices=8,
+                steps=20,
+                spread=0.02,
+                work=0.9,
+                sigma=0.03,
+                replicas=8,
+                backups=0,
+                backups_gain=0.0,
+            ),
+        ),
         "calibrate network": network_document(NOISY, 3, Calibration(curve_errors=ERRORS), Path("c.yaml")),
         "report": about().document(),
         "replan": ReplanDocument(

@@ -33,6 +33,7 @@ from tests.worlds import (
     with_measurements,
     with_odd_nodes,
     with_shapes,
+    with_stragglers,
     with_unlike_layers,
 )
 
@@ -316,6 +317,22 @@ def test_sequences_are_divided_now_and_then() -> None:
         if result.best is not None:
             found.add((result.best.plan.cp > 1, result.best.plan.cp_kind))
     assert found == {(False, "ring"), (True, "ring"), (True, "ulysses")}
+
+
+@given(SEEDS, TARGETS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_stragglers(seed: int, target: str | None) -> None:
+    """Stages that wait for the slowest of their devices, the longer the more there are: bounds and prices agree."""
+    check(with_stragglers(seed), limits(seed, target), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=TARGETS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_stragglers(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_stragglers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]
