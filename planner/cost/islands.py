@@ -110,7 +110,9 @@ def local_seconds(sync: Sync, model: ModelSpec, elements: float, device: Device,
     sent, kernels = _on_device(sync, model, elements, device)
     rate = device.kind.host.bytes_per_second
     copied = 2 * sent / rate if rate else 0.0
-    return kernels + copied + ring.gather_seconds(4.0 * elements)
+    # All bytes pass every hop of a broadcast, where of a gather each member has a part already.
+    told = 0.0 if ring.alone else ring.gather_seconds(4.0 * elements * ring.size / (ring.size - 1))
+    return kernels + copied + told
 
 
 def _on_device(sync: Sync, model: ModelSpec, elements: float, device: Device) -> tuple[float, float]:

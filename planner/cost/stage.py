@@ -525,7 +525,7 @@ class Pricer:
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep, shape.sync
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync)
         found = self._footprints.get(key)
         if found is None:
             if len(self._footprints) == MOST_PRICES:
