@@ -14,12 +14,12 @@ share of the global batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 
 from planner.training.hetplan_runtime import SyncPlan
 
@@ -120,51 +120,61 @@ def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tens
     Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
     a rank keeps to itself is rounded like the rest, so that all have the same sums.
     """
-    ranks = distributed.get_world_size(group)
     if number_format == "fp32":
         distributed.all_reduce(values, group=group)
         return values
+    ranks, own = distributed.get_world_size(group), distributed.get_rank(group)
     part = -(-values.numel() // (ranks * BLOCK)) * BLOCK
-    padded = torch.zeros(ranks * part)
-    padded[: values.numel()] = values
-    sent = [encoded(each, number_format) for each in padded.split(part)]
-    received = [torch.empty_like(sent[0]) for _ in range(ranks)]
-    _to_all(received, sent, group)
-    total = torch.stack([decoded(each, number_format) for each in received]).sum(0)
-    mine = encoded(total, number_format)
-    parts = [torch.empty_like(mine) for _ in range(ranks)]
-    distributed.all_gather(parts, mine, group=group)
-    whole = torch.cat([decoded(each, number_format) for each in parts])
-    return values.copy_(whole[: values.numel()])
+    row = nn.functional.pad(values, (0, ranks * part - values.numel()))
+    received = [_dealt(each, ranks, own, group) for each in encoded(row, number_format)]
+    total = torch.zeros(part)
+    for pieces in zip(*(each.chunk(ranks) for each in received), strict=True):
+        total += decoded(pieces)
+    sums = []
+    for each in encoded(total, number_format):
+        sums.append(each.new_empty(ranks * each.numel()))
+        distributed.all_gather_into_tensor(sums[-1], each, group=group)
+    return values.copy_(decoded(sums)[: values.numel()])
 
 
-def _to_all(received: list[torch.Tensor], sent: list[torch.Tensor], group: Any) -> None:
+def _dealt(sent: torch.Tensor, ranks: int, own: int, group: Any) -> torch.Tensor:
     """Send a part to each rank of a group, and receive one from each."""
-    taken = torch.empty(len(sent) * sent[0].numel(), dtype=sent[0].dtype)
-    distributed.all_to_all_single(taken, torch.cat(sent), group=group)
-    for into, part in zip(received, taken.split(sent[0].numel()), strict=True):
-        into.copy_(part)
+    taken = torch.empty_like(sent)
+    into, parts = taken.chunk(ranks), sent.chunk(ranks)
+    into[own].copy_(parts[own])
+    steps = []
+    for other in (rank for rank in range(ranks) if rank != own):
+        # Bytes: gloo sends tensors of any type, but adds up few.
+        steps += [
+            distributed.P2POp(
+                distributed.isend, parts[other].view(torch.uint8), group=group, group_peer=other
+            ),
+            distributed.P2POp(
+                distributed.irecv, into[other].view(torch.uint8), group=group, group_peer=other
+            ),
+        ]
+    for work in distributed.batch_isend_irecv(steps):
+        work.wait()
+    return taken
 
 
-def encoded(values: torch.Tensor, number_format: str) -> torch.Tensor:
-    """Values, a multiple of a block, as the bytes that travel."""
+def encoded(values: torch.Tensor, number_format: str) -> tuple[torch.Tensor, ...]:
+    """Values, a multiple of a block, as they travel: in int8 with the scale of each block."""
     if number_format == "bf16":
-        return values.bfloat16().view(torch.uint8)
+        return (values.bfloat16(),)
     blocks = values.view(-1, BLOCK)
-    scales = blocks.abs().amax(1, keepdim=True) / LARGEST
+    scales = torch.linalg.vector_norm(blocks, torch.inf, dim=1, keepdim=True).div_(LARGEST)
     # A block of zeros has no scale.
-    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
-    return torch.cat([whole.view(torch.uint8).flatten(), scales.view(torch.uint8).flatten()])
+    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
+    return whole.flatten(), scales.flatten()
 
 
-def decoded(sent: torch.Tensor, number_format: str) -> torch.Tensor:
-    """The values of bytes that travelled."""
-    if number_format == "bf16":
-        return sent.view(torch.bfloat16).float()
-    count = sent.numel() // (BLOCK + 4)
-    whole = sent[: count * BLOCK].view(torch.int8).view(count, BLOCK)
-    scales = sent[count * BLOCK :].clone().view(torch.float32)
-    return (whole.float() * scales.unsqueeze(1)).flatten()
+def decoded(sent: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The values of what travelled."""
+    if len(sent) == 1:
+        return sent[0].float()
+    whole, scales = sent
+    return whole.view(-1, BLOCK).float().mul_(scales.unsqueeze(1)).flatten()
 
 
 class Narrow:
