@@ -41,7 +41,7 @@ As counted by time beside AdamW on one core, like those below.
 """
 
 CODING = {"fp32": 15.0, "bf16": 40.0, "int8": 115.0}
-"""The same of what is put in a row, brought to a format and back, and added up."""
+"""The same of what is put in a row, brought to a format and back, and added up; of gradients on the device."""
 
 OUTER_BYTES = {"average": 16.0, "diloco": 20.0}
 """Bytes of an element that an island keeps in host memory: weights of the last exchange, their change, what is
@@ -132,7 +132,8 @@ def _moved(sync: Sync, model: ModelSpec, elements: float) -> tuple[float, float,
         rows, columns, whole = factors(sync.rank, model, elements)
         # The error is added; four products read each matrix or write it; the new error is what is left.
         return 4.0 * (rows + columns + whole), 64.0 * elements, 16 * model.layers, CODING["fp32"]
-    return 4.0 * elements, 8.0 * elements, model.layers, CODING[sync.format]
+    # Parts of all islands come in, and sums of parts go out, before all sums come in.
+    return 2.0 * SENT_BYTES[sync.format] * elements, CODING[sync.format] * elements, 16, 0.0
 
 
 def kept_on_device(sync: Sync) -> float:

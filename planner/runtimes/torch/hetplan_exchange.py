@@ -117,7 +117,7 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tensor:
     """Add up what the ranks of a group have, in place, with what travels in a number format (collective).
 
-    Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
+    What computes is where the values are, what travels goes over the hosts. Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
     a rank keeps to itself is rounded like the rest, so that all have the same sums.
     """
     if number_format == "fp32":
@@ -126,14 +126,17 @@ def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tens
     ranks, own = distributed.get_world_size(group), distributed.get_rank(group)
     part = -(-values.numel() // (ranks * BLOCK)) * BLOCK
     row = nn.functional.pad(values, (0, ranks * part - values.numel()))
-    received = [_dealt(each, ranks, own, group) for each in encoded(row, number_format)]
-    total = torch.zeros(part)
+    received = [
+        _dealt(each.cpu(), ranks, own, group).to(values.device) for each in encoded(row, number_format)
+    ]
+    total = values.new_zeros(part)
     for pieces in zip(*(each.chunk(ranks) for each in received), strict=True):
         total += decoded(pieces)
     sums = []
     for each in encoded(total, number_format):
-        sums.append(each.new_empty(ranks * each.numel()))
-        distributed.all_gather_into_tensor(sums[-1], each, group=group)
+        whole = torch.empty(ranks * each.numel(), dtype=each.dtype)
+        distributed.all_gather_into_tensor(whole, each.cpu(), group=group)
+        sums.append(whole.to(values.device))
     return values.copy_(decoded(sums)[: values.numel()])
 
 
@@ -184,8 +187,9 @@ class Narrow:
         self.format = number_format
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum over a group, in a row in host memory (collective)."""
-        return averaged(flat(gradients), group, self.format)
+        """The sum over a group, in a row (collective)."""
+        row = torch.cat([each.float().flatten() for each in gradients])
+        return averaged(row, group, self.format)
 
 
 class Largest:
@@ -196,7 +200,7 @@ class Largest:
         self.errors = [torch.zeros_like(each, dtype=torch.float32) for each in like]
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum of what the ranks of a group send, in a row in host memory (collective)."""
+        """The sum of what the ranks of a group send, in a row (collective)."""
         whole = torch.cat(
             [(each.float() + error).flatten() for each, error in zip(gradients, self.errors, strict=True)]
         )
@@ -211,9 +215,8 @@ class Largest:
         all_places = [torch.empty_like(places) for _ in range(ranks)]
         distributed.all_gather(all_values, values, group=group)
         distributed.all_gather(all_places, places, group=group)
-        return torch.zeros(whole.numel()).index_add_(
-            0, torch.cat(all_places).to(torch.int64), torch.cat(all_values)
-        )
+        taken = torch.cat(all_places).to(whole.device, torch.int64)
+        return torch.zeros_like(whole).index_add_(0, taken, torch.cat(all_values).to(whole.device))
 
 
 class Factors:
@@ -234,7 +237,7 @@ class Factors:
                 self.factors[index] = start.to(each.device)
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum over a group, in a row in host memory (collective)."""
+        """The sum over a group, in a row (collective)."""
         wanted = {index: _matrix(gradients[index]).float() + error for index, error in self.errors.items()}
         left = {index: wanted[index] @ factor for index, factor in self.factors.items()}
         whole = [each for index, each in enumerate(gradients) if index not in wanted]
@@ -251,9 +254,11 @@ class Factors:
         for index, factor in left.items():
             self.errors[index] = wanted[index] - factor @ own[index].T
         rest = iter(first[len(left) :])
-        return flat(
-            left[index] @ self.factors[index].T if index in left else next(rest)
-            for index in range(len(gradients))
+        return torch.cat(
+            [
+                (left[index] @ self.factors[index].T if index in left else next(rest)).flatten()
+                for index in range(len(gradients))
+            ]
         )
 
 
