@@ -109,7 +109,9 @@ def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) 
     return ring.reduce_seconds(elements * SENT_BYTES[sync.format])
 
 
-def local_seconds(sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring) -> float:
+def local_seconds(
+    sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring, *, sharded: bool
+) -> float:
     """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others."""
     host = device.kind.host
     sent, streamed, kernels, passes = _moved(sync, model, elements)
@@ -118,7 +120,8 @@ def local_seconds(sync: Sync, model: ModelSpec, elements: float, device: Device,
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
     # All bytes pass every hop of a broadcast, where of a gather each member has a part already.
     told = 0.0 if ring.alone else ring.gather_seconds(4.0 * elements * ring.size / (ring.size - 1))
-    return device.stream(streamed, kernels) + copied + passes * elements / streams + told
+    gathered = ring.gather_seconds(4.0 * elements) if sharded else 0.0
+    return gathered + device.stream(streamed, kernels) + copied + passes * elements / streams + told
 
 
 def _moved(sync: Sync, model: ModelSpec, elements: float) -> tuple[float, float, int, float]:

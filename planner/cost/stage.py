@@ -520,7 +520,8 @@ class Pricer:
         elements = self._parameters(shape, group.tp)
         device = self._device(self.topology.device_type(group.pool, group.gpu))
         wire = exchange_seconds(shape.sync, self.model, elements, between)
-        return wire + local_seconds(shape.sync, self.model, elements, device, inside)
+        sharded = shape.zero > 0
+        return wire + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
 
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.tensor import distribute_tensor
 
 from planner.training.hetplan_runtime import SyncPlan
 
@@ -50,53 +51,64 @@ class Exchange:
         self.momentum = torch.zeros_like(self.anchor) if self.leads else self.anchor
         if resume and self.leads and (resume / OUTER).exists():
             self.momentum = torch.load(resume / OUTER)
-        self.compressor = compressor_of(self.sync, [_local(each) for each in self.parameters], self.leads)
+        self.compressor = compressor_of(self.sync, self.parameters, self.leads)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _start(self) -> torch.Tensor:
         """Give all islands the weights of the first one; on first ranks these, in host memory."""
-        whole = torch.empty(0)
+        whole = self._row(self.parameters)
         if self.leads:
-            whole = flat(_local(each) for each in self.parameters)
             distributed.broadcast(whole, group_src=0, group=self.leaders)
-        self._tell(whole, [_local(each) for each in self.parameters])
+        self._tell(whole, self.parameters)
         return whole
+
+    def _row(self, tensors: Sequence[Any]) -> torch.Tensor:
+        """On first ranks what tensors of the island hold, in a row in host memory; nothing on the others."""
+        parts = (_whole(each) for each in tensors)
+        return flat(parts) if self.leads else _used_up(parts)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def weights(self, step: int, *, last: bool = False) -> None:
         """Exchange weights after so many steps, once in ``every`` and after the ``last`` one (collective)."""
         if self.sync.every == 1 or not (last or step % self.sync.every == 0):
             return
-        mine = [_local(each) for each in self.parameters]
+        row = self._row(self.parameters)
         if self.leads:
-            change = self.anchor - flat(mine)
+            change = self.anchor - row
             averaged(change.mul_(self.weight), self.leaders, self.sync.format)
             if self.sync.method == "diloco":
                 # SGD with Nesterov's momentum, as torch.optim.SGD does it.
                 self.momentum.mul_(self.sync.outer_momentum).add_(change)
                 change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
             self.anchor -= change
-        self._tell(self.anchor, mine)
+        self._tell(self.anchor, self.parameters)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def gradients(self) -> None:
         """Exchange the gradients of a step, where they are exchanged in every step (collective)."""
         if self.sync.every > 1:
             return
-        mine = [_local(each.grad) for each in self.parameters]
+        mine = [each.grad for each in self.parameters]
+        parts = (_whole(each) for each in mine)
         sums = torch.empty(0)
         if self.leads:
-            sums = self.compressor.sum([each * self.weight for each in mine], self.leaders)
+            sums = self.compressor.sum([each * self.weight for each in parts], self.leaders)
+        else:
+            _used_up(parts)
         self._tell(sums, mine)
 
-    def _tell(self, whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
-        """Copy what the first rank of an island has in one row into the parts of all its ranks."""
+    def _tell(self, row: torch.Tensor, tensors: Sequence[Any]) -> None:
+        """Copy what the first rank of an island has in a row into the tensors of all its ranks (collective)."""
         begin = 0
-        for part in parts:
+        for tensor in tensors:
+            mine = tensor.to_local()
+            whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
             if self.leads:
-                part.copy_(whole[begin : begin + part.numel()].view(part.shape))
-                begin += part.numel()
-            distributed.broadcast(part, group_src=0, group=self.island)
+                whole.copy_(row[begin : begin + whole.numel()].view(whole.shape))
+                begin += whole.numel()
+            distributed.broadcast(whole, group_src=0, group=self.island)
+            own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+            mine.copy_(own.to_local())
 
     def save(self, folder: Path) -> None:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
@@ -104,9 +116,17 @@ class Exchange:
             torch.save(self.momentum, folder / OUTER)
 
 
-def _local(tensor: Any) -> torch.Tensor:
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach()
+def _whole(tensor: Any) -> torch.Tensor:
+    """What the ranks of an island hold of a tensor together (collective)."""
+    whole: torch.Tensor = tensor.detach().full_tensor()
+    return whole
+
+
+def _used_up(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Take part in the making of tensors that others need."""
+    for _ in parts:
+        pass
+    return torch.empty(0)
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -117,8 +137,9 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tensor:
     """Add up what the ranks of a group have, in place, with what travels in a number format (collective).
 
-    What computes is where the values are, what travels goes over the hosts. Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
-    a rank keeps to itself is rounded like the rest, so that all have the same sums.
+    What computes is where the values are, what travels goes over the hosts. Each rank adds up a part of the values of
+    all in fp32, and sends the sums to all: as many bytes as a ring has. What a rank keeps to itself is rounded like the
+    rest, so that all have the same sums.
     """
     if number_format == "fp32":
         distributed.all_reduce(values, group=group)
@@ -195,9 +216,9 @@ class Narrow:
 class Largest:
     """The largest elements of gradients; the others are added to the next ones (arXiv:1809.07599)."""
 
-    def __init__(self, ratio: float, like: list[torch.Tensor]) -> None:
+    def __init__(self, ratio: float, like: Sequence[Any]) -> None:
         self.ratio = ratio
-        self.errors = [torch.zeros_like(each, dtype=torch.float32) for each in like]
+        self.errors = [torch.zeros(each.shape, device=each.device) for each in like]
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
         """The sum of what the ranks of a group send, in a row (collective)."""
@@ -223,13 +244,13 @@ class Factors:
     """Two factors of low rank in place of each matrix; what they lack is added to the next gradients
     (PowerSGD, arXiv:1905.13727, algorithms 1 and 2)."""
 
-    def __init__(self, rank: int, like: list[torch.Tensor]) -> None:
+    def __init__(self, rank: int, like: Sequence[Any]) -> None:
         self.rank = rank
         self.errors: dict[int, torch.Tensor] = {}
         self.factors: dict[int, torch.Tensor] = {}
         generator = torch.Generator().manual_seed(0)
         for index, each in enumerate(like):
-            rows, columns = _matrix(each).shape
+            rows, columns = each.shape[0], each.numel() // each.shape[0]
             if rank * (rows + columns) < rows * columns:
                 self.errors[index] = torch.zeros(rows, columns, device=each.device)
                 # The same on all ranks.
@@ -277,7 +298,7 @@ def _summed(tensors: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
     return [part.view(each.shape).to(each.device) for part, each in zip(parts, tensors, strict=True)]
 
 
-def compressor_of(sync: SyncPlan, like: list[torch.Tensor], leads: bool) -> Any:
+def compressor_of(sync: SyncPlan, like: Sequence[Any], leads: bool) -> Any:
     """What adds up the gradients of islands; None where weights are exchanged, or on ranks that exchange nothing."""
     if sync.every > 1 or not leads:
         return None
