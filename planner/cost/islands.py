@@ -28,13 +28,20 @@ SENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / BLOCK}
 INDEXED_BYTES = 8.0
 """Bytes of an element that travels with its place."""
 
-HOST_BYTES_PER_SECOND = 28 * 0.72e9
-"""What processors of a host stream: AdamW moves 28 bytes of a parameter, and torch's own updates 0.72 billion a second
-(arXiv:2101.06840, table 4)."""
+ADAM_BYTES = 28.0
+"""What AdamW moves of a parameter, by which processors of a host that update so many a second stream."""
 
-HOST_PASSES = {"average": 40.0, "diloco": 60.0}
-"""Bytes of host memory that one element of an exchange of weights reads and writes: its change, what is sent and
-received, and the outer update."""
+PARAMETERS_PER_SECOND = 0.72e9
+"""Updates of torch's own AdamW on processors (arXiv:2101.06840, table 4), where the cluster file does not tell."""
+
+HOST_PASSES = {"average": 70.0, "diloco": 110.0}
+"""Bytes of host memory that one element of an exchange of weights reads and writes: its change, and the outer update.
+
+As counted by time beside AdamW on one core, like those below.
+"""
+
+CODING = {"fp32": 15.0, "bf16": 40.0, "int8": 115.0}
+"""The same of what is put in a row, brought to a format and back, and added up; of gradients on the device."""
 
 OUTER_BYTES = {"average": 16.0, "diloco": 20.0}
 """Bytes of an element that an island keeps in host memory: weights of the last exchange, their change, what is
@@ -99,33 +106,37 @@ def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) 
         # The first island's basis goes to all others.
         bases = ring.gather_seconds(4.0 * rows)
         return bases + ring.reduce_seconds(4.0 * (rows + whole)) + ring.reduce_seconds(4.0 * columns)
-    seconds = ring.reduce_seconds(elements * SENT_BYTES[sync.format])
+    return ring.reduce_seconds(elements * SENT_BYTES[sync.format])
+
+
+def local_seconds(
+    sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring, *, sharded: bool
+) -> float:
+    """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others."""
+    host = device.kind.host
+    sent, streamed, kernels, passes = _moved(sync, model, elements)
+    rate = host.parameters_per_second
+    streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
+    copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
+    # All bytes pass every hop of a broadcast, where of a gather each member has a part already.
+    told = 0.0 if ring.alone else ring.gather_seconds(4.0 * elements * ring.size / (ring.size - 1))
+    gathered = ring.gather_seconds(4.0 * elements) if sharded else 0.0
+    return gathered + device.stream(streamed, kernels) + copied + passes * elements / streams + told
+
+
+def _moved(sync: Sync, model: ModelSpec, elements: float) -> tuple[float, float, int, float]:
+    """Bytes between device and host one way, bytes and kernels on the device, passes over elements on the host."""
     if sync.local:
-        seconds += elements * HOST_PASSES[sync.method] / HOST_BYTES_PER_SECOND
-    return seconds
-
-
-def local_seconds(sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring) -> float:
-    """Seconds of an exchange inside an island: kernels and copies on the device that exchanges, then to all others."""
-    sent, kernels = _on_device(sync, model, elements, device)
-    rate = device.kind.host.bytes_per_second
-    copied = 2 * sent / rate if rate else 0.0
-    return kernels + copied + ring.gather_seconds(4.0 * elements)
-
-
-def _on_device(sync: Sync, model: ModelSpec, elements: float, device: Device) -> tuple[float, float]:
-    """Bytes that one direction of the copies between device and host has, and seconds of kernels ahead and behind."""
-    if sync.local:
-        return 4.0 * elements, 0.0
+        return 4.0 * elements, 0.0, 0, HOST_PASSES[sync.method] + CODING[sync.format]
     if sync.ratio is not None:
         # The error is added, its largest elements are found in four passes, taken off and added to the sum.
-        return sync.ratio * elements * INDEXED_BYTES, device.stream(40.0 * elements, 12)
+        return sync.ratio * elements * INDEXED_BYTES, 64.0 * elements, 12, 0.0
     if sync.rank is not None:
         rows, columns, whole = factors(sync.rank, model, elements)
-        # The error is added; three products read each matrix or write it; the new error is what is left.
-        return 4.0 * (rows + columns + whole), device.stream(40.0 * elements, 16 * model.layers)
-    size = SENT_BYTES[sync.format]
-    return size * elements, device.stream(2 * (4.0 + size) * elements, 8)
+        # The error is added; four products read each matrix or write it; the new error is what is left.
+        return 4.0 * (rows + columns + whole), 64.0 * elements, 16 * model.layers, CODING["fp32"]
+    # Parts of all islands come in, and sums of parts go out, before all sums come in.
+    return 2.0 * SENT_BYTES[sync.format] * elements, CODING[sync.format] * elements, 16, 0.0
 
 
 def kept_on_device(sync: Sync) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -31,7 +31,8 @@ class Shape:
     offload: Offload = ON_DEVICE
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
-    sync: Sync = EXACT
+    sync: Sync = field(default=EXACT, compare=False)
+    """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
     @property
     def layers(self) -> int:

@@ -569,12 +569,13 @@ class Pricer:
         elements = self._parameters(shape, group.tp)
         device = self._device(self.topology.device_type(group.pool, group.gpu))
         wire = exchange_seconds(shape.sync, self.model, elements, between)
-        return wire + local_seconds(shape.sync, self.model, elements, device, inside)
+        sharded = shape.zero > 0
+        return wire + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
 
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep, shape.sync
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync)
         found = self._footprints.get(key)
         if found is None:
             if len(self._footprints) == MOST_PRICES:

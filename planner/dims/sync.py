@@ -43,8 +43,11 @@ class Synchronisation(Dimension):
             return
         if plan.pp > 1:
             yield Fault(("stages",), f"islands train whole models, expected 1 stage, got {plan.pp}")
-        if plan.zero:
-            yield Fault(("zero",), f"replicas of islands have whole states, expected ZeRO 0, got {plan.zero}")
+        if plan.shard_size is not None:
+            what = f"islands shard over all their replicas, expected none, got {plan.shard_size}"
+            yield Fault(("shard_size",), what)
+        if plan.offload.anything:
+            yield Fault(("offload",), "replicas of islands keep everything on the devices, expected none")
         if plan.cp > 1:
             yield Fault(("cp",), f"replicas of islands have whole sequences, expected 1, got {plan.cp}")
         for path, group in groups_of(plan):

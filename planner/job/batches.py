@@ -34,7 +34,7 @@ class Batch:
         return sum(self.micro_batches)
 
 
-def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int] | None = None) -> Batch:
+def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int, int] | None = None) -> Batch:
     """The batch of each replica of a group, padded where the ZeRO stage needs it.
 
     Notes
@@ -42,14 +42,14 @@ def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int] | None = None) ->
     The runtime divides a micro-batch's loss by the rank's steps and averages gradients over the dp
     replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike. Each
     of ``cp`` replicas that share a sequence has the mean loss of its part, which counts that much less.
-    Replicas of an island do so among themselves: ``of`` are its replicas and their sequences.
+    Replicas of an island do so among themselves: ``of`` are its replicas, their sequences, and the most steps of one.
 
     ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
     need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
     """
-    steps = plan.micro_batches if plan.zero >= 2 else group.accumulation_steps
+    replicas, sequences, most = of or (plan.stages[0].dp, plan.global_batch, plan.micro_batches)
+    steps = most if plan.zero >= 2 else group.accumulation_steps
     sizes = group.micro_batch_sizes + (0,) * (steps - group.accumulation_steps)
-    replicas, sequences = of or (plan.stages[0].dp, plan.global_batch)
     scale = replicas * steps / plan.cp
     return Batch(sizes, tuple(size * scale / sequences for size in sizes))
 
@@ -92,7 +92,12 @@ def _batches(job: Job) -> list[Batch]:
         return [each[rank.stage][rank.group] for rank in job.ranks]
     groups, found = plan.stages[0].replicas, {}
     for island in job.islands:
-        of = len(island), sum(groups[rank.group].local_batch for rank in island)
+        own = [groups[rank.group] for rank in island]
+        of = (
+            len(own),
+            sum(group.local_batch for group in own),
+            max(group.accumulation_steps for group in own),
+        )
         found.update({rank.rank: batch(plan, groups[rank.group], of) for rank in island})
     return [found[rank.rank] for rank in job.ranks]
 

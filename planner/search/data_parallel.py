@@ -249,7 +249,7 @@ class Shares:
                 micro.append(_passes(self.pricer, *device_type.key, self.choice.recompute).first(most))
         return Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
 
-    def _stretched(self, used: _Used, ring: Ring) -> _Used:
+    def _stretched(self, used: Used, ring: Ring) -> Used:
         """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
         factors = [self.pricer.stretch(device_type, ring, 1) for device_type in used.device_types]
         if all(factor == 1.0 for factor in factors):

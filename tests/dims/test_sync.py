@@ -73,7 +73,7 @@ def test_what_no_plan_says(values: dict[str, Any], what: str) -> None:
     [
         (Sync(every=8), {"target": "deepspeed"}, "deepspeed exchanges whole gradients in every step"),
         (Sync(rank=4), {"target": "megatron"}, "expected no powersgd"),
-        (Sync(every=8), {"zero": 1}, "expected ZeRO 0, got 1"),
+        (Sync(every=8), {"zero": 1, "shard_size": 8}, "over all their replicas, expected none, got 8"),
         (Sync(every=8), {"cp": 2, "cp_kind": "ulysses"}, "whole sequences"),
         (Sync(rank=4000), {}, "have at most rank 2048, expected no more, got 4000"),
         (Sync(every=8, islands=(("near",),)), {}, "missing: far"),

@@ -14,12 +14,13 @@ share of the global batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
+from torch.distributed.tensor import distribute_tensor
 
 from planner.training.hetplan_runtime import SyncPlan
 
@@ -50,53 +51,64 @@ class Exchange:
         self.momentum = torch.zeros_like(self.anchor) if self.leads else self.anchor
         if resume and self.leads and (resume / OUTER).exists():
             self.momentum = torch.load(resume / OUTER)
-        self.compressor = compressor_of(self.sync, [_local(each) for each in self.parameters], self.leads)
+        self.compressor = compressor_of(self.sync, self.parameters, self.leads)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _start(self) -> torch.Tensor:
         """Give all islands the weights of the first one; on first ranks these, in host memory."""
-        whole = torch.empty(0)
+        whole = self._row(self.parameters)
         if self.leads:
-            whole = flat(_local(each) for each in self.parameters)
             distributed.broadcast(whole, group_src=0, group=self.leaders)
-        self._tell(whole, [_local(each) for each in self.parameters])
+        self._tell(whole, self.parameters)
         return whole
+
+    def _row(self, tensors: Sequence[Any]) -> torch.Tensor:
+        """On first ranks what tensors of the island hold, in a row in host memory; nothing on the others."""
+        parts = (_whole(each) for each in tensors)
+        return flat(parts) if self.leads else _used_up(parts)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def weights(self, step: int, *, last: bool = False) -> None:
         """Exchange weights after so many steps, once in ``every`` and after the ``last`` one (collective)."""
         if self.sync.every == 1 or not (last or step % self.sync.every == 0):
             return
-        mine = [_local(each) for each in self.parameters]
+        row = self._row(self.parameters)
         if self.leads:
-            change = self.anchor - flat(mine)
+            change = self.anchor - row
             averaged(change.mul_(self.weight), self.leaders, self.sync.format)
             if self.sync.method == "diloco":
                 # SGD with Nesterov's momentum, as torch.optim.SGD does it.
                 self.momentum.mul_(self.sync.outer_momentum).add_(change)
                 change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
             self.anchor -= change
-        self._tell(self.anchor, mine)
+        self._tell(self.anchor, self.parameters)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def gradients(self) -> None:
         """Exchange the gradients of a step, where they are exchanged in every step (collective)."""
         if self.sync.every > 1:
             return
-        mine = [_local(each.grad) for each in self.parameters]
+        mine = [each.grad for each in self.parameters]
+        parts = (_whole(each) for each in mine)
         sums = torch.empty(0)
         if self.leads:
-            sums = self.compressor.sum([each * self.weight for each in mine], self.leaders)
+            sums = self.compressor.sum([each * self.weight for each in parts], self.leaders)
+        else:
+            _used_up(parts)
         self._tell(sums, mine)
 
-    def _tell(self, whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
-        """Copy what the first rank of an island has in one row into the parts of all its ranks."""
+    def _tell(self, row: torch.Tensor, tensors: Sequence[Any]) -> None:
+        """Copy what the first rank of an island has in a row into the tensors of all its ranks (collective)."""
         begin = 0
-        for part in parts:
+        for tensor in tensors:
+            mine = tensor.to_local()
+            whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
             if self.leads:
-                part.copy_(whole[begin : begin + part.numel()].view(part.shape))
-                begin += part.numel()
-            distributed.broadcast(part, group_src=0, group=self.island)
+                whole.copy_(row[begin : begin + whole.numel()].view(whole.shape))
+                begin += whole.numel()
+            distributed.broadcast(whole, group_src=0, group=self.island)
+            own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+            mine.copy_(own.to_local())
 
     def save(self, folder: Path) -> None:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
@@ -104,9 +116,17 @@ class Exchange:
             torch.save(self.momentum, folder / OUTER)
 
 
-def _local(tensor: Any) -> torch.Tensor:
-    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.detach()
+def _whole(tensor: Any) -> torch.Tensor:
+    """What the ranks of an island hold of a tensor together (collective)."""
+    whole: torch.Tensor = tensor.detach().full_tensor()
+    return whole
+
+
+def _used_up(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Take part in the making of tensors that others need."""
+    for _ in parts:
+        pass
+    return torch.empty(0)
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -117,54 +137,68 @@ def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tensor:
     """Add up what the ranks of a group have, in place, with what travels in a number format (collective).
 
-    Each rank adds up a part of the values of all in fp32, and sends the sums to all: as many bytes as a ring has. What
-    a rank keeps to itself is rounded like the rest, so that all have the same sums.
+    What computes is where the values are, what travels goes over the hosts. Each rank adds up a part of the values of
+    all in fp32, and sends the sums to all: as many bytes as a ring has. What a rank keeps to itself is rounded like the
+    rest, so that all have the same sums.
     """
-    ranks = distributed.get_world_size(group)
     if number_format == "fp32":
         distributed.all_reduce(values, group=group)
         return values
+    ranks, own = distributed.get_world_size(group), distributed.get_rank(group)
     part = -(-values.numel() // (ranks * BLOCK)) * BLOCK
-    padded = torch.zeros(ranks * part)
-    padded[: values.numel()] = values
-    sent = [encoded(each, number_format) for each in padded.split(part)]
-    received = [torch.empty_like(sent[0]) for _ in range(ranks)]
-    _to_all(received, sent, group)
-    total = torch.stack([decoded(each, number_format) for each in received]).sum(0)
-    mine = encoded(total, number_format)
-    parts = [torch.empty_like(mine) for _ in range(ranks)]
-    distributed.all_gather(parts, mine, group=group)
-    whole = torch.cat([decoded(each, number_format) for each in parts])
-    return values.copy_(whole[: values.numel()])
+    row = nn.functional.pad(values, (0, ranks * part - values.numel()))
+    received = [
+        _dealt(each.cpu(), ranks, own, group).to(values.device) for each in encoded(row, number_format)
+    ]
+    total = values.new_zeros(part)
+    for pieces in zip(*(each.chunk(ranks) for each in received), strict=True):
+        total += decoded(pieces)
+    sums = []
+    for each in encoded(total, number_format):
+        whole = torch.empty(ranks * each.numel(), dtype=each.dtype)
+        distributed.all_gather_into_tensor(whole, each.cpu(), group=group)
+        sums.append(whole.to(values.device))
+    return values.copy_(decoded(sums)[: values.numel()])
 
 
-def _to_all(received: list[torch.Tensor], sent: list[torch.Tensor], group: Any) -> None:
+def _dealt(sent: torch.Tensor, ranks: int, own: int, group: Any) -> torch.Tensor:
     """Send a part to each rank of a group, and receive one from each."""
-    taken = torch.empty(len(sent) * sent[0].numel(), dtype=sent[0].dtype)
-    distributed.all_to_all_single(taken, torch.cat(sent), group=group)
-    for into, part in zip(received, taken.split(sent[0].numel()), strict=True):
-        into.copy_(part)
+    taken = torch.empty_like(sent)
+    into, parts = taken.chunk(ranks), sent.chunk(ranks)
+    into[own].copy_(parts[own])
+    steps = []
+    for other in (rank for rank in range(ranks) if rank != own):
+        # Bytes: gloo sends tensors of any type, but adds up few.
+        steps += [
+            distributed.P2POp(
+                distributed.isend, parts[other].view(torch.uint8), group=group, group_peer=other
+            ),
+            distributed.P2POp(
+                distributed.irecv, into[other].view(torch.uint8), group=group, group_peer=other
+            ),
+        ]
+    for work in distributed.batch_isend_irecv(steps):
+        work.wait()
+    return taken
 
 
-def encoded(values: torch.Tensor, number_format: str) -> torch.Tensor:
-    """Values, a multiple of a block, as the bytes that travel."""
+def encoded(values: torch.Tensor, number_format: str) -> tuple[torch.Tensor, ...]:
+    """Values, a multiple of a block, as they travel: in int8 with the scale of each block."""
     if number_format == "bf16":
-        return values.bfloat16().view(torch.uint8)
+        return (values.bfloat16(),)
     blocks = values.view(-1, BLOCK)
-    scales = blocks.abs().amax(1, keepdim=True) / LARGEST
+    scales = torch.linalg.vector_norm(blocks, torch.inf, dim=1, keepdim=True).div_(LARGEST)
     # A block of zeros has no scale.
-    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8)
-    return torch.cat([whole.view(torch.uint8).flatten(), scales.view(torch.uint8).flatten()])
+    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
+    return whole.flatten(), scales.flatten()
 
 
-def decoded(sent: torch.Tensor, number_format: str) -> torch.Tensor:
-    """The values of bytes that travelled."""
-    if number_format == "bf16":
-        return sent.view(torch.bfloat16).float()
-    count = sent.numel() // (BLOCK + 4)
-    whole = sent[: count * BLOCK].view(torch.int8).view(count, BLOCK)
-    scales = sent[count * BLOCK :].clone().view(torch.float32)
-    return (whole.float() * scales.unsqueeze(1)).flatten()
+def decoded(sent: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The values of what travelled."""
+    if len(sent) == 1:
+        return sent[0].float()
+    whole, scales = sent
+    return whole.view(-1, BLOCK).float().mul_(scales.unsqueeze(1)).flatten()
 
 
 class Narrow:
@@ -174,19 +208,20 @@ class Narrow:
         self.format = number_format
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum over a group, in a row in host memory (collective)."""
-        return averaged(flat(gradients), group, self.format)
+        """The sum over a group, in a row (collective)."""
+        row = torch.cat([each.float().flatten() for each in gradients])
+        return averaged(row, group, self.format)
 
 
 class Largest:
     """The largest elements of gradients; the others are added to the next ones (arXiv:1809.07599)."""
 
-    def __init__(self, ratio: float, like: list[torch.Tensor]) -> None:
+    def __init__(self, ratio: float, like: Sequence[Any]) -> None:
         self.ratio = ratio
-        self.errors = [torch.zeros_like(each, dtype=torch.float32) for each in like]
+        self.errors = [torch.zeros(each.shape, device=each.device) for each in like]
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum of what the ranks of a group send, in a row in host memory (collective)."""
+        """The sum of what the ranks of a group send, in a row (collective)."""
         whole = torch.cat(
             [(each.float() + error).flatten() for each, error in zip(gradients, self.errors, strict=True)]
         )
@@ -201,22 +236,21 @@ class Largest:
         all_places = [torch.empty_like(places) for _ in range(ranks)]
         distributed.all_gather(all_values, values, group=group)
         distributed.all_gather(all_places, places, group=group)
-        return torch.zeros(whole.numel()).index_add_(
-            0, torch.cat(all_places).to(torch.int64), torch.cat(all_values)
-        )
+        taken = torch.cat(all_places).to(whole.device, torch.int64)
+        return torch.zeros_like(whole).index_add_(0, taken, torch.cat(all_values).to(whole.device))
 
 
 class Factors:
     """Two factors of low rank in place of each matrix; what they lack is added to the next gradients
     (PowerSGD, arXiv:1905.13727, algorithms 1 and 2)."""
 
-    def __init__(self, rank: int, like: list[torch.Tensor]) -> None:
+    def __init__(self, rank: int, like: Sequence[Any]) -> None:
         self.rank = rank
         self.errors: dict[int, torch.Tensor] = {}
         self.factors: dict[int, torch.Tensor] = {}
         generator = torch.Generator().manual_seed(0)
         for index, each in enumerate(like):
-            rows, columns = _matrix(each).shape
+            rows, columns = each.shape[0], each.numel() // each.shape[0]
             if rank * (rows + columns) < rows * columns:
                 self.errors[index] = torch.zeros(rows, columns, device=each.device)
                 # The same on all ranks.
@@ -224,7 +258,7 @@ class Factors:
                 self.factors[index] = start.to(each.device)
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
-        """The sum over a group, in a row in host memory (collective)."""
+        """The sum over a group, in a row (collective)."""
         wanted = {index: _matrix(gradients[index]).float() + error for index, error in self.errors.items()}
         left = {index: wanted[index] @ factor for index, factor in self.factors.items()}
         whole = [each for index, each in enumerate(gradients) if index not in wanted]
@@ -241,9 +275,11 @@ class Factors:
         for index, factor in left.items():
             self.errors[index] = wanted[index] - factor @ own[index].T
         rest = iter(first[len(left) :])
-        return flat(
-            left[index] @ self.factors[index].T if index in left else next(rest)
-            for index in range(len(gradients))
+        return torch.cat(
+            [
+                (left[index] @ self.factors[index].T if index in left else next(rest)).flatten()
+                for index in range(len(gradients))
+            ]
         )
 
 
@@ -262,7 +298,7 @@ def _summed(tensors: list[torch.Tensor], group: Any) -> list[torch.Tensor]:
     return [part.view(each.shape).to(each.device) for part, each in zip(parts, tensors, strict=True)]
 
 
-def compressor_of(sync: SyncPlan, like: list[torch.Tensor], leads: bool) -> Any:
+def compressor_of(sync: SyncPlan, like: Sequence[Any], leads: bool) -> Any:
     """What adds up the gradients of islands; None where weights are exchanged, or on ranks that exchange nothing."""
     if sync.every > 1 or not leads:
         return None

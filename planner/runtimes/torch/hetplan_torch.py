@@ -52,18 +52,13 @@ class Layout:
         Gradients are added up in ``reduce_type``, over the replicas and, before that, over micro-batches.
         """
         self.plan = plan
-        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
-        shard = 1 if plan.zero == 0 else plan.shard_size or plan.data_parallel
-        shape = (len(plan.stages), -1, shard, plan.tensor_parallel)
-        names = ("stage", "copy", "shard", "tensor")
         # Every rank takes part in the making of all groups.
         islands = plan.sync.islands if plan.sync else (plan.grid,)
-        meshes = [
-            DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names) for ranks in islands
-        ]
-        self.mesh = meshes[islands.index(plan.island)]
-        self.group = self.mesh["copy"].get_group() if plan.sync else None
-        """Ranks that are exact with this one; None for all."""
+        meshes = [self._mesh(device, ranks) for ranks in islands]
+        groups = [torch.distributed.new_group(list(ranks)) for ranks in islands] if plan.sync else [None]
+        own = islands.index(plan.island)
+        self.mesh, self.group = meshes[own], groups[own]
+        """``group``: ranks that are exact with this one; None for all."""
         self.working_type = working_type
         self.policies = {
             "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=reduce_type),
@@ -71,6 +66,16 @@ class Layout:
         }
         self._tied: Any = None
         self._pair: Any = None
+
+    def _mesh(self, device: str, ranks: tuple[int, ...]) -> DeviceMesh:
+        """Ranks that are exact among themselves by stage, copy, shard and place in the replica."""
+        plan = self.plan
+        replicas = len(ranks) // (len(plan.stages) * plan.tensor_parallel)
+        # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
+        shard = 1 if plan.zero == 0 else plan.shard_size or replicas
+        shape = (len(plan.stages), replicas // shard, shard, plan.tensor_parallel)
+        names = ("stage", "copy", "shard", "tensor")
+        return DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names)
 
     def shard(self, module: nn.Module) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.

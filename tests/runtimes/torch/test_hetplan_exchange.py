@@ -41,17 +41,20 @@ CASES: dict[str, tuple[str, Sync]] = {
     "int8": ("sgd", Sync(format="int8")),
     "powersgd": ("sgd", Sync(rank=2, islands=POOLS)),
     "topk": ("adamw", Sync(ratio=0.05)),
+    "diloco-zero1": ("adamw", Sync(every=3, islands=POOLS)),
+    "diloco-zero3": ("sgd", Sync(every=2, islands=POOLS)),
+    "powersgd-zero2": ("sgd", Sync(rank=3)),
 }
 
 
-def chosen(sync: Sync) -> Plan:
+def chosen(sync: Sync, zero: int) -> Plan:
     """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
     replicas = (
         group("big", "A100", count=2, share=5, steps=2),
         group("small", "T4", share=2),
         group("small", "T4", share=1),
     )
-    return replace(plan("torch", 0, [3], [replicas]), sync=sync)
+    return replace(plan("torch", zero, [3], [replicas]), sync=sync)
 
 
 def train_all(root: Path) -> None:
@@ -59,7 +62,8 @@ def train_all(root: Path) -> None:
     folders = []
     for name, (optimizer, sync) in CASES.items():
         spec = model(13, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
-        write_folder(emit(chosen(sync), four_ranks(), spec), root / name)
+        zero = int(name[-1]) if "zero" in name else 0
+        write_folder(emit(chosen(sync, zero), four_ranks(), spec), root / name)
         (root / name / "arguments.json").write_text(
             json.dumps(["--steps", str(STEPS), "--lr", str(LR[optimizer])])
         )
