@@ -555,18 +555,22 @@ class _Cases:
 
     def room(self, number: int) -> tuple[float, int]:
         """Slots and the layers that one holds when least micro-batches are in flight, of one case."""
-        rooms = [Room(**{name: column[number] for name, column in room.items()}) for room in self.rooms]
-        return self.slots[number], min(self.most_layers, max(room.layers(1) for room in rooms))
+        return self.slots[number], self._most(self._rooms(number))
+
+    def _rooms(self, number: int) -> list[Room]:
+        return [Room(**{name: column[number] for name, column in room.items()}) for room in self.rooms]
+
+    def _most(self, rooms: Sequence[Room]) -> int:
+        return min(self.most_layers, max(room.layers(1) for room in rooms))
 
     def speed(self, number: int) -> Speed | None:
         """That of one case; None where it cannot be."""
-        slots, most = self.room(number)
+        slots, rooms = self.slots[number], self._rooms(number)
+        most = self._most(rooms)
         if not slots or not most:
             return None
-        policies = tuple(
-            Policy(seconds[number], Room(**{name: column[number] for name, column in room.items()}))
-            for seconds, room in self.policies
-        )
+        seconds = (column[number] for column in self._paces[1])
+        policies = tuple(Policy(one, room) for one, room in zip(seconds, rooms, strict=True))
         return Speed(
             device_type=self.device_type,
             slots=slots,
