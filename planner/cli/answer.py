@@ -1,4 +1,4 @@
-"""What ``hetplan search`` prints and writes of its answer; imported when there is one, tables and documents when asked for."""
+"""What ``hetplan search`` prints and writes of its answer; imported when there is one, documents when asked for."""
 
 from __future__ import annotations
 
