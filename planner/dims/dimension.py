@@ -59,7 +59,10 @@ class Dimension:
 
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:
     """Values that the user's limit keeps; None keeps all."""
-    return tuple(value for value in values if limit is None or value in limit)
+    if limit is None:
+        return values
+    wanted = set(limit)
+    return tuple(value for value in values if value in wanted)
 
 
 def by_stage(texts: Iterable[str]) -> str:

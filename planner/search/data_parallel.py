@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import product
+from itertools import combinations_with_replacement, product
 from typing import cast
 
 import numpy as np
@@ -50,7 +50,7 @@ MAX_MICRO_BATCH, MAX_TOKENS, MAX_SIZES = 512, 2**17, 4096
 """Largest micro-batch of a device that is offered, in sequences; more, up to ``MAX_SIZES``, where that many have fewer
 tokens than ``MAX_TOKENS``."""
 
-BOX_EXACT = 1e-4
+BOX_EXACT = 1e-7
 """Relative width at which the bisection of a box ends; its bound is below."""
 
 
@@ -294,8 +294,32 @@ class Shares:
         ring = self._ring(box.low)
         if (self.choice.shard_size is None or box.single) and self._settled(box):
             return ring
+        if self.choice.shard_size is None and box.single:
+            return self._wherever(ring, box.low)
         copies = ring.copies and replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
         return replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
+
+    def _wherever(self, ring: Ring, counts: Counts) -> Ring:
+        """The ring of a set with the latency that it has at least, however devices with unequal shares stand.
+
+        Those of a type have two shares at most, so the fullest node has half of a type at least, or is full. No node
+        has more members than with equal shares; with fewer, a chain passes more nodes, and a tree fewer members of one.
+        """
+        used = [(item, count) for item, count in zip(self.device_types, counts, strict=True) if count]
+        inside = max(item.intra_latency_seconds for item, _ in used)
+        pairs = combinations_with_replacement({item.pool for item, _ in used}, 2)
+        between = min(self.estimator.topology.path(*pair).latency_seconds for pair in pairs)
+        fullest, least = (
+            self._on_a_node(counts),
+            max(
+                count if count <= item.per_node else min(item.per_node, -(-count // 2))
+                for item, count in used
+            ),
+        )
+        nodes = -(-ring.size // least) - -(-ring.size // fullest)
+        tree = ring.latency_seconds - (fullest - least) * inside
+        chain = (ring.around_seconds or 0.0) - nodes * max(0.0, inside - between)
+        return replace(ring, latency_seconds=max(0.0, tree), around_seconds=max(0.0, chain))
 
     def _settled(self, box: Box) -> bool:
         """True when the most devices on a node are the same for all sets, however they stand."""

@@ -21,6 +21,7 @@ from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import network_partitions
+from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
 from tests.search.exhaustive import plans
 from tests.worlds import cluster, gpt, pool, with_fast_nodes
@@ -130,6 +131,42 @@ def test_no_set_of_a_box_is_faster_than_its_bound(seed: int) -> None:
                     if plan is not None:
                         step = shares.estimator.estimate(plan).step_seconds
                         assert shares.bound(box) <= step * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_ring_of_a_set_has_less_latency_than_its_bound(seed: int) -> None:
+    """However many devices of each type get a sequence less and so stand apart from the others; hops between nodes may
+    be shorter than those inside."""
+    draw = random.Random(seed)
+    spec = odd_cluster(draw)
+    fabrics = {
+        name: fabric.model_copy(update={"latency_us": draw.choice([1.0, 10.0])})
+        for name, fabric in spec.fabrics.items()
+    }
+    estimator = Estimator(spec.model_copy(update={"fabrics": fabrics}), gpt(4, 512, 8, global_batch=999))
+    for partition in network_partitions(estimator, TARGETS["deepspeed"]).values():
+        shares = Shares(
+            next(iter(choices(TARGETS["deepspeed"], Limits(), partition.estimator))),
+            partition.estimator,
+            Limits(),
+        )
+        for _ in range(10):
+            counts = random_set(shares.sets, 1, draw)
+            if sum(counts) < 2 or not shares._ring(counts).connected:
+                continue
+            bound = shares._fastest_ring(Box(counts, counts))
+            groups = [
+                shares._group(device_type, number, share, 1)
+                for device_type, count in zip(shares.device_types, counts, strict=True)
+                for part in (draw.randint(0, count),)
+                for number, share in ((count - part, 2), (part, 1))
+                if number
+            ]
+            ring = ring_alone(tuple(groups), partition.estimator, shares.pricer.kernels)
+            assert ring.latency_seconds >= bound.latency_seconds * (1 - 1e-9)
+            assert ring.around_seconds is not None
+            assert bound.around_seconds is not None
+            assert ring.around_seconds >= bound.around_seconds * (1 - 1e-9)
 
 
 def odd_cluster(draw: random.Random) -> ClusterSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from math import inf
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound, by_position
-from planner.search.bounds.rates import Rates
+from planner.search.bounds.rates import Rates, Speed
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
 
@@ -52,16 +53,21 @@ class UniformBounds:
     """The bounds of one family whose stages all have the same degrees, for all depths up to ``most``."""
 
     def __init__(self, family: Family, rates: Rates, most: int) -> None:
-        self.speeds = rates.speeds(family)
         self._family, self._rates, self._most = family, rates, most
         self._layers = rates.estimator.model.layers
-        roomiest = sorted(self.speeds, key=lambda speed: -speed.most_layers)
-        held = by_position(
-            [speed.slots for speed in roomiest], [float(speed.most_layers) for speed in roomiest], most
-        )
+        roomiest = sorted(rates.rooms(family), key=lambda item: -item[1])
+        held = by_position([slots for slots, _ in roomiest], [float(layers) for _, layers in roomiest], most)
         self._holds = np.cumsum(held) >= self._layers * (1 - 1e-9)
         """True where the memory of the roomiest slots holds all layers, [stages - 1]."""
-        self._ramp = RampBound(self.speeds, self._layers, family.micro_batches, most) if self.speeds else None
+
+    @cached_property
+    def speeds(self) -> tuple[Speed, ...]:
+        """What each device type does."""
+        return self._rates.speeds(self._family)
+
+    @cached_property
+    def _ramp(self) -> RampBound:
+        return RampBound(self.speeds, self._layers, self._family.micro_batches, self._most)
 
     def holds(self, depth: int) -> bool:
         """True when the memory of so many stages holds all layers."""
@@ -69,14 +75,14 @@ class UniformBounds:
 
     def least(self, depth: int) -> float:
         """No plan with at most ``depth`` stages is faster; infinite when it fits in no memory."""
-        if self._ramp is None or not self.holds(depth):
+        if not self.holds(depth):
             return inf
         # Further stages, more chunks and free sends only shorten this one.
         return float(self._ramp.bounds(MAX_INTERLEAVE)[depth - 1])
 
     def bounds(self, depths: Sequence[int], chunks: int, cutoff: float = inf) -> Iterator[float]:
         """No plan of these depths is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
-        if self._ramp is None or not self._holds[max(depths) - 1]:
+        if not self._holds[max(depths) - 1]:
             yield from (inf for _ in depths)
             return
         free = self._ramp.bounds(chunks)
@@ -99,11 +105,11 @@ class UniformBounds:
 
     def crossed(self, depth: int, chunks: int, crossings: int) -> float:
         """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
-        return self._counted(chunks, crossings).bound(depth) if self.speeds and self.holds(depth) else inf
+        return self._counted(chunks, crossings).bound(depth) if self.holds(depth) else inf
 
     def once(self, depth: int, seconds: float) -> float:
         """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
-        return self._counted(1).once(depth, seconds) if self.speeds and self.holds(depth) else inf
+        return self._counted(1).once(depth, seconds) if self.holds(depth) else inf
 
     def _hops(self, chunks: int) -> list[Hops]:
         known = self._rates.hops(self._family, chunks)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import floor, inf
 from typing import cast
 
@@ -137,11 +138,14 @@ class Rates:
                 each = [self._free_speed(family, device_type) for device_type in self.device_types]
             else:
                 each = [cases.speed(number) for cases, number in self._cases_of(family)]
-            kept = (
-                speed for speed in each if speed is not None and speed.slots > 0 and speed.most_layers > 0
-            )
+            kept = (speed for speed in each if speed is not None)
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
+
+    def rooms(self, family: Family) -> list[tuple[float, int]]:
+        """(slots, layers that one holds when least micro-batches are in flight) of each device type; one degree."""
+        found = (cases.room(number) for cases, number in self._cases_of(family))
+        return [(slots, most) for slots, most in found if slots and most]
 
     def expect(self, families: Iterable[Family]) -> None:
         """Families that are priced with the first one like them that somebody asks for."""
@@ -157,7 +161,7 @@ class Rates:
     def work(self, families: Sequence[Family]) -> Work:
         """What stages of families of one target, tp and recomputation do and hold."""
         each = [self._cases_of(family) for family in families]
-        slots = [[cases.slots[number] * cases.able[number] for cases, number in row] for row in each]
+        slots = [[cases.slots[number] for cases, number in row] for row in each]
         ends = [[[cases.pace[name][number] for name in ENDS] for cases, number in row] for row in each]
         policies = [
             [
@@ -314,21 +318,22 @@ class Rates:
         able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
         ring = self._rings(rates, np.where(able, replicas, 1.0), family.ep // tp)
-        pace = self._pace(family, group, ring, sequences)
         return _Cases(
             device_type=device_type.key,
             most_layers=self.estimator.model.layers,
             slots=(device_type.replicas(tp) / replicas).tolist(),
             able=able.tolist(),
-            pace=_columns(pace, len(replicas)),
-            policies=[
-                (
-                    _columns({"seconds": seconds}, len(replicas))["seconds"],
-                    _columns(self._room_with(family, group, replicas, sequences, recompute), len(replicas)),
-                )
-                for recompute, seconds in self._layer_seconds(family, group, ring, sequences, pace)
+            find_rooms=lambda: [
+                _columns(self._room_with(family, group, replicas, sequences, recompute), len(replicas))
+                for recompute in policies_of(family)
             ],
+            find_paces=lambda: self._paces(family, group, ring, sequences, len(replicas)),
         )
+
+    def _paces(self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole, count: int) -> _Paces:
+        pace = self._pace(family, group, ring, sequences)
+        each = [seconds for _, seconds in self._layer_seconds(family, group, ring, sequences, pace)]
+        return _columns(pace, count), [_columns({"": seconds}, count)[""] for seconds in each]
 
     def _layer_seconds(
         self,
@@ -383,7 +388,7 @@ class Rates:
             cases = self._priced(family, device_type, tp, np.array(degrees, dtype=float), sequences)
             for number, dp in enumerate(degrees):
                 speed = cases.speed(number)
-                if speed is not None and speed.most_layers:
+                if speed is not None:
                     slots = float(device_type.devices)
                     layers = self.estimator.model.layers
                     free = replace(speed, slots=slots, most_layers=layers)
@@ -505,32 +510,72 @@ class Rates:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cases:
-    """What devices of one type do in many cases; ``Speed`` of one, column by column."""
+_Paces = tuple[dict[str, list[float]], list[list[float]]]
+"""Seconds by field of ``Speed``, and those of a layer with each recomputation, each [case]."""
 
-    device_type: tuple[str, str]
-    most_layers: int
-    slots: list[float]
-    able: list[bool]
-    """False where replicas cannot talk."""
-    pace: dict[str, list[float]]
-    policies: list[tuple[list[float], dict[str, list[float]]]]
-    """Seconds of a layer, and room, with each recomputation."""
+
+class _Cases:
+    """What devices of one type do in many cases; ``Speed`` of one, column by column.
+
+    Rooms are found before paces: a model that fits nowhere needs no more.
+    """
+
+    def __init__(
+        self,
+        device_type: tuple[str, str],
+        most_layers: int,
+        slots: list[float],
+        able: list[bool],
+        find_rooms: Callable[[], list[dict[str, list[float]]]],
+        find_paces: Callable[[], _Paces],
+    ) -> None:
+        """``able`` is False where replicas cannot talk."""
+        self.device_type, self.most_layers = device_type, most_layers
+        self.slots = [count * one for count, one in zip(slots, able, strict=True)]
+        self._find_rooms, self._find_paces = find_rooms, find_paces
+
+    @cached_property
+    def rooms(self) -> list[dict[str, list[float]]]:
+        """Fields of ``Room`` with each recomputation."""
+        return self._find_rooms()
+
+    @cached_property
+    def _paces(self) -> _Paces:
+        return self._find_paces()
+
+    @property
+    def pace(self) -> dict[str, list[float]]:
+        """Seconds by field of ``Speed``."""
+        return self._paces[0]
+
+    @property
+    def policies(self) -> Iterator[tuple[list[float], dict[str, list[float]]]]:
+        """Seconds of a layer, and room, with each recomputation."""
+        return zip(self._paces[1], self.rooms, strict=True)
+
+    def room(self, number: int) -> tuple[float, int]:
+        """Slots and the layers that one holds when least micro-batches are in flight, of one case."""
+        return self.slots[number], self._most(self._rooms(number))
+
+    def _rooms(self, number: int) -> list[Room]:
+        return [Room(**{name: column[number] for name, column in room.items()}) for room in self.rooms]
+
+    def _most(self, rooms: Sequence[Room]) -> int:
+        return min(self.most_layers, max(room.layers(1) for room in rooms))
 
     def speed(self, number: int) -> Speed | None:
         """That of one case; None where it cannot be."""
-        if not self.able[number]:
+        slots, rooms = self.slots[number], self._rooms(number)
+        most = self._most(rooms)
+        if not slots or not most:
             return None
-        policies = tuple(
-            Policy(seconds[number], Room(**{name: column[number] for name, column in room.items()}))
-            for seconds, room in self.policies
-        )
+        seconds = (column[number] for column in self._paces[1])
+        policies = tuple(Policy(one, room) for one, room in zip(seconds, rooms, strict=True))
         return Speed(
             device_type=self.device_type,
-            slots=self.slots[number],
+            slots=slots,
             policies=policies,
-            most_layers=min(self.most_layers, max(policy.room.layers(1) for policy in policies)),
+            most_layers=most,
             **{name: column[number] for name, column in self.pace.items()},
         )
 

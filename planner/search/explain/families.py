@@ -13,7 +13,7 @@ from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
 from planner.search.met import Met, families_of
-from planner.search.space.choices import targets_of, usable_device_types
+from planner.search.space.choices import MAX_DEPTH, targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
 
@@ -225,7 +225,7 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
         if row.batch_without_pipeline == "per-device":
             for zero in row.zero_without_pipeline:
                 found.append((f"{row.name}: ZeRO-{zero}", replace(base, zero=(zero,), pp=(1,), tp=(1,))))
-        deeper, wider = tuple(range(2, 1025)), tuple(range(2, 65))
+        deeper, wider = tuple(range(2, MAX_DEPTH + 1)), tuple(range(2, 65))
         if _both(row.zero_with_pipeline, limits.zero):
             found.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
             if row.tensor_parallel != "none":
