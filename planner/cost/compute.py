@@ -404,6 +404,10 @@ def layer_pass(
         narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
     forward = products + core + device.stream(wide + narrow, 7)
     backward = back + core_back + device.stream(1.6 * (wide + narrow), 8)
+    if device.precision == "fp8":
+        inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, ep=ep))
+        forward += device.stream(CAST_BYTES * inputs)
+        backward += device.stream(CAST_BYTES * outputs)
     launches: float = FORWARD_KERNELS + (2 if tp > 1 else 0) + ADAPTER_KERNELS * len(model.adapted)
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
@@ -445,6 +449,17 @@ def modules_again(model: ModelSpec, device: Device, *, tp: int, tokens: int, spl
             device.product(Product(tokens, outputs / tp, inputs)) for inputs, outputs, _ in widening
         )
     return seconds
+
+
+def cast_elements(products: tuple[Product, ...]) -> tuple[float, float]:
+    """Elements that come into products forward, and gradients that come into them backward; weights stay in fp8."""
+    inputs = sum(item.count * item.rows * item.inner for item in products)
+    return inputs, sum(item.count * item.rows * item.columns for item in products)
+
+
+CAST_BYTES = 4.0
+"""Bytes that bringing an element to fp8 moves: read in two, written by rows and by columns, as both products of the
+backward take it in the order of their own (Transformer Engine)."""
 
 
 def element_wise_bytes(
@@ -489,13 +504,22 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     return EndPass(forward_seconds=forward, backward_seconds=2 * forward * trained)
 
 
+MASKED = 0.15
+"""Part of an encoder's tokens that are masked (arXiv:1810.04805, section 3.1)."""
+
+
+def predicted_tokens(model: ModelSpec, tokens: int) -> float:
+    """Those whose logits are computed."""
+    return MASKED * tokens if model.training.cross_entropy == "masked" else tokens
+
+
 LOGIT_BYTES = (24.0, 20.0)
 """Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
 
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
-    tokens = micro_batch * model.training.sequence_length
+    tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
@@ -543,7 +567,8 @@ def model_flops(model: ModelSpec) -> float:
     sequence = model.layers * _layer_flops(model)
     if model.dense_layers:
         sequence += model.dense_layers * _layer_flops(model.dense)
-    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * length * model.hidden * model.vocab
+    predicted = predicted_tokens(model, length)
+    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab
     return sequence * model.training.global_batch
 
 
