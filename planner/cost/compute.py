@@ -501,6 +501,10 @@ def layer_pass(
     part = model.sublayers / 2
     forward = products + core + device.stream(wide + narrow, 7 * part)
     backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part)
+    if device.precision == "fp8":
+        inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, ep=ep))
+        forward += device.stream(CAST_BYTES * inputs)
+        backward += device.stream(CAST_BYTES * outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
@@ -543,6 +547,17 @@ def modules_again(model: ModelSpec, device: Device, *, tp: int, tokens: int, spl
             device.product(Product(tokens, outputs / tp, inputs)) for inputs, outputs, _ in widening
         )
     return seconds
+
+
+def cast_elements(products: tuple[Product, ...]) -> tuple[float, float]:
+    """Elements that come into products forward, and gradients that come into them backward; weights stay in fp8."""
+    inputs = sum(item.count * item.rows * item.inner for item in products)
+    return inputs, sum(item.count * item.rows * item.columns for item in products)
+
+
+CAST_BYTES = 4.0
+"""Bytes that bringing an element to fp8 moves: read in two, written by rows and by columns, as both products of the
+backward take it in the order of their own (Transformer Engine)."""
 
 
 def element_wise_bytes(
@@ -598,13 +613,22 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+MASKED = 0.15
+"""Part of an encoder's tokens that are masked (arXiv:1810.04805, section 3.1)."""
+
+
+def predicted_tokens(model: ModelSpec, tokens: int) -> float:
+    """Those whose logits are computed."""
+    return MASKED * tokens if model.training.cross_entropy == "masked" else tokens
+
+
 LOGIT_BYTES = (24.0, 20.0)
 """Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
 
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
-    tokens = micro_batch * model.training.sequence_length
+    tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
@@ -656,7 +680,8 @@ def model_flops(model: ModelSpec) -> float:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
         sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
-    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * length * model.hidden * model.vocab
+    predicted = predicted_tokens(model, length)
+    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab
     return sequence * model.training.global_batch
 
 

@@ -13,7 +13,7 @@ from typing import cast
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
-from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows
+from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
 from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
@@ -564,7 +564,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     """Logits and their gradients beyond the working set of a recomputed layer, which comes when they are gone."""
     if not load.last:
         return 0.0
-    tokens = load.micro_batch * model.training.sequence_length
+    tokens = predicted_tokens(model, load.micro_batch * model.training.sequence_length)
     size = ELEMENT_BYTES[model.training.precision]
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)

@@ -45,23 +45,32 @@ class Copies:
     backward_seconds: float = 0.0
     """In every backward but the first of a step."""
     first_backward_seconds: float = 0.0
+    ahead_seconds: float = 0.0
+    """The part of both that is not of gradients: what a backward needs, which comes ahead of it."""
     step_seconds: float = 0.0
     """Once, after the last backward."""
 
-    def waits(self, forward: float, backward: float) -> tuple[float, float, float]:
+    def waits(self, forward: float, backward: float, overlap: float) -> tuple[float, float, float]:
         """What a forward, a backward, and the first backward of these seconds wait for.
 
-        Copy engines work beside everything else.
+        Copy engines work beside everything else, ahead of what needs parameters and checkpoints. Gradients leave when
+        they are reduced, so that the share ``overlap`` of what could be hidden is, as of other gradient traffic.
         """
-        return (
-            larger(0.0, self.forward_seconds - forward),
-            larger(0.0, self.backward_seconds - backward),
-            larger(0.0, self.first_backward_seconds - backward),
+        ahead = larger(0.0, self.ahead_seconds - backward)
+        room = larger(0.0, backward - self.ahead_seconds)
+        behind, first = (
+            seconds - overlap * smaller(seconds, room)
+            for seconds in (
+                self.backward_seconds - self.ahead_seconds,
+                self.first_backward_seconds - self.ahead_seconds,
+            )
         )
+        return larger(0.0, self.forward_seconds - forward), ahead + behind, ahead + first
 
-    def hidden(self, forward: float, backward: float) -> float:
-        """Seconds of copies that run beside a forward and a backward of these seconds."""
-        return smaller(self.forward_seconds, forward) + smaller(self.backward_seconds, backward)
+    def hidden(self, forward: float, backward: float, overlap: float) -> float:
+        """Seconds of copies that are hidden under a forward and a backward of these seconds."""
+        waits = self.waits(forward, backward, overlap)
+        return self.forward_seconds - waits[0] + self.backward_seconds - waits[1]
 
 
 NO_COPIES = Copies()
@@ -74,13 +83,12 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
     again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed). With ZeRO 1 they leave once. Parameters are read for
     each gather: forward, recomputation, backward.
     """
-    forward = backward = again = at_end = 0.0
+    forward = backward = leaving = again = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
     if offload.optimizer != "none":
         gradients = held.shard * held.gradient_bytes / _rate(device_type, "cpu")
         if held.zero >= 2:
-            backward += gradients
-            again = gradients
+            leaving = again = gradients
         else:
             at_end += gradients
         # Updated in host memory: parameters that rest there need not move.
@@ -100,8 +108,9 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
         backward += moved
     return Copies(
         forward_seconds=forward,
-        backward_seconds=backward + again,
-        first_backward_seconds=backward,
+        backward_seconds=backward + leaving + again,
+        first_backward_seconds=backward + leaving,
+        ahead_seconds=backward,
         step_seconds=at_end,
     )
 

@@ -374,7 +374,7 @@ class Pricer:
         sizes = cast("int", np.arange(1, len(forward) + 1))
         held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
         waits = copies(shape.offload, held, device_type, self.model).waits(
-            as_number(forward), as_number(backward)
+            as_number(forward), as_number(backward), self.stack.overlap
         )
         return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
 
@@ -469,9 +469,10 @@ class Pricer:
         if shape.offload.anything:
             held = self._held(shape, layers, first, last, tp, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
-            wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward)
+            wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward, self.stack.overlap)
             first_saves = wait_backward - first_wait
-            hidden, at_end = moved.hidden(on_forward, on_backward), moved.step_seconds
+            hidden = moved.hidden(on_forward, on_backward, self.stack.overlap)
+            at_end = moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
             backward_seconds=on_backward + wait_backward,

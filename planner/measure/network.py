@@ -180,7 +180,7 @@ class _Curve:
         assert call is not None
         try:
             call()
-        except RuntimeError as error:  # NotImplementedError too
+        except RuntimeError as error:
             # A backend that lacks an operation refuses it on every member; all else parts them.
             if not _refusal(error):
                 raise
@@ -211,10 +211,13 @@ class _Curve:
 
 
 def _refusal(error: Exception) -> bool:
-    """True for what a backend says of an operation that it does not have, or has no memory for."""
+    """True for what a backend says of an operation that it does not have, or has no memory for.
+
+    Torch refuses with these two; lost peers and broken devices have errors of their own below them.
+    """
     said = ("not support", "unsupported", "not implemented")
-    lacks = isinstance(error, NotImplementedError) or any(words in str(error).lower() for words in said)
-    return lacks or out_of_memory(error)
+    lacks = type(error) is RuntimeError and any(words in str(error).lower() for words in said)
+    return lacks or type(error) is NotImplementedError or out_of_memory(error)
 
 
 def _first_line(error: BaseException) -> str:

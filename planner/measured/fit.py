@@ -146,6 +146,10 @@ GUESSED = (
 """Words of doubts that concern the plan or the measurement itself."""
 
 
+UNSTATED_NETWORK = ("network not stated", "network between nodes not stated", "network assumed")
+"""Words of doubts by which the wire between nodes is a guess, which says nothing of its utilisation."""
+
+
 def kernels_of(run: Run) -> str:
     """The kernel set that a run used."""
     training = run.model.training
@@ -286,6 +290,8 @@ COMMON_ERROR = 0.03
 """Error that all runs of a source have in common: machine, release, habits of those who measured."""
 DOUBT_ERROR = 0.25
 """Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
+UNSTATED_ERROR = 0.7
+"""Of the rate of a network that is a guess, of a source's runs in common: cards come in doubles."""
 ROBUST = 1.5
 """Errors of a run, and of a shape, in units of their size, beyond which they count as outliers."""
 FEWEST = 5
@@ -346,6 +352,12 @@ class _Problem:
         self.most: Vector = np.log([item.most for item in self.parameters])
         self.measured: Vector = np.log([run.step_seconds or 0.0 for run in self.runs])
         self.doubted: Vector = np.array([0.0 if certain(run) else 1.0 for run in self.runs])
+        self.unstated: Vector = np.array(
+            [float(any(word in run.doubt for word in UNSTATED_NETWORK)) for run in self.runs]
+        )
+        self.rates = np.array(
+            [item.section == "links" and item.constant == "efficiency" for item in self.parameters]
+        )
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
@@ -388,7 +400,10 @@ class _Problem:
     def _told(self, rows: NDArray[np.bool_], errors: Vector, slopes: Vector) -> Told:
         """Normal equations of runs of one source: curvature, [constant, constant], and pull, [constant]."""
         jacobian, left = slopes[rows], -errors[rows]
-        whitened = np.linalg.solve(self._covariance(rows, left), np.column_stack([jacobian, left]))
+        # A wire that is guessed wrong makes all traffic over it as much slower.
+        guessed = UNSTATED_ERROR * self.unstated[rows] * jacobian[:, self.rates].sum(axis=1)
+        covariance = self._covariance(rows, left) + np.outer(guessed, guessed)
+        whitened = np.linalg.solve(covariance, np.column_stack([jacobian, left]))
         return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
 
     def _covariance(self, rows: NDArray[np.bool_], left: Vector) -> Vector:
@@ -494,7 +509,9 @@ class _Problem:
             if rows.any():
                 partly = bool(((self.sources == source) & gone).any())
                 kept.append(self._told(rows, errors, slopes) if partly else whole)
-        step = np.clip(self._step(values, kept), -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT)
+        # Where the longest path changes the constants of all runs have steps left that are nobody's.
+        step = self._step(values, kept) - self._step(values, list(told.values()))
+        step = np.clip(step, -LARGEST_LEFT_OUT, LARGEST_LEFT_OUT)
         return self.calibration(np.minimum(values + step, self.most))
 
     def _left_out(self, without: Callable[[Callable[[Run], bool]], Calibration]) -> Vector:

@@ -18,7 +18,7 @@ from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Link, Stack
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
 from planner.model.spec import Kernels
-from planner.runtimes.registry import REFERENCE
+from planner.runtimes.registry import REFERENCE, TARGETS
 from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
 
 
@@ -67,8 +67,8 @@ SECOND_ATTENTION = Prior(0.58, 0.15)
 """That of FlashAttention-2 there: 182 TFLOP/s forward and backward of 65,536 tokens on A100, an eighth of which takes
 85 ms (ring-flash-attention's README, the line of one device); 63 % in the backward (arXiv:2307.08691, section 4.1)."""
 
-SECOND_IN = ("deepspeed",)
-"""Kernel sets of years that have it."""
+SECOND_IN = frozenset(kernels for row in TARGETS.values() for kernels in row.second_attention)
+"""Kernel sets that have it, as their runtimes say."""
 
 WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 """What a kernel without the matrix instructions of Hopper loses there: FlashAttention-2 reaches 225 TFLOP/s on A100 and

@@ -158,7 +158,7 @@ class Row(Frozen):
     reduce_dtype: GradientFormat | None = None
     """Number format in which gradients are added up over replicas, fp32 or bf16; the runtime's own when absent."""
     cross_entropy: CrossEntropy = "fused"
-    """plain or fused; published software seldom leaves the loss to plain torch."""
+    """plain, fused or masked; published software seldom leaves the loss to plain torch."""
     attention: Attention = "flash"
     """flash or unfused."""
     dropout: bool | None = None

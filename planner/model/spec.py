@@ -31,7 +31,7 @@ Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
 StateFormat = Literal["fp32", "bf16", "int8"]
 GradientFormat = Literal["fp32", "bf16"]
-CrossEntropy = Literal["plain", "fused"]
+CrossEntropy = Literal["plain", "fused", "masked"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
 Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
@@ -82,7 +82,8 @@ class TrainingSpec(Frozen):
     reduce_dtype: GradientFormat | None = None
     """Number format in which they are added up over the replicas: fp32 or bf16; the runtime's own when absent."""
     cross_entropy: CrossEntropy | None = None
-    """plain: probabilities and both gradients in fp32; fused: in place; the runtime's own when absent."""
+    """plain: probabilities and both gradients in fp32; fused: in place; masked: plain, of the masked 15 % of an
+    encoder's tokens alone; the runtime's own when absent."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None

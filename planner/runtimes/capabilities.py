@@ -198,6 +198,8 @@ class Capabilities:
     offloading: Offloading = Offloading()
     fused_softmax: tuple[str, ...] = ()
     """Those of its kernel sets whose softmax of unfused attention scales, masks and casts in one kernel."""
+    second_attention: tuple[str, ...] = ()
+    """Those of its kernel sets whose fused attention is FlashAttention-2; else it is the vendor's or older."""
     fused_attention_from: float = 0.0
     """Least compute capability with a fused attention kernel in it; on older devices attention is unfused."""
     softmax_in_fours: bool = False

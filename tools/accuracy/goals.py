@@ -142,7 +142,11 @@ REASONS = {
         "without its own runs nothing tells the attention of FlashAttention 1 from that of today's kernels, nor "
         "an eager host; fitted to, the error is that of the second table."
     ),
-    "holmes": "batch, cards a node and half of the rates are recalled, not read (docs/measurements.md).",
+    "holmes": (
+        "batch, cards a node and half of the rates are recalled, not read (docs/measurements.md). At equal plans "
+        "its RoCE runs take 23 % longer than those over InfiniBand on 32 devices and 2 % on 64, and Megatron-LLaMA "
+        "hides a reduction that Holmes, which has its optimizer, seems not to."
+    ),
     "sailor-gh200": (
         "the only runs of that device and of eager unfused attention on it; beside its layer profile, which is in the "
         "package, time is 8.0 % off and memory 2.1 % (docs/cost_model.md)."
@@ -153,11 +157,14 @@ REASONS = {
     ),
     "experts": (
         "most runs on Blackwell dispatch by HybridEP and capture parts of a layer in CUDA graphs, which differ from "
-        "release to release and are not modelled; those of gpt-oss-120B are predicted 20 to 45 % too fast."
+        "release to release and are not modelled: without their source the host's time comes from runs on H800 "
+        "that say they have no graphs, twice as long, while fitted to them they are as far off as the second table "
+        "says. Those of gpt-oss-120B are predicted 20 to 45 % too fast."
     ),
     "offload": (
         "compute, not copies: the same models without offload are as far off (docs/cost_model.md), and the sources do "
-        "not say whether their FLOPs count recomputation."
+        "not say whether their FLOPs count recomputation: ZeRO-Offload's nine runs, of 1 to 13 billion, are all a "
+        "quarter to two fifths too fast, and would be -10 % off if they do not."
     ),
     "bloom-tuning": "each row is one early iteration, and the network (Omni-Path) is priced as InfiniBand.",
 }
