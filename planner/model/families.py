@@ -8,6 +8,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from planner.ranges import LAYERS
+
 Config = dict[str, Any]
 Shape = dict[str, Any]
 
@@ -184,7 +186,8 @@ def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
 
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
     """(key, layers without experts) of every key that names some."""
-    layers = range(int(config.get("num_hidden_layers") or 0))
+    count = config.get("num_hidden_layers")
+    layers = range(count if isinstance(count, int) and LAYERS.holds(count) else 0)
     step = config.get("decoder_sparse_step", 1)
     if isinstance(step, int) and step > 1:
         yield "decoder_sparse_step", [index for index in layers if (index + 1) % step]
@@ -451,7 +454,8 @@ _NEMOTRON: dict[str, Kind] = {
 
 
 def _nemotron_kinds(config: Config) -> list[str]:
-    return list(first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types")) or ())
+    found = first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types"))
+    return [str(each) for each in found] if isinstance(found, str | list) else []
 
 
 def _nemotron_h(config: Config) -> Shape:
