@@ -258,7 +258,7 @@ def first_given(config: Config, keys: tuple[str, ...]) -> str:
 
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
-_HIDDEN = ("hidden_size", "n_embd", "dim")
+_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
