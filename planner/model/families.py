@@ -8,6 +8,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from planner.ranges import LAYERS
+
 Config = dict[str, Any]
 Shape = dict[str, Any]
 
@@ -184,7 +186,8 @@ def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
 
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
     """(key, layers without experts) of every key that names some."""
-    layers = range(int(config.get("num_hidden_layers") or 0))
+    count = config.get("num_hidden_layers")
+    layers = range(count if isinstance(count, int) and LAYERS.holds(count) else 0)
     step = config.get("decoder_sparse_step", 1)
     if isinstance(step, int) and step > 1:
         yield "decoder_sparse_step", [index for index in layers if (index + 1) % step]
@@ -451,7 +454,8 @@ _NEMOTRON: dict[str, Kind] = {
 
 
 def _nemotron_kinds(config: Config) -> list[str]:
-    return list(first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types")) or ())
+    found = first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types"))
+    return [str(each) for each in found] if isinstance(found, str | list) else []
 
 
 def _nemotron_h(config: Config) -> Shape:
@@ -509,6 +513,48 @@ def _with_convolutions(config: Config, **more: Any) -> Shape:
     }
     shape = _llama(config, tied=True, qk_norm=True, state=state, out_bias=None, mlp_bias=None, **more)
     return with_runs(shape, config, _mixers(config))
+
+
+def _lfm2_moe(config: Config) -> Shape:
+    """The same with experts behind the first layers."""
+    experts = _experts(config)
+    dense = range(int(config.get("num_dense_layers", 2)))
+    listed = {"mlp_only_layers": list(dense), **config}
+    return _with_convolutions(listed, experts=experts)
+
+
+def _llama4(config: Config) -> Shape:
+    """Every n-th layer has experts; chunked attention is taken for full, which it is up to its 8,192 tokens."""
+    layers, step = range(config["num_hidden_layers"]), config.get("interleave_moe_layer_step", 1)
+    routed = config.get("moe_layers") or [index for index in layers if (index + 1) % step == 0]
+    ffn = config["intermediate_size"]
+    experts = {**_experts(config), "ffn": ffn, "shared_ffn": ffn}
+    wide = {**config, "intermediate_size": config.get("intermediate_size_mlp") or ffn}
+    shape = _llama(wide, mlp_bias=None, experts=experts)
+    return folded(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
+
+
+def _mpt(config: Config) -> Shape:
+    """Positions by a bias of the scores; norms have no shift."""
+    hidden = config["d_model"]
+    return {
+        "layers": config["n_layers"],
+        "hidden": hidden,
+        "heads": config["n_heads"],
+        "ffn": int(config.get("expansion_ratio", 4) * hidden),
+        "vocab": config["vocab_size"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "norm": "rms",
+        **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False),
+    }
+
+
+def _mpt_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("no_bias") is False:
+        yield "no_bias", "biases of this type"
+    attention = config.get("attn_config")
+    if isinstance(attention, dict) and attention.get("kv_n_heads") not in (None, config.get("n_heads")):
+        yield "attn_config", "grouped queries of this type"
 
 
 def _hybrid(*needed: str) -> tuple[str, ...]:
@@ -925,7 +971,9 @@ FAMILIES: dict[str, Family] = {
     "jamba": Family(_jamba, COMMON, any_experts=True),
     "jais2": Family(partial(_plain, norm="layer")),
     "lfm2": Family(_lfm2, COMMON, _unknown_types),
+    "lfm2_moe": Family(_lfm2_moe, (*COMMON, "moe_intermediate_size"), _unknown_types, experts=True),
     "llama": Family(_llama),
+    "llama4_text": Family(_llama4, experts=True),
     "mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "mamba2": Family(_mamba2, (*COMMON[:2], "vocab_size", "num_heads", "head_dim", "state_size")),
     "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
@@ -935,6 +983,7 @@ FAMILIES: dict[str, Family] = {
     "ministral3": Family(partial(_llama, window=1)),
     "mistral": Family(partial(_llama, window=1)),
     "mixtral": _SPARSE(partial(_sparse, window=1)),
+    "mpt": Family(_mpt, ("n_layers", "d_model", "n_heads", "vocab_size"), _mpt_unlike),
     "nanochat": Family(partial(_plain, norm="plain")),
     "nemotron_h": Family(
         _nemotron_h,

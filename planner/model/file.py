@@ -160,6 +160,9 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
         raise SpecError((config.problem(("model_type",), what),)) from None
+    if model.tower is not None and model.tower.images * model.tower.outputs > sequence_length:
+        what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
+        raise SpecError((document.problem(("training", "sequence_length"), what),))
     fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
     absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
     fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))

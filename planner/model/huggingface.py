@@ -15,6 +15,7 @@ from planner.model.families import (
     FAMILIES,
     SEEING,
     Config,
+    Family,
     Shape,
     mixed_dense,
     with_runs,
@@ -40,19 +41,29 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
     fail_on(_wrong_numbers(document, family.needed))
-    shape = family.build(config)
-    if "state" not in shape:
-        shape = with_runs(shape, config)
+    try:
+        shape = _built(family, document, whole)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # Keys beside those that were checked.
+        what = f"a model of type {shown(config['model_type'])} cannot be read of these keys"
+        hint = "some of them are missing or have values of another kind than transformers writes"
+        raise SpecError((whole.problem(("model_type",), what, hint),)) from None
     shape = {
         "name": _name(document),
         "kv_heads": shape["heads"],
         **shape,
         "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
-    if whole is not document or config["model_type"] in SEEING:
-        shape = _with_tower(shape, whole)
     dtype = str(config.get("torch_dtype", config.get("dtype")))
     return shape, _longest(config), _PRECISIONS.get(dtype, "bf16")
+
+
+def _built(family: Family, document: Document, whole: Document) -> Shape:
+    """The shape of a configuration whose needed keys are in order."""
+    shape = family.build(document.data)
+    if "state" not in shape:
+        shape = with_runs(shape, document.data)
+    return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in SEEING else shape
 
 
 def supported() -> tuple[str, ...]:
@@ -134,6 +145,7 @@ def _tower_problems(document: Document) -> list[Problem]:
         what = f"expected {seeing.tower}, got {shown(found)}: other towers are not supported yet"
         return [vision.problem(("model_type",), what)]
     problems = []
+    width, heads = (first_given(vision.data, keys) for keys in (("embed_dim", "hidden_size"), _TOWER_HEADS))
     for key in seeing.needed:
         value = vision.data.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WIDTH.most:
@@ -141,7 +153,14 @@ def _tower_problems(document: Document) -> list[Problem]:
             problems.append(
                 vision.problem((key,), f"expected a whole number from 1 to {figure(WIDTH.most)}, {got}")
             )
+    config: Config = vision.data
+    if not problems and config[width] % config[heads]:
+        what = f"expected a divisor of {width} {config[width]}, got {config[heads]}"
+        problems.append(vision.problem((heads,), what))
     return problems
+
+
+_TOWER_HEADS = ("num_attention_heads", "num_heads")
 
 
 def _with_tower(shape: Shape, document: Document) -> Shape:
@@ -195,7 +214,11 @@ _SHARED = (
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
     given = [key for key in _OPTIONAL if document.data.get(key) is not None and key not in needed]
-    experts = FAMILIES[str(document.data["model_type"])].experts
+    family = FAMILIES[str(document.data["model_type"])]
+    experts = family.experts
+    if family.any_experts:
+        routed = (first_given(document.data, keys) for keys in (EXPERT_COUNTS, EXPERT_PICKS))
+        given += [key for key in routed if document.data.get(key) not in (None, 0)]
     needed = (
         *needed,
         *(first_given(document.data, keys) for keys in (EXPERT_COUNTS, EXPERT_PICKS) if experts),
@@ -235,7 +258,7 @@ def first_given(config: Config, keys: tuple[str, ...]) -> str:
 
 
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
-_HIDDEN = ("hidden_size", "n_embd", "dim")
+_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 

@@ -81,6 +81,42 @@ CALIBRATION = {
 }
 
 
+HYBRID = {
+    **mixture("qwen3_next", layer_types=["linear_attention", "full_attention"]),
+    **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_conv_kernel_dim": 4},
+    **{"linear_value_head_dim": 16, "linear_key_head_dim": 16, "shared_expert_intermediate_size": 32},
+}
+JAMBA = {
+    **mixture("jamba", attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, mamba_d_state=16),
+    **{"mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 4, "mamba_conv_bias": True},
+}
+NEMOTRON = {
+    **mixture("nemotron_h", hybrid_override_pattern="M-M*E", mamba_num_heads=4, mamba_head_dim=16),
+    **{"ssm_state_size": 16, "n_groups": 2, "conv_kernel": 4, "chunk_size": 64},
+}
+SEEING = {
+    "model_type": "llava",
+    "tie_word_embeddings": False,
+    "text_config": PUBLISHED["llama-2-7b"][0],
+    "vision_config": {
+        **{"model_type": "clip_vision_model", "num_hidden_layers": 2, "hidden_size": 64},
+        **{"num_attention_heads": 4, "intermediate_size": 128, "patch_size": 14, "image_size": 28},
+    },
+}
+UNLIKE = {
+    **{"name": "m", "layers": 2, "hidden": 64, "heads": 4, "vocab": 100},
+    "experts": {"number": 4, "top_k": 1, "ffn": 64},
+    "state": {"kind": "mamba2", "heads": 4, "head_dim": 16, "size": 16, "groups": 2, "chunk": 64},
+    "block": [{"layers": 2, "mixer": "state", "feed_forward": "dense"}, {"mixer": "attention"}],
+    "ahead": [{"layers": 1, "mixer": "none"}],
+    "tower": {
+        **{"layers": 1, "hidden": 8, "heads": 2, "ffn": 8, "patch": 4, "tokens": 4, "outputs": 4},
+        **{"projector": [32, 64], "images": 2, "merged": 2, "frozen": True},
+    },
+    "training": {"sequence_length": 64, "global_batch": 8},
+}
+
+
 def as_plan(path: Path) -> object:
     """A short plan for the small cluster."""
     return load_plan(path, SMALL, SMALL_MODEL)
@@ -95,6 +131,11 @@ FILES: dict[str, tuple[Callable[[Path], object], Any]] = {
         load_model,
         mixture("qwen3_moe", sliding_window=64, layer_types=["full_attention"] * 2),
     ),
+    "hybrid config": (load_model, HYBRID),
+    "jamba config": (load_model, JAMBA),
+    "nemotron config": (load_model, NEMOTRON),
+    "seeing config": (load_model, SEEING),
+    "hybrid": (load_model, UNLIKE),
     "opt config": (load_model, PUBLISHED["opt-350m"][0]),
     "llama config": (load_model, PUBLISHED["llama-3-8b"][0]),
     "plan": (read, yaml.safe_load(to_text(PlanFile(plan=plan(), cluster=SMALL, model=SMALL_MODEL)))),

@@ -30,6 +30,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": SMALL,
     "nemotron": SMALL,
     "deepseek_v2": {"first_k_dense_replace": 2, "num_experts_per_tok": 4},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "bamba": {"attn_layer_indices": [9, 18, 27]},
     "lfm2": {"layer_types": None, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "num_hidden_layers": 16},
     "nemotron_h": {
@@ -47,6 +48,7 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
     ("ernie4_5_moe", {"moe_layer_end_index": 20}),
     ("qwen3_next", {"mlp_only_layers": [0]}),
     ("jamba", {"num_experts": 1}),
+    ("llama4_text", {"interleave_moe_layer_step": 2, "moe_layers": None}),
     ("granitemoehybrid", {"num_local_experts": 0, "layer_types": ["mamba", "attention"] * 16}),
 ]
 """Layers that differ from each other."""
