@@ -23,6 +23,7 @@ from planner.cli.goal import (
     ObjectiveName,
     Pareto,
     Robust,
+    Strict,
     UseAtMost,
     read_goal,
     read_run,
@@ -308,6 +309,7 @@ def search(
     model: ModelFile,
     output: Output = None,
     objective: ObjectiveName = None,
+    strict: Strict = False,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
@@ -394,6 +396,7 @@ def search(
         limits=limits,
         goal=goal,
         advice=advice,
+        strict=strict or history,
     )
     if pareto:
         answer_front(request, as_json, detail)
@@ -484,6 +487,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             request.goal,
             talk,
             advice=request.advice,
+            strict=request.strict,
             deadline=deadline,
             better=better,
         )
