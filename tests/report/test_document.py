@@ -90,21 +90,21 @@ def documents() -> dict[str, object]:
         seconds=1.0,
         interrupted=False,
     )
+    simple = Simpler(
+        family="a",
+        slower=0.01,
+        fewer_devices=1,
+        fewer_stages=0,
+        less_per_hour=None,
+        keeps_rdma=False,
+        scored=scored,
+    )
     result = replace(
         result,
         goal=replace(result.goal, tokens=1e9),
         other_format=OtherFormat(precision="fp16", idle=1, faster=0.1, scored=scored),
-        simpler=(
-            Simpler(
-                family="a",
-                slower=0.01,
-                fewer_devices=1,
-                fewer_stages=0,
-                less_per_hour=None,
-                keeps_rdma=False,
-                scored=scored,
-            ),
-        ),
+        simpler=(simple,),
+        tie=simple,
     )
     swing = Swing(
         members=("a",),
@@ -214,7 +214,7 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     known = keys(DOCUMENTS[command])
     assert all(known.values()), [key for key, text in known.items() if not text]
     undocumented = {path for path in paths(found, known) if path not in known}
-    empty = {"diagnosis", "nearest", "idle_costs", "limit_costs", "ratios", "hedge", "tie", "plans[].plan"}
+    empty = {"diagnosis", "nearest", "idle_costs", "limit_costs", "ratios", "hedge", "plans[].plan"}
     assert undocumented <= empty
 
 
