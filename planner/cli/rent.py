@@ -21,6 +21,7 @@ from planner.cli.options import (
     RestartTime,
     Safe,
     SequenceLength,
+    TargetName,
     a_number,
 )
 from planner.cli.output import require_writable, show, show_document, typed
@@ -101,9 +102,6 @@ Output = Annotated[
     typer.Option(
         "--output", "-o", metavar="FILE", help="Write the rented machines to FILE, as a cluster file."
     ),
-]
-TargetName = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime, as in search.")
 ]
 Gap = Annotated[
     float,

@@ -52,6 +52,7 @@ from planner.cli.options import (
     RestartTime,
     Safe,
     SequenceLength,
+    TargetName,
     Tokens,
     a_number,
     choices,
@@ -73,7 +74,7 @@ from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, COUNT, DEVICES, NODE_DEVICES, STAGES, TIME_LIMIT, ZERO
 from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute
-from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
+from planner.runtimes.registry import target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
@@ -191,15 +192,6 @@ WriteLp = Annotated[
         "--write-lp",
         metavar="FILE",
         help="Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
-    ),
-]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
-        f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
     ),
 ]
 Top = Annotated[
