@@ -67,8 +67,39 @@ def choose(
     ``search``. An interrupt keeps the best plan so far. Unless it is ``strict``, a simpler plan wins that is slower by
     less than the error bar.
     """
-    cpu_start = process_time()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    result = _best(
+        cluster,
+        model,
+        calibration,
+        limits,
+        goal,
+        reporter,
+        explain=explain,
+        advice=advice,
+        deadline=deadline,
+        better=better,
+    )
+    used, _ = without_excluded(cluster, goal)
+    result = replace(result, simpler=simpler(result, Estimator(used, model, calibration)))
+    return result if strict else settled(result, limits.gap)
+
+
+def _best(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    goal: Goal,
+    reporter: Reporter | None,
+    *,
+    explain: bool,
+    advice: bool,
+    deadline: Deadline,
+    better: Callable[[Scored], object] | None,
+) -> SearchResult:
+    """The answer with its reasons, whatever is simpler."""
+    cpu_start = process_time()
     cluster, inner = without_excluded(cluster, goal)
     if inner.fastest:
         found = search(
@@ -93,9 +124,6 @@ def choose(
         )
         found = _searched(candidates, explain, advice, deadline)
     result = replace(found, goal=goal)
-    result = replace(result, simpler=simpler(result, Estimator(cluster, model, calibration)))
-    if not strict:
-        result = settled(result, limits.gap)
     if explain and result.best is not None and not deadline.struck:
         result = replace(
             result,
