@@ -26,6 +26,7 @@ from planner.report.goal import (
     limits_section,
     nearest_section,
     simpler_text,
+    tie_text,
     training_text,
     unknown_section,
 )
@@ -104,6 +105,7 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
     parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
     parts += [Paragraph(format_text(result.other_format))] if result.other_format else []
+    parts += [Paragraph(tie_text(result.tie, best.estimate.spread))] if result.tie else []
     parts += [Paragraph(simpler_text(entry, best.estimate.spread)) for entry in result.simpler]
     parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
     parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []

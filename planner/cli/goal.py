@@ -63,6 +63,14 @@ Robust = Annotated[
     ),
 ]
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="The fastest plan. Else one wins that is slower by less than the error bar, and by 5 % at most, and that "
+        "needs fewer devices or stages or less money, or keeps RDMA, and more of nothing.",
+    ),
+]
 Deadline = Annotated[
     str | None,
     typer.Option("--deadline", metavar="TIME", help="Only plans that train --tokens in this time, e.g. 30d."),

@@ -40,6 +40,8 @@ class SearchRequest:
     goal: Goal
     advice: bool = False
     """Search for faster plans of other runtimes too."""
+    strict: bool = True
+    """The fastest plan, even where a simpler one is as fast by what is known."""
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:

@@ -10,6 +10,7 @@ import typer
 
 from planner.errors import UsageError
 from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TOKENS, Range
+from planner.runtimes.registry import BY_REQUEST, NAMES, in_words
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
 ModelFile = Annotated[
@@ -64,6 +65,15 @@ CalibrationFile = Annotated[
     ),
 ]
 
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
+        f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
+    ),
+]
 Tokens = Annotated[
     str | None,
     typer.Option(

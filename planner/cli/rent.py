@@ -22,6 +22,7 @@ from planner.cli.options import (
     Safe,
     SequenceLength,
     Storage,
+    TargetName,
     a_number,
 )
 from planner.cli.output import require_writable, show, show_document, typed
@@ -102,9 +103,6 @@ Output = Annotated[
     typer.Option(
         "--output", "-o", metavar="FILE", help="Write the rented machines to FILE, as a cluster file."
     ),
-]
-TargetName = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime, as in search.")
 ]
 Gap = Annotated[
     float,

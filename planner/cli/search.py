@@ -23,6 +23,7 @@ from planner.cli.goal import (
     ObjectiveName,
     Pareto,
     Robust,
+    Strict,
     UseAtMost,
     read_goal,
     read_run,
@@ -52,6 +53,7 @@ from planner.cli.options import (
     Safe,
     SequenceLength,
     Storage,
+    TargetName,
     Tokens,
     a_number,
     choices,
@@ -86,7 +88,7 @@ from planner.ranges import (
     Range,
 )
 from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute, SyncFormat
-from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
+from planner.runtimes.registry import target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
@@ -204,15 +206,6 @@ WriteLp = Annotated[
         "--write-lp",
         metavar="FILE",
         help="Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
-    ),
-]
-TargetName = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
-        f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
     ),
 ]
 Top = Annotated[
@@ -342,6 +335,7 @@ def search(
     model: ModelFile,
     output: Output = None,
     objective: ObjectiveName = None,
+    strict: Strict = False,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
     use_at_most: UseAtMost = None,
@@ -433,6 +427,7 @@ def search(
         limits=limits,
         goal=goal,
         advice=advice,
+        strict=strict or history,
     )
     if pareto:
         answer_front(request, as_json, detail)
@@ -546,6 +541,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             request.goal,
             talk,
             advice=request.advice,
+            strict=request.strict,
             deadline=deadline,
             better=better,
         )

@@ -16,6 +16,7 @@ from planner.cli.options import (
     Precision,
     Safe,
     SequenceLength,
+    TargetName,
 )
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import ANSWER, INFEASIBLE
@@ -42,9 +43,6 @@ Changes = Annotated[
         metavar="CHANGE",
         help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool), or -POOL; repeatable.",
     ),
-]
-TargetName = Annotated[
-    str | None, typer.Option("--target", metavar="NAME", help="Only plans for this runtime, as in search.")
 ]
 TimeLimit = Annotated[
     float,

@@ -20,6 +20,7 @@ from planner.report.goal import (
     limit_text,
     nearest_text,
     simpler_text,
+    tie_text,
     training_text,
 )
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
@@ -159,6 +160,8 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
     yield from map(advice_text, result.advice)
     if result.other_format is not None:
         yield format_text(result.other_format)
+    if result.tie is not None:
+        yield tie_text(result.tie, best.estimate.spread)
     yield from (simpler_text(entry, best.estimate.spread) for entry in result.simpler)
     if result.ratios:
         yield _splits(result.ratios)

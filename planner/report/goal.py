@@ -49,6 +49,17 @@ def simpler_text(entry: Simpler, spread: float) -> str:
     return f"simpler and {slower}, inside the bar of ±{percent(spread)}: {entry.family}, {', '.join(parts)}"
 
 
+def tie_text(entry: Simpler, spread: float) -> str:
+    """``3.1 % faster, inside the bar of ±33 %: torch: pipeline, 4 devices more, RDMA off; --strict takes it``."""
+    parts = [f"{count(entry.fewer_devices, 'device')} more"] if entry.fewer_devices else []
+    parts += [f"{count(entry.fewer_stages, 'stage')} more"] if entry.fewer_stages else []
+    parts += [f"{significant(entry.less_per_hour)} more an hour"] if entry.less_per_hour else []
+    parts += ["RDMA off"] if entry.keeps_rdma else []
+    faster = f"{percent(1 - 1 / (1 + entry.slower))} faster" if entry.slower > 0 else "as fast"
+    what = f"{faster}, inside the bar of ±{percent(spread)}: {entry.family}, {', '.join(parts)}"
+    return f"{what}; --strict takes it"
+
+
 def format_text(entry: OtherFormat) -> str:
     """``--precision fp16 lets 32 idle devices work: at least 20 % faster``."""
     work = f"--precision {entry.precision} lets {count(entry.idle, 'device')} without bf16 work"

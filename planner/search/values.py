@@ -292,6 +292,9 @@ class SearchResult:
     """Choices between device types that rest on speeds which are not well known, the costliest first."""
     simpler: tuple[Simpler, ...] = ()
     """Plans that are slower by less than the error bar, and simpler."""
+    tie: Simpler | None = None
+    """Where the answer won a tie by being simpler: how it stands next to the fastest plan, of which ``family`` and the
+    step are; null for the fastest plan."""
     other_format: OtherFormat | None = None
     """What fp16 gives where devices without bf16 idle; null where none do, or no plan was found quickly."""
     hedge: Hedge | None = None

@@ -54,12 +54,15 @@ SURFACE: dict[str, set[str]] = {
     | MEASURED
     | SEARCH
     | WHOLE_TRAINING
-    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history", "--safe", "--strict"}
     | {"--quiet", "-q", "--verbose", "-v"},
-    "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans"},
+    "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans", "--safe"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},
     "explain": JSON | MEASURED,
-    "what-if": JSON | MEASURED | TRAINING | {"--change", "--sensitivity", "--target", "--time-limit"},
+    "what-if": JSON
+    | MEASURED
+    | TRAINING
+    | {"--change", "--safe", "--sensitivity", "--target", "--time-limit"},
     "replan": JSON
     | MEASURED
     | FAILURES
@@ -77,13 +80,14 @@ SURFACE: dict[str, set[str]] = {
     "report": JSON
     | MEASURED
     | FAILURES
-    | {"--output", "-o", "--compare", "--log", "--tokens", "--deadline", "--budget"},
+    | {"--output", "-o", "--compare", "--log", "--tokens", "--deadline", "--budget"}
+    | {"--pareto", "--time-limit"},
     "rent": JSON
     | TRAINING
     | MEASURED
     | WHOLE_TRAINING
     | {"--gap", "--machines", "--objective", "--offers", "--output", "-o", "--provider", "--region"}
-    | {"--target", "--time-limit"},
+    | {"--target", "--time-limit", "--network", "--interruptions", "--safe"},
     "sweep": JSON | MEASURED | {"--backend", "--jobs", "-j", "--output", "-o", "--yes"},
     "init": {"--bandwidth-gbps", "--cards", "--force", "--gpu", "--gpus-per-node", "--intra-node"}
     | {"--model", "--network", "--nodes", "--price"},

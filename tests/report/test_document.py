@@ -95,21 +95,21 @@ def documents() -> dict[str, object]:
         seconds=1.0,
         interrupted=False,
     )
+    simple = Simpler(
+        family="a",
+        slower=0.01,
+        fewer_devices=1,
+        fewer_stages=0,
+        less_per_hour=None,
+        keeps_rdma=False,
+        scored=scored,
+    )
     result = replace(
         result,
         goal=replace(result.goal, tokens=1e9),
         other_format=OtherFormat(precision="fp16", idle=1, faster=0.1, scored=scored),
-        simpler=(
-            Simpler(
-                family="a",
-                slower=0.01,
-                fewer_devices=1,
-                fewer_stages=0,
-                less_per_hour=None,
-                keeps_rdma=False,
-                scored=scored,
-            ),
-        ),
+        simpler=(simple,),
+        tie=simple,
     )
     swing = Swing(
         members=("a",),

@@ -10,7 +10,8 @@ from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.model.file import load_model
-from planner.search.explain.ties import TIE, simpler
+from planner.report.goal import tie_text
+from planner.search.explain.ties import TIE, settled, simpler
 from planner.search.objectives.choose import choose
 from planner.search.values import Alternative, Goal, Limits, SearchResult
 from tests.cli.running import CLUSTER, MODEL
@@ -38,7 +39,7 @@ def test_fp16_where_devices_lack_bf16(result: tuple[SearchResult, Estimator]) ->
 
 
 def test_what_is_simpler(result: tuple[SearchResult, Estimator]) -> None:
-    """Slower by less than the tie, less of something and more of nothing; the answer stays the fastest."""
+    """Slower by less than the tie, less of something and more of nothing."""
     found, estimator = result
     best = found.best
     assert best is not None
@@ -67,3 +68,41 @@ def test_what_is_simpler(result: tuple[SearchResult, Estimator]) -> None:
     assert among(0.03, 4, 10.0) == []
     assert among(0.03, 2, 11.0) == []
     assert among(0.03, 5, 5.0) == []
+
+
+def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
+    """It is the answer, with its own gap, and the table says what the fastest gives; limits of a goal keep that one."""
+    found, estimator = result
+    best = found.best
+    assert best is not None
+    step = best.estimate.step_seconds
+    fast = replace(best, estimate=replace(best.estimate, devices=4))
+    other = replace(
+        best,
+        plan=replace(best.plan, zero=3 - best.plan.zero),
+        estimate=replace(best.estimate, devices=2, step_seconds=step * 1.04),
+    )
+    slow = replace(other, estimate=replace(other.estimate, step_seconds=step * 1.5))
+    families = (
+        Alternative(family="fast", scored=fast, chosen=True, reason="chosen"),
+        Alternative(family="few", scored=other, chosen=False, reason=""),
+        Alternative(family="slow", scored=slow, chosen=False, reason=""),
+        Alternative(family="none", scored=None, chosen=False, reason="does not fit"),
+    )
+    before = replace(found, best=fast, bound_seconds=0.99 * step, gap=0.01, alternatives=families)
+    before = replace(before, simpler=simpler(before, estimator))
+    after = settled(before, 0.01)
+    assert (after.best, after.status) == (other, "feasible")
+    assert after.gap == pytest.approx(1 - 0.99 / 1.04)
+    assert after.tie is not None
+    assert (after.tie.family, after.tie.scored, after.tie.fewer_devices) == ("fast", fast, 2)
+    assert [entry.chosen for entry in after.alternatives] == [False, True, False, False]
+    reasons = [entry.reason for entry in after.alternatives]
+    assert reasons[:2] == ["3.8 % faster, inside the bar", "chosen"]
+    assert reasons[3] == "does not fit"
+    told = tie_text(after.tie, 0.33)
+    assert told == "3.8 % faster, inside the bar of ±33 %: fast, 2 devices more; --strict takes it"
+    for goal in (Goal(robust=True), Goal(tokens=1e9, deadline_seconds=1e9)):
+        limited = replace(before, goal=goal)
+        assert settled(limited, 0.01) is limited
+    assert settled(replace(before, simpler=()), 0.01).best is fast

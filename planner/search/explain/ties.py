@@ -1,16 +1,19 @@
 """Plans that are about as fast as the answer by what is known, and simpler to run.
 
-The answer stays the fastest plan, and the proof is of it: both plans run on the same devices with the same constants,
-so most of an error bar is theirs together and says little of which is faster. What a simpler plan would give stands
-beside it.
+Both plans run on the same devices with the same constants, so most of an error bar is theirs together and says little
+of which is faster: only a plan that is slower by less than ``TIE`` as well is a tie. Where the simpler one wins, what
+the fastest plan would give stands beside it, and the gap is that of the plan that won.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.cost.estimate import Estimator
-from planner.search.values import Scored, SearchResult, Simpler
+from planner.plan.file import CHOSEN
+from planner.search.explain.families import reason_against
+from planner.search.values import Alternative, Scored, SearchResult, Simpler, proven
 
 TIE = 0.05
 """A plan that is slower by more is no tie, however wide the error bar."""
@@ -32,6 +35,38 @@ def simpler(result: SearchResult, estimator: Estimator) -> tuple[Simpler, ...]:
         if not any(_as_simple(other, entry) for other in kept):
             kept.append(entry)
     return tuple(kept)
+
+
+def settled(result: SearchResult, asked_gap: float) -> SearchResult:
+    """With the least slow of the simpler plans as the answer; a goal with limits of its own has the fastest."""
+    fastest = result.best
+    if fastest is None or not result.simpler or result.goal.robust or not result.goal.fastest:
+        return result
+    won = result.simpler[0]
+    step = won.scored.estimate.step_seconds
+    gap = max(0.0, 1.0 - result.bound_seconds / step)
+    family = next((each.family for each in result.alternatives if each.chosen), "the fastest")
+    return replace(
+        result,
+        best=won.scored,
+        gap=gap,
+        status=proven(gap, asked_gap),
+        simpler=(),
+        tie=replace(won, family=family, scored=fastest),
+        alternatives=tuple(_against(each, won) for each in result.alternatives),
+    )
+
+
+def _against(entry: Alternative, won: Simpler) -> Alternative:
+    """A family as it stands beside the plan that won."""
+    if entry.scored is None:
+        return entry
+    chosen = entry.family == won.family
+    faster = 1.0 - entry.scored.estimate.step_seconds / won.scored.estimate.step_seconds
+    reason = f"{100 * faster:.1f} % faster, inside the bar" if faster > 0 else None
+    return replace(
+        entry, chosen=chosen, reason=CHOSEN if chosen else reason or reason_against(entry.scored, won.scored)
+    )
 
 
 def _as_simple(one: Simpler, two: Simpler) -> bool:

@@ -17,7 +17,7 @@ from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.families import reason_against
 from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
-from planner.search.explain.ties import simpler
+from planner.search.explain.ties import settled, simpler
 from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.objectives.candidates import SubClusterCandidate
 from planner.search.objectives.objectives import BestSearch
@@ -57,16 +57,49 @@ def choose(
     *,
     explain: bool = True,
     advice: bool = False,
+    strict: bool = True,
     deadline: Deadline | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
 
     Prices and powers that the goal needs must be known. ``explain``, ``advice``, ``deadline`` and ``better`` are as in
-    ``search``. An interrupt keeps the best plan so far.
+    ``search``. An interrupt keeps the best plan so far. Unless it is ``strict``, a simpler plan wins that is slower by
+    less than the error bar.
     """
-    cpu_start = process_time()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    result = _best(
+        cluster,
+        model,
+        calibration,
+        limits,
+        goal,
+        reporter,
+        explain=explain,
+        advice=advice,
+        deadline=deadline,
+        better=better,
+    )
+    used, _ = without_excluded(cluster, goal)
+    result = replace(result, simpler=simpler(result, Estimator(used, model, calibration)))
+    return result if strict else settled(result, limits.gap)
+
+
+def _best(
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    goal: Goal,
+    reporter: Reporter | None,
+    *,
+    explain: bool,
+    advice: bool,
+    deadline: Deadline,
+    better: Callable[[Scored], object] | None,
+) -> SearchResult:
+    """The answer with its reasons, whatever is simpler."""
+    cpu_start = process_time()
     cluster, inner = without_excluded(cluster, goal)
     if inner.fastest:
         found = search(
@@ -91,7 +124,6 @@ def choose(
         )
         found = _searched(candidates, explain, advice, deadline)
     result = replace(found, goal=goal)
-    result = replace(result, simpler=simpler(result, Estimator(cluster, model, calibration)))
     if explain and result.best is not None and not deadline.struck:
         result = replace(
             result,

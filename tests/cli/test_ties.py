@@ -1,0 +1,57 @@
+"""A device that hardly makes a step shorter is left out, unless ``--strict`` asks for the fastest plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from planner.plan.file import read
+from tests.cli.running import MODEL, Command
+
+CLUSTER = """\
+name: nearly
+pools:
+  - {name: fast, gpu: A100-SXM-40GB, nodes: 1, gpus_per_node: 8, intra_node: nvlink3, price_per_gpu_hour: 2,
+     nics: [{fabric: ib, bandwidth_gbps: 100}]}
+  - {name: slow, gpu: RTX-2080-Ti, nodes: 1, gpus_per_node: 1, price_per_gpu_hour: 0.5,
+     nics: [{fabric: ib, bandwidth_gbps: 100}]}
+fabrics:
+  ib: {kind: infiniband}
+"""
+
+
+def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Path) -> None:
+    """Nine devices are 1 % faster than eight; the plan file has what won, with its gap."""
+    Path("cluster.yaml").write_text(CLUSTER)
+    Path("model.yaml").write_text(
+        MODEL.replace("layers: 6\nhidden: 512", "layers: 8\nhidden: 1024")
+        .replace("sequence_length: 512", "sequence_length: 1024")
+        .replace("global_batch: 16", "global_batch: 4000")
+    )
+    words = (
+        "search",
+        "cluster.yaml",
+        "model.yaml",
+        "--target",
+        "deepspeed",
+        "-o",
+        "plan.yaml",
+    )
+    fast = json.loads(hetplan(*words, "--strict", "--json").out)
+    assert (fast["devices"], fast["tie"], fast["status"]) == (9, None, "optimal")
+    assert read(Path("plan.yaml")).plan.devices == 9
+    few = json.loads(hetplan(*words, "--json").out)
+    assert (few["devices"], few["tie"]["fewer_devices"], few["tie"]["less_per_hour"]) == (8, 1, 0.5)
+    assert (
+        few["tie"]["step_seconds"] == fast["step_seconds"] < few["step_seconds"] < 1.05 * fast["step_seconds"]
+    )
+    assert few["gap"] > fast["gap"]
+    saved = read(Path("plan.yaml"))
+    assert saved.plan.devices == 8
+    assert saved.summary is not None
+    assert saved.summary.step_seconds == few["step_seconds"]
+    (chosen,) = (entry for entry in saved.considered if entry.chosen)
+    assert chosen.step_seconds == few["step_seconds"]
+    done = hetplan(*words)
+    assert "faster, inside the bar" in " ".join(done.out.split())
+    assert "--strict takes it" in " ".join(done.out.split())
