@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -144,7 +146,7 @@ def replan(
     check_same_inputs(plan, saved, cluster, model)
     warn_of_other_calibration(plan, saved, calibration)
     stops = replace(stops.of(saved.model), repair_seconds=away_seconds)
-    gone = [[*expand_hosts([part for text in without for part in text.split(",")])]] if without else []
+    gone = [_named(without)] if without else []
     gone += [[host] for host in hosts_of(saved)] if prepare is not None else []
     found: list[Replan] = []
     failed: list[UsageError] = []
@@ -191,6 +193,20 @@ def replan(
     else:
         then = None if output is None else typed("hetplan", "emit", output, "-o", "run/")
         show(*replan_report(losses[0], cost), then=then or "the same with -o without.yaml to keep the plan")
+
+
+_COMMA = re.compile(r",(?![^\[]*\])")
+"""One that is not inside brackets."""
+
+
+def _named(texts: Sequence[str]) -> list[str]:
+    """Hosts of the option, each once; raises UsageError for what can be none."""
+    try:
+        return list(dict.fromkeys(expand_hosts(part for text in texts for part in _COMMA.split(text))))
+    except ValueError as error:
+        raise UsageError(
+            f"--without: {error}", hint="e.g. --without node-3 or --without node-[2-4]"
+        ) from None
 
 
 def hosts_of(saved: PlanFile) -> tuple[str, ...]:

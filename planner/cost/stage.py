@@ -237,6 +237,8 @@ class Pricer:
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.stack = calibration.stack(self.kernels)
+        self.varies = any(family.sigma for family in calibration.families.values())
+        """True when some devices are known to vary from step to step."""
         self.traffic = Traffic(model, target, self.stack)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
@@ -492,6 +494,8 @@ class Pricer:
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
         """What the slowest device of a stage takes over what they take on average; no less with more replicas."""
+        if not self.varies:
+            return 1.0
         copies = ring.copies.size if ring.copies else 1
         sigma = self.calibration.family(device_type.family, self.kernels).sigma
         return stretch(sigma, ring.size * copies * tp)

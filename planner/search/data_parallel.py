@@ -251,9 +251,9 @@ class Shares:
 
     def _stretched(self, used: Used, ring: Ring) -> Used:
         """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
-        factors = [self.pricer.stretch(device_type, ring, 1) for device_type in used.device_types]
-        if all(factor == 1.0 for factor in factors):
+        if not self.pricer.varies:
             return used
+        factors = [self.pricer.stretch(device_type, ring, 1) for device_type in used.device_types]
         pairs = zip(used.micro, factors, strict=True)
         longer = tuple(_Passes(one.forward * factor, one.back * factor) for one, factor in pairs)
         return replace(used, micro=longer)

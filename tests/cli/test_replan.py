@@ -85,7 +85,8 @@ def test_several_hosts_in_short(hetplan: Command, planned: Path) -> None:
         json.loads(hetplan("replan", planned, *words, "--json").out)["losses"][0]["step_seconds"]
         for words in (
             ("--without", "n-[0-1]"),
-            ("--without", "n-0,n-1"),
+            ("--without", "n-0,n-1,n-0"),
+            ("--without", "n-[0,1]"),
             ("--without", "n-0", "--without", "n-1"),
         )
     }
@@ -98,6 +99,11 @@ def test_several_hosts_in_short(hetplan: Command, planned: Path) -> None:
         ((), "replan: expected --without HOST", "--without"),
         (("--without", "n-7"), "--without: the cluster four has no host 'n-7'", "n-0"),
         (("--without", "n-[0-2],v-0"), "--without: leaves no host to train on", "keep one"),
+        (("--without", ""), '--without: "" is not a host name', "node-"),
+        (("--without", "n-[0-"), '--without: "n-[0-" is not a host name', ""),
+        (("--without", "n-[2-1]"), "--without: the range", ""),
+        (("--without", "n-[0-99999999999]"), "--without: more than 100,000 hosts", ""),
+        (("--without", "n-0\x1b[31m"), "--without: ", ""),
         (("--without", "n-0", "--away", "soon"), "--away: expected a time", ""),
         (("--without", "n-0", "--failures", "-1"), "--failures: expected a number", ""),
         (("--without", "n-0", "--storage", "0"), "--storage: expected gigabyte/s", ""),

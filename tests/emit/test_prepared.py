@@ -110,7 +110,7 @@ def test_shellcheck_is_content(tmp_path: Path) -> None:
 def test_a_plan_is_taken_by_the_nodes_that_are_there(tmp_path: Path) -> None:
     """The first whose hosts are all there; without any, what to do."""
     pytest.importorskip("torch")
-    from planner.runtimes.torch.hetplan_elastic import fitting
+    from planner.training.hetplan_elastic import fitting
 
     plans = json.loads((folder_of(tmp_path) / "elastic.json").read_text())["plans"]
     assert fitting(plans, {"a-0", "a-1", "a-2"})["folder"] == "."

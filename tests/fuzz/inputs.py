@@ -109,6 +109,12 @@ COMMANDS = (
     *("emit {plan} -o {new}", "emit {plan} -o {new} --json", "validate --measured {runs}"),
     *("calibrate import --layers {layers} -o {new}", "calibrate import --links {links} -o {new}"),
     *("calibrate merge {calibration} {calibration} -o {new}", "calibrate run {plan} --log {log} -o {new}"),
+    "calibrate sigma {plan} --log {log} -o {new}",
+    *(
+        "replan {plan} --without {hosts} --time-limit 0.3 -o {new}",
+        "replan {plan} --without {hosts} --away {time} --storage {number} --time-limit 0.3 --json",
+        "replan {plan} --prepare {new} --calibration {calibration} --time-limit 0.3",
+    ),
     "calibrate network --from-nccl-tests {nccl} --link ib -o {new}",
     *(
         "probe --nvidia-smi {nvidia-smi} --topo {topo}",
@@ -129,6 +135,7 @@ ARGUMENTS = {
     "number": ("1", "24", "65536"),
     "tokens": ("300B", "5e9"),
     "time": ("30d", "12h"),
+    "hosts": ("fast-0", "slow-0", "fast-[0-0]"),
     "gpu": ("A100-SXM-40GB", "h100", "Tesla T4"),
     "spec": ("cluster", "model"),
 }

@@ -46,7 +46,7 @@ def elastic_files(
         EmittedFile("elastic.sh", script, executable=True),
         EmittedFile("elastic.txt", "# host pool devices\n" + "".join(lines)),
         EmittedFile("elastic.json", document({"plans": table})),
-        node_file("planner.runtimes.torch.hetplan_elastic"),
+        node_file("planner.training.hetplan_elastic"),
         *(
             replace(file, path=f"{WITHOUT}/{host}/{file.path}")
             for host, _, folder in prepared
