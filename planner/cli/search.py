@@ -88,7 +88,7 @@ from planner.ranges import (
     Range,
 )
 from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute, SyncFormat
-from planner.runtimes.registry import target
+from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
@@ -390,7 +390,7 @@ def search(
         micro_batch=integers("--micro-batch", micro_batch, BATCH),
         recompute=_recompute(recompute),
         offload=_offload(offload),
-        syncs=_syncs(allow_local_sgd, allow_compression),
+        syncs=_syncs(allow_local_sgd, allow_compression, target),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -452,8 +452,14 @@ def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
 
 
-def _syncs(steps: str | None, narrow: str | None) -> tuple[Sync, ...]:
+def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:
     """What islands may exchange: weights once in so many steps, in fp32 or a format of the list; or gradients."""
+    option = "--allow-local-sgd" if steps is not None else "--allow-compression"
+    if (steps, narrow) != (None, None) and name is not None and not target(name).syncs:
+        able = in_words([row.name for row in TARGETS.values() if row.syncs], "or")
+        raise UsageError(
+            f"{option}: {name} exchanges whole gradients in every step, expected --target {able}"
+        )
     asked = integers("--allow-local-sgd", steps, Range(2, EXCHANGE_STEPS.most)) or ()
     ways = [_way(part.strip()) for part in narrow.split(",")] if narrow is not None else []
     formats: list[SyncFormat] = ["fp32", *(way.format for way in ways if way.format != "fp32")]

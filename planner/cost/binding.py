@@ -17,6 +17,7 @@ from planner.runtimes.registry import target
 Traffic = Literal[
     "gradients",
     "tied embedding",
+    "exchange of islands",
     "sends",
     "tensor-parallel collectives",
     "all-to-alls of experts",
@@ -53,8 +54,8 @@ class BusyLink:
     """Traffic of one type over one path, and what the step would save if it took no time."""
 
     traffic: Traffic
-    """gradients, tied embedding, sends, tensor-parallel collectives, all-to-alls of experts, context-parallel
-    traffic or ZeRO gathers."""
+    """gradients, tied embedding, exchange of islands, sends, tensor-parallel collectives, all-to-alls of experts,
+    context-parallel traffic or ZeRO gathers."""
     path: str
     """``node``, or a fabric or gateway."""
     stage: int
@@ -132,7 +133,7 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
 
     tied = [_tied(plan, stage, estimator) for stage in range(plan.pp)]
     reduced = [
-        (max(0.0, price.sync_seconds - seconds), (ring.copies or ring).crosses)
+        (max(0.0, price.sync_seconds - seconds), (ring if priced.inside else ring.copies or ring).crosses)
         for price, ring, (seconds, _) in zip(priced.stages, priced.rings, tied, strict=True)
     ]
     held = [(seconds, where) for seconds, (_, where) in zip(priced.held, reduced, strict=True)]
@@ -146,6 +147,9 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
             freed = tuple(seconds * (where != path) for seconds, where in waited) or priced.held
             free = _step(plan, replace(priced, held=freed), spared)
             yield from link(traffic, path, spared.__getitem__, step - free)
+    if priced.inside and priced.rings[0].copies:
+        spared = [price.exchange_seconds for price in priced.stages]
+        yield from link("exchange of islands", priced.rings[0].copies.crosses, spared.__getitem__, spared[0])
     for path in dict.fromkeys(sent.link for sent in priced.sends):
         sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
         kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]

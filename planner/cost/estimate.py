@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, combinations_with_replacement
 from math import hypot
 from typing import Protocol
@@ -310,7 +310,7 @@ class Estimator:
         forward, backward = with_sends((price,), (0.0,), target(plan.target))
         return Priced(
             placement=placement,
-            rings=(between,),
+            rings=(replace(inside[price.slowest], copies=between),),
             sends=(Send(seconds=0.0, link="node"),),
             stages=(price,),
             forward=forward,
@@ -497,7 +497,7 @@ def _stage(plan: Plan, priced: Priced, index: int, memories: Sequence[Memory]) -
         send_seconds=0.0 if last else priced.sends[index].seconds,
         sync_seconds=price.sync_seconds,
         crosses=ring.crosses,
-        copies_cross=ring.copies.crosses if ring.copies else "",
+        copies_cross=ring.copies.crosses if ring.copies and not priced.inside else "",
         link="" if last else priced.sends[index].link,
     )
 

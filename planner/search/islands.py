@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 import numpy as np
@@ -27,12 +27,15 @@ from planner.runtimes.capabilities import Capabilities
 from planner.search import data_parallel
 from planner.search.batch_partition import Added, BatchPartition
 from planner.search.data_parallel import BOX_EXACT, DataParallel, Shares, Used, next_one
-from planner.search.space.choices import recomputes_of, usable_device_types
+from planner.search.space.choices import Islands, recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.values import Limits
 
 ISLANDS = "islands"
 """Name of the partition of such plans."""
+
+MOST_ISLANDS = 8
+"""Islands of a division of which each choice of some is an outer choice of its own."""
 
 MOST_LEADERS = 64
 """Ways to choose the device types that exchange, one of each island, that a bound looks at."""
@@ -53,12 +56,19 @@ def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
         asked = [sync for sync in asked if sync.rank is None and sync.ratio is None]
     device_types = usable_device_types(estimator.topology, model)
     pools = tuple(dict.fromkeys(device_type.pool for device_type in device_types))
-    for islands in estimator.topology.divisions(pools) if len(pools) > 1 else ():
-        for recompute in recomputes_of(row, limits, model, device_types):
-            for sync in asked:
-                yield DataParallel(
-                    target=row.name, zero=0, recompute=recompute, sync=replace(sync, islands=islands)
-                )
+    divisions = estimator.topology.divisions(pools) if len(pools) > 1 else ()
+    some = dict.fromkeys(islands for division in divisions for islands in _taking_part(division))
+    for recompute, sync, islands in product(recomputes_of(row, limits, model, device_types), asked, some):
+        yield DataParallel(target=row.name, zero=0, recompute=recompute, sync=replace(sync, islands=islands))
+
+
+def _taking_part(division: Islands) -> Iterator[Islands]:
+    """Islands of a division that may take part: each two or more of them, or of many islands any."""
+    if len(division) > MOST_ISLANDS:
+        yield division
+        return
+    for number in range(len(division), 1, -1):
+        yield from combinations(division, number)
 
 
 def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
@@ -75,10 +85,21 @@ class IslandShares(Shares):
         super().__init__(choice, estimator, limits)
         number = {pool: index for index, pools in enumerate(choice.sync.islands) for pool in pools}
         self._island = [number.get(device_type.pool, -1) for device_type in self.device_types]
+        exactly = len(choice.sync.islands) <= MOST_ISLANDS
+        self._all = list(range(len(choice.sync.islands))) if exactly else None
+        """Islands that all take part; None where any two do."""
+
+    @property
+    def sets(self) -> Box:
+        """All sets of devices of these islands."""
+        found = super().sets
+        inside = (high if island >= 0 else 0 for high, island in zip(found.high, self._island, strict=True))
+        return Box(found.low, tuple(inside))
 
     def bound(self, box: Box) -> float:
         """No shares of devices in the box are faster; infinite where there are none."""
-        if sum(box.low) > self.batch or len(self._islands(box.high)) < 2:
+        least = 2 if self._all is None else len(self._all)
+        if sum(box.low) > self.batch or len(self._islands(box.high)) < least:
             return float("inf")
         used = self._used(box)
         if used is None or not all(self._connected(self._of(box, each)) for each in self._islands(box.low)):
@@ -155,7 +176,7 @@ class IslandShares(Shares):
         return update + self._least_exchange(box)
 
     def _least_exchange(self, box: Box) -> float:
-        islands = self._islands(box.low)
+        islands = self._islands(box.low) if self._all is None else self._all
         if len(islands) < 2:
             return 0.0
         able = [self._leaders(box, island) for island in islands]

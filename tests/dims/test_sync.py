@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from planner.cluster.spec import FabricLinkSpec
 from planner.cluster.topology import Topology
+from planner.cost.binding import binding
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.islands import BLOCK, ERROR_BYTES, OUTER_BYTES, SENT_BYTES
 from planner.dims.sync import factors, matrices, sync_text
@@ -260,3 +261,17 @@ def test_each_island_has_a_network_of_its_own(tmp_path: Path) -> None:
             assert "# Sockets: fabric" in text
     both = estimate(spread(Sync(every=8, islands=NEAR_AND_FAR)), CLUSTER, MODEL)
     assert not any("RDMA" in warning for warning in both.warnings)
+
+
+def test_what_binds_and_when_a_step_ends() -> None:
+    """The exchange is a busy link of its own, and part of what follows the last backward in a trace."""
+    chosen = spread(Sync(every=10, islands=NEAR_AND_FAR))
+    estimator = Estimator(CLUSTER, MODEL)
+    priced = estimator.estimate(chosen)
+    (link,) = (one for one in binding(chosen, estimator).links if one.traffic == "exchange of islands")
+    assert {*link.path.split("+")} == {"eth", "wan"}
+    assert link.seconds == pytest.approx(priced.breakdown.exchange_seconds)
+    stage = estimator.price(chosen).stages[0]
+    assert stage.work_seconds + stage.tail_seconds == pytest.approx(priced.step_seconds)
+    assert priced.breakdown.step_seconds == pytest.approx(priced.step_seconds)
+    assert priced.stages[0].crosses in ("ib", "roce")

@@ -102,6 +102,12 @@ def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
     }
 
 
+def islands(base: dict[str, Any], *pools: str, **sync: Any) -> dict[str, Any]:
+    """A plan whose pools, or without any all of whose nodes, exchange rarely or little."""
+    found = {**sync, "islands": [[pool] for pool in pools]} if pools else sync
+    return {"target": "torch", **base, "sync": found}
+
+
 def pipeline(zero: int, micro: int, dp: int, *stages: tuple[str, int]) -> dict[str, Any]:
     """A pipeline: (pool, layers) of each stage."""
     return {
@@ -143,6 +149,10 @@ CLUSTERS: Sequence[Rehearsed] = (
             "pipeline of 5 + 3 layers": pipeline(0, 6, 2, ("a", 5), ("b", 3)),
             "pipeline of four stages": pipeline(0, 4, 1, ("a", 2), ("a", 2), ("b", 2), ("b", 2)),
             "the wide pool alone": replicas(0, ("a", 2, 6, 24)),
+            "pools exchange every 4 steps": islands(EVEN["equal batches, ZeRO 0"], "a", "b", every=4),
+            "nodes exchange every 4 steps": islands(EVEN["equal batches, ZeRO 0"], every=4),
+            "nodes exchange bf16 gradients": islands(EVEN["equal batches, ZeRO 0"], format="bf16"),
+            "pools exchange int8 gradients": islands(EVEN["equal batches, ZeRO 0"], "a", "b", format="int8"),
         },
     ),
     Rehearsed(

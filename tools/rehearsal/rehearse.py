@@ -16,10 +16,11 @@ from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Plan
+from planner.runtimes.registry import target as runtime
 from planner.search.solve import search
 from planner.search.values import Limits
 from tools.rehearsal.clusters import Rehearsed, yaml_text
-from tools.rehearsal.running import run, spread
+from tools.rehearsal.running import WARM_UP, run, spread
 
 CHOSEN = "hetplan's plan"
 
@@ -63,6 +64,8 @@ def plans(
     assert best is not None, "every cluster of the rehearsal has room for the model"
     yield CHOSEN, best.plan
     for name, document in cluster.plans.items():
+        if "sync" in document and not runtime(target).syncs:
+            continue
         path = folder / "short.yaml"
         path.write_text(yaml_text({"target": target, **document}), encoding="utf-8")
         yield name, load_plan(path, spec, model)
@@ -85,8 +88,8 @@ def rehearse(
         write_folder(emit(plan, spec, model), path, force=True)
     seconds: list[list[float]] = [[] for _ in tried]
     for turn in range(asked.rounds):
-        for index, (name, _) in enumerate(tried):
-            found = run(launched[index], cluster.nodes, asked.steps)
+        for index, (name, plan) in enumerate(tried):
+            found = steps_of(launched[index], plan, cluster, asked.steps)
             tell(f"{cluster.name}, {target}, round {turn + 1}: {name}: {median(found):.3f} s")
             seconds[index] += found
     return [
@@ -99,6 +102,19 @@ def rehearse(
         )
         for (name, plan), taken in zip(tried, seconds, strict=True)
     ]
+
+
+def steps_of(folder: Path, plan: Plan, cluster: Rehearsed, steps: int) -> list[float]:
+    """Seconds of each step; of islands that exchange once in several steps the mean of rounds of them, after the first.
+
+    A run ends with an exchange.
+    """
+    every = plan.sync.every
+    if every == 1:
+        return run(folder, cluster.nodes, steps)
+    rounds = max(1, round(steps / every))
+    found = run(folder, cluster.nodes, (rounds + 1) * every - WARM_UP)[every - WARM_UP :]
+    return [mean(found[first : first + every]) for first in range(0, len(found), every)]
 
 
 def rank_correlation(rows: list[Row]) -> float:

@@ -14,6 +14,7 @@ share of the global batch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,22 @@ class Exchange:
             return
         row = self._row(self.parameters)
         if self.leads:
-            change = self.anchor - row
-            averaged(change.mul_(self.weight), self.leaders, self.sync.format)
-            if self.sync.method == "diloco":
-                # SGD with Nesterov's momentum, as torch.optim.SGD does it.
-                self.momentum.mul_(self.sync.outer_momentum).add_(change)
-                change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
-            self.anchor -= change
+            threads = torch.get_num_threads()
+            # All other ranks wait; torchrun gives each of several on a node one thread.
+            torch.set_num_threads(os.cpu_count() or threads)
+            self._update(row)
+            torch.set_num_threads(threads)
         self._tell(self.anchor, self.parameters)
+
+    def _update(self, row: torch.Tensor) -> None:
+        """Bring the weights of the last exchange to what all islands have made of them since."""
+        change = self.anchor - row
+        averaged(change.mul_(self.weight), self.leaders, self.sync.format)
+        if self.sync.method == "diloco":
+            # SGD with Nesterov's momentum, as torch.optim.SGD does it.
+            self.momentum.mul_(self.sync.outer_momentum).add_(change)
+            change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
+        self.anchor -= change
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def gradients(self) -> None:

@@ -102,6 +102,8 @@ def _of_target(
             yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+    if limits.syncs and row.syncs:
+        yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
     able = row.offloading
     if limits.offload is None and able != type(able)():
         yield "offloading"
