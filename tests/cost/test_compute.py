@@ -25,6 +25,7 @@ from planner.cost.compute import (
     LayerPass,
     Product,
     attention_seconds,
+    cast_elements,
     embedding_pass,
     fused_softmax,
     head_pass,
@@ -587,3 +588,19 @@ def test_a_larger_micro_batch_takes_longer(
     )
     assert small[0] <= large[0] * (1 + 1e-9)
     assert small[1] <= large[1] * (1 + 1e-9)
+
+
+def test_masked_logits_are_a_part_of_all() -> None:
+    """The head works on 15 % of the tokens; casts to fp8 are of what comes in forward, and of gradients backward."""
+    plain = gpt(cross_entropy="plain")
+    masked = plain.model_copy(
+        update={"training": plain.training.model_copy(update={"cross_entropy": "masked"})}
+    )
+    device = Device(KIND, ASSUMED, "fp16", "torch")
+    whole, part = (head_pass(one, device, tp=1, micro_batch=64) for one in (plain, masked))
+    assert part.forward_seconds == pytest.approx(0.15 * whole.forward_seconds, rel=0.02)
+    assert part.backward_seconds == pytest.approx(0.15 * whole.backward_seconds, rel=0.02)
+    assert cast_elements((Product(8, 32, 16), Product(8, 4, 32, 2))) == (
+        8 * 16 + 2 * 8 * 32,
+        8 * 32 + 2 * 8 * 4,
+    )
