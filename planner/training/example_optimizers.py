@@ -18,6 +18,8 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
     moments: tuple[str, ...] = ()
     format: torch.dtype | None = None
     """Number format of the moments; that of the parameters when None."""
+    update: Callable[..., None]
+    """Updates some elements and their moments in place: group, step, weight, gradient, moments."""
 
     def __init__(
         self, parameters: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.01
@@ -41,12 +43,6 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
         whole = (weight, own(parameter.grad), *(state[name] for name in self.moments))
         for pieces in zip(*(each.view(-1).split(PIECE) for each in whole), strict=True):
             self.update(group, state["step"], *pieces)
-
-    def update(
-        self, group: dict[str, Any], step: int, weight: torch.Tensor, gradient: torch.Tensor, *moments: Any
-    ) -> None:
-        """Update some elements and their moments in place."""
-        raise NotImplementedError
 
 
 class Lion(InPieces):

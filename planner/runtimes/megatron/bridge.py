@@ -42,6 +42,20 @@ RENAMED: dict[str, dict[str, object]] = {
     **{name: {} for name in ("mock_data", "tokenizer_type")},
 }
 FORMATS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp32": None, "tf32": None}
+UNLESS: dict[str, object] = {
+    **dict.fromkeys(
+        ("model.sequence_parallel", "ddp.overlap_grad_reduce", "ddp.overlap_param_gather"), False
+    ),
+    **dict.fromkeys(("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), False),
+    **dict.fromkeys(("model.context_parallel_size", "model.expert_model_parallel_size"), 1),
+    **{f"model.recompute_{each}": None for each in ("granularity", "method", "num_layers")},
+    **{
+        f"model.{each}": None
+        for each in ("pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")
+    },
+    "dist.use_tp_pp_dp_mapping": False,
+}
+"""What a plan without them has, whatever the recipe chose; that of ``RECIPE`` shards the optimizer."""
 TUNABLE = {"train.train_iters": "TRAIN_ITERS", "optimizer.lr": "LR", "optimizer.clip_grad": "CLIP_GRAD"}
 """Overrides that the plan does not decide, and the variable that names another value."""
 
@@ -65,7 +79,7 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
 def overrides(job: Job) -> dict[str, object]:
     """The plan and the model's shape by the fields of the recipe."""
     words = [word for part in arguments(job).values() for word in part]
-    found: dict[str, object] = {"mixed_precision": FORMATS[job.model.training.precision]}
+    found: dict[str, object] = {"mixed_precision": FORMATS[job.model.training.precision], **UNLESS}
     for name, value in read_words(words).items():
         if name in RENAMED:
             found |= {f"model.{key}": each for key, each in RENAMED[name].items()}

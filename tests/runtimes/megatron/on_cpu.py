@@ -28,7 +28,7 @@ def _here(value: Any) -> Any:
     return PROCESSOR if is_cuda or (isinstance(value, str) and value.startswith("cuda")) else value
 
 
-class _OnProcessor(TorchFunctionMode):
+class _OnProcessor(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -76,7 +76,7 @@ def stand_in() -> None:
         setattr(cuda, name, getattr(torch, name))
     tensor: Any = torch.Tensor
     tensor.cuda = lambda self, *_, **__: self
-    torch.nn.Module.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    torch.nn.Module.cuda = lambda self, *_, **__: self
     tensor.is_cuda = property(lambda _: True)
     told = tensor.type
 

@@ -81,7 +81,18 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
         {"precision": "fp32"},
         {"optimizer.optimizer_cpu_offload": True, "mixed_precision": None},
     ),
-    "sgd": (pipeline([8], zero=0), {"optimizer": "sgd", "precision": "fp16"}, {"optimizer.optimizer": "sgd"}),
+    "sgd": (
+        pipeline([8], zero=0),
+        {"optimizer": "sgd", "precision": "fp16"},
+        {
+            **{
+                "optimizer.optimizer": "sgd",
+                "optimizer.use_distributed_optimizer": False,
+                f"{PP}layout": None,
+            },
+            **{"ddp.use_distributed_optimizer": False, "model.recompute_granularity": None},
+        },
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from planner.model.spec import LoraSpec, ModelSpec
 from planner.plan.values import Offload, Plan
 from planner.runtimes.torch.titan import CONFIGURATIONS, configuration
 from tests.launchers.stand_ins import run
+from tests.launchers.test_own_script import WORDS
 from tests.worlds import cluster, group, model, plan, pool
 
 PYTHON = os.environ.get("HETPLAN_TORCHTITAN", "")
@@ -158,6 +159,19 @@ def test_what_it_is_given(tmp_path: Path, name: str) -> None:
     assert given[-1] == "activation-checkpoint:none"
     degree = given[given.index("--parallelism.tensor-parallel-degree") + 1]
     assert int(degree) == expected.get("tp", 2)
+
+
+def test_arguments_reach_it_as_they_are(tmp_path: Path) -> None:
+    """Whatever is in them; nothing is executed."""
+    folder = tmp_path / "a $(touch broken) run"
+    job = job_of(flat(3), CLUSTER, shaped("llama3_8b", 16), library=("torchtitan", *WORDS))
+    write_folder(folder_files(job, "torchrun"), folder)
+    done = run(tmp_path, {"torchrun": RECORD}, ["bash", str(folder / "launch.sh"), "0", "--", *WORDS])
+    assert done.returncode == 0, done.stderr
+    given = (tmp_path / "journal.0").read_text().split("\0")[:-1]
+    assert tuple(given[given.index("torchtitan.train") + 1 :][: len(WORDS)]) == WORDS
+    assert tuple(given[-1 - len(WORDS) : -1]) == WORDS
+    assert not list(tmp_path.rglob("broken"))
 
 
 def test_models_are_told_by_their_shape() -> None:
