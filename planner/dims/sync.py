@@ -57,6 +57,9 @@ class Synchronisation(Dimension):
         if model.training.precision == "fp16" and (sync.rank is not None or sync.ratio is not None):
             what = "what is left of gradients waits for steps with another loss scale in fp16, expected bf16 or fp32"
             yield Fault(("sync",), what)
+        if model.frozen and sync.rank is not None:
+            what = "hetplan has factors for gradients of whole models only, expected none"
+            yield Fault(("sync", "rank"), f"{what}, got {sync.rank}")
         yield from _rank(sync, model)
         yield from _pools(plan)
 

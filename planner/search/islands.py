@@ -54,6 +54,8 @@ def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
         return
     if model.training.precision == "fp16":
         asked = [sync for sync in asked if sync.rank is None and sync.ratio is None]
+    if model.frozen:
+        asked = [sync for sync in asked if sync.rank is None]
     device_types = usable_device_types(estimator.topology, model)
     pools = tuple(dict.fromkeys(device_type.pool for device_type in device_types))
     divisions = estimator.topology.divisions(pools) if len(pools) > 1 else ()

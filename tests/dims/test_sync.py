@@ -17,6 +17,7 @@ from planner.cost.islands import BLOCK, ERROR_BYTES, OUTER_BYTES, SENT_BYTES
 from planner.dims.sync import factors, matrices, sync_text
 from planner.emit.interface import emit, write_folder
 from planner.errors import HetplanError, PlanError
+from planner.model.spec import LoraSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import EXACT, Plan, Sync
@@ -275,3 +276,11 @@ def test_what_binds_and_when_a_step_ends() -> None:
     assert stage.work_seconds + stage.tail_seconds == pytest.approx(priced.step_seconds)
     assert priced.breakdown.step_seconds == pytest.approx(priced.step_seconds)
     assert priced.stages[0].crosses in ("ib", "roce")
+
+
+def test_factors_of_adapters_are_refused() -> None:
+    """Their matrices are not those of the model."""
+    adapters = gpt(global_batch=64, precision="bf16", lora=LoraSpec(rank=4))
+    found = faults(spread(Sync(rank=2)), CLUSTER, adapters)
+    assert any("whole models only" in fault.what for fault in found)
+    assert not faults(spread(Sync(every=8)), CLUSTER, adapters)
