@@ -108,7 +108,8 @@ def _cannot(name: str, what: str, hint: str | None = None) -> SpecError:
     return SpecError((Problem(file=name, line=None, key="", what=what, hint=hint),))
 
 
-_TOWERS = ("vision_config", "audio_config", "speech_config", "encoder_config")
+_NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+"""Configurations inside another that are none of a tower."""
 
 
 def _text_of(document: Document) -> Document:
@@ -123,10 +124,11 @@ def _text_of(document: Document) -> Document:
         return document
     text = document.part("text_config")
     assert text is not None
-    if str(config.get("model_type")) in SEEING:
+    inside = (key for key in config if key.endswith("_config") and isinstance(config[key], dict))
+    towers = [key for key in inside if key not in _NO_TOWERS and config[key]]
+    if kind in SEEING:
         fail_on(_tower_problems(document))
-        return text
-    towers = [key for key in _TOWERS if config.get(key)]
+        towers.remove("vision_config")
     if not towers:
         return text
     what = "towers beside the text decoder are not supported yet"

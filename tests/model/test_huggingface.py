@@ -206,6 +206,15 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             "vision_config",
             "towers beside the text decoder are not supported yet",
         ),
+        (
+            {
+                "model_type": "vibevoice_asr",
+                "acoustic_tokenizer_encoder_config": {"hidden_size": 8},
+                "text_config": llama(2, 64, 4, 4, 128, 100),
+            },
+            "acoustic_tokenizer_encoder_config",
+            "towers beside the text decoder are not supported yet",
+        ),
     ],
 )
 def test_what_a_shape_cannot_hold_is_refused(

@@ -13,7 +13,7 @@ from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
 from planner.search.met import Met, families_of
-from planner.search.space.choices import MAX_DEPTH, targets_of, usable_device_types
+from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
 
@@ -178,6 +178,8 @@ class FamilyPlans:
     def _unable(self, name: str) -> str:
         """Why a family, or a pool alone, has no plan."""
         if name in self._families:
+            if not any(offers(row, self.estimator.model) for row in targets_of(self._families[name])):
+                return "trains no such model"
             return _lack(self.estimator, self._families[name]) or NOT_FOUND
         model = self.estimator.model
         usable = usable_device_types(self.estimator.topology, model)
