@@ -9,9 +9,13 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # Every worker has a core of its own: more threads of torch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# How long an example takes says how busy the machine is.
+settings.register_profile("hetplan", deadline=None)
+settings.load_profile("hetplan")
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
