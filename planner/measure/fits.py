@@ -25,7 +25,9 @@ from planner.cluster.topology import DeviceType, Host
 from planner.cost.compute import TILE_FILL, Device, Product
 from planner.cost.measured_curves import LinkCurves, straight
 from planner.described import told
+from planner.errors import UsageError
 from planner.measure.samples import sample
+from planner.ranges import SPREAD
 
 
 @told(names={"error": "mean_error"})
@@ -145,8 +147,15 @@ def _link_error(point: LinkPoint, own: list[LinkPoint]) -> float:
 
 
 def _error(curve: str, errors: list[float]) -> Iterator[CurveError]:
-    if errors:
-        yield CurveError(curve=curve, points=len(errors), mean=mean(errors), largest=max(errors))
+    """Raises UsageError where a point has nothing to do with the others: one of them was damaged."""
+    if not errors:
+        return
+    if max(errors) > SPREAD.most:
+        raise UsageError(
+            f"{curve}: one of {len(errors)} points is {max(errors):.2g} times away from what the others predict",
+            hint="take the wrong point out of the calibration file, or measure again with --force",
+        )
+    yield CurveError(curve=curve, points=len(errors), mean=mean(errors), largest=max(errors))
 
 
 LEAST_INNER = 2 * TILE_FILL
@@ -264,7 +273,7 @@ def _left_out(
     for index, point in enumerate(points):
         others = [_share(other, ideal, ramp) for other in (*points[:index], *points[index + 1 :])]
         errors.append(abs((ramp + ideal(point) / min(1.0, median(others))) / point.seconds - 1.0))
-    return [CurveError(curve=curve, points=len(points), mean=mean(errors), largest=max(errors))]
+    return [*_error(curve, errors)]
 
 
 def _perfect(peaks: Peaks, precision: str) -> Device:

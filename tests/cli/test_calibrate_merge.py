@@ -155,6 +155,15 @@ def test_what_cannot_be_merged(hetplan: Command, files: Path) -> None:
     assert load_calibration(Path("c.yaml")) == load_calibration(Path("a.yaml"))
 
 
+def test_a_point_that_has_nothing_to_do_with_the_others(hetplan: Command, files: Path) -> None:
+    """The error names its curve; nothing is written."""
+    put(a=ONE, b=replace(OTHER, layers=(layer(4, 0.4), layer(8, 1e-9), layer(16, 1.6))))
+    result = hetplan(*MERGE)
+    assert result.code == 2
+    assert "layers of gpt on A100-SXM-40GB, tp 1: one of 5 points is " in result.err
+    assert not Path("c.yaml").exists()
+
+
 def test_a_source_that_the_file_lacks(hetplan: Command, files: Path) -> None:
     """Is named by its line."""
     put(a=ONE, b=OTHER)
