@@ -91,13 +91,13 @@ class Replanner:
         Raises UsageError for nodes that the cluster lacks, and where nothing fits without them, with what would.
         """
         left = without_hosts(self._cluster, hosts)
-        found, same = self._searched(left)
-        plans = [*_kept(self._plan, left, self._model), *_of(found), *_of(same)]
+        result, same = self._searched(left)
+        plans = [*_kept(self._plan, left, self._model), *_of(result), *_of(same)]
         estimator = Estimator(left, self._model, self._calibration)
         successors = [self._successor(each, left, estimator) for each in dict.fromkeys(plans)]
         able = [each for each in successors if each.scored.estimate.fits]
         if not able:
-            _refuse(found, hosts)
+            _refuse(result, hosts)
         fastest = min(able, key=lambda each: (each.scored.estimate.step_seconds, each.move.moved_bytes))
         least = fastest.scored.estimate.step_seconds
         chosen = min(able, key=lambda each: (each.lasts(self._away, least), each.move.moved_bytes))
@@ -107,7 +107,7 @@ class Replanner:
             cluster_devices=devices_of(self._cluster),
             chosen=chosen,
             fastest=fastest,
-            result=_with(found, chosen.scored, self._limits),
+            result=_with(result, chosen.scored, self._limits),
         )
 
     def _searched(self, left: ClusterSpec) -> tuple[SearchResult, SearchResult]:
@@ -156,15 +156,15 @@ def devices_of(cluster: ClusterSpec) -> int:
     return sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
 
 
-def _refuse(found: SearchResult, without: Sequence[str]) -> NoReturn:
+def _refuse(result: SearchResult, without: Sequence[str]) -> NoReturn:
     """Raise UsageError: no plan without these nodes."""
     gone = ", ".join(without)
-    if found.status != "infeasible":
+    if result.status != "infeasible":
         raise UsageError(
             f"no plan was found without {gone} in the time limit", hint="allow more with --time-limit"
         )
-    why = "; ".join(found.diagnosis.causes) if found.diagnosis else ""
-    hints = found.diagnosis.hints if found.diagnosis else ()
+    why = "; ".join(result.diagnosis.causes) if result.diagnosis else ""
+    hints = result.diagnosis.hints if result.diagnosis else ()
     raise UsageError(f"no plan fits without {gone}{f': {why}' if why else ''}", hint="; ".join(hints) or None)
 
 
@@ -173,10 +173,10 @@ def _degrees(plan: Plan) -> tuple[int, ...]:
     return tuple(sorted({group.tp for stage in plan.stages for group in stage.replicas}))
 
 
-def _of(found: SearchResult) -> Iterator[Plan]:
+def _of(result: SearchResult) -> Iterator[Plan]:
     """Every plan that a search tells of."""
-    scored = [found.best, *(entry.scored for entry in found.alternatives)]
-    scored += [entry.scored for entry in found.simpler]
+    scored = [result.best, *(entry.scored for entry in result.alternatives)]
+    scored += [entry.scored for entry in result.simpler]
     yield from (each.plan for each in scored if each is not None and each.estimate.fits)
 
 
@@ -213,14 +213,14 @@ def _fewer_replicas(plan: Plan) -> Iterator[Plan]:
             continue
 
 
-def _with(found: SearchResult, chosen: Scored, limits: Limits) -> SearchResult:
+def _with(result: SearchResult, chosen: Scored, limits: Limits) -> SearchResult:
     """The search with this plan for its answer; the bound of its space holds for it too."""
-    if found.best is not None and found.best.plan == chosen.plan:
-        return found
+    if result.best is not None and result.best.plan == chosen.plan:
+        return result
     step = chosen.estimate.step_seconds
-    gap = max(0.0, 1.0 - found.bound_seconds / step)
+    gap = max(0.0, 1.0 - result.bound_seconds / step)
     return replace(
-        found,
+        result,
         status=proven(gap, limits.gap),
         best=chosen,
         gap=gap,

@@ -89,18 +89,20 @@ class UniformBounds:
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
-        found = np.array([free[depth - 1] if self.holds(depth) else inf for depth in depths])
+        bounds = np.array([free[depth - 1] if self.holds(depth) else inf for depth in depths])
         several = np.array(depths) > 1
 
         def open_ones() -> NDArray[np.intp]:
-            return np.flatnonzero(several & (found < cutoff))
+            return np.flatnonzero(several & (bounds < cutoff))
 
         if len(left := open_ones()):
-            found[left] = self._ramp.bounds(chunks, self._hops(chunks))[[depths[index] - 1 for index in left]]
-        counted = self._counted(chunks) if (found < cutoff).any() else None
+            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks))[
+                [depths[index] - 1 for index in left]
+            ]
+        counted = self._counted(chunks) if (bounds < cutoff).any() else None
         if counted is not None and cutoff < inf and len(left := open_ones()):
-            found[left] = np.maximum(found[left], counted.beyond([depths[index] for index in left], cutoff))
-        for depth, least in zip(depths, found.tolist(), strict=True):
+            bounds[left] = np.maximum(bounds[left], counted.beyond([depths[index] for index in left], cutoff))
+        for depth, least in zip(depths, bounds.tolist(), strict=True):
             yield max(least, counted.bound(depth, least, cutoff)) if counted and least < cutoff else least
 
     def crossed(self, depth: int, chunks: int, crossings: int) -> float:
@@ -148,13 +150,13 @@ class FamilyBounds:
 
     def late(self, families: Sequence[Family], depths: Sequence[int], cutoff: float) -> list[float]:
         """Seconds above the cutoff before which no plan of each family with at most so many stages ends; 0 for none."""
-        found: list[float] = []
+        seconds: list[float] = []
         for begin in range(0, len(families), AT_ONCE):
             part = slice(begin, begin + AT_ONCE)
             steps = [family.micro_batches for family in families[part]]
             work = self.rates.work(families[part])
-            found += late(work, self.estimator.model.layers, steps, depths[part], cutoff).tolist()
-        return found
+            seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff).tolist()
+        return seconds
 
     def bound(self, family: Family, depth: int, interleave: int, cutoff: float = inf) -> float:
         """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
@@ -168,8 +170,8 @@ class FamilyBounds:
             yield from self.uniform(family).bounds(depths, interleave, cutoff)
             return
         for depth in depths:
-            found: list[Bound] = [self._per_stage_degrees(family)]
-            yield best_bound([*found, self._lagrangian(family)] if depth > 1 else found, depth, cutoff)
+            bounds: list[Bound] = [self._per_stage_degrees(family)]
+            yield best_bound([*bounds, self._lagrangian(family)] if depth > 1 else bounds, depth, cutoff)
 
     def uniform(self, family: Family) -> UniformBounds:
         """The bounds of a family whose stages all have the same degrees."""

@@ -81,8 +81,8 @@ class DeviceRates:
                     )
                     pricer = self.estimator.pricer(row.name, context=context)
                     ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
-                    found = float(np.min(tp * context.ways * ends / sequences))
-                    least[device_type.key] = min(found, least.get(device_type.key, math.inf))
+                    seconds = float(np.min(tp * context.ways * ends / sequences))
+                    least[device_type.key] = min(seconds, least.get(device_type.key, math.inf))
         return least
 
     def least_seconds(self, devices: Mapping[Key, int]) -> float:

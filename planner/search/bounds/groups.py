@@ -51,19 +51,19 @@ def _families(
     row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
 ) -> list[Family]:
     model = partition.estimator.model
-    found = families(row, limits, model, partition.device_types, network)
+    items = families(row, limits, model, partition.device_types, network)
     if one_degree:
-        found = (part for family in found for part in uniform(family, limits, model, partition.device_types))
-    return list(found)
+        items = (part for family in items for part in uniform(family, limits, model, partition.device_types))
+    return list(items)
 
 
 def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     """The families in the order in which they come, those of equal work together."""
-    found: dict[object, list[Family]] = {}
+    groups: dict[object, list[Family]] = {}
     for family in items:
         key = family if family.dp is None else family.equal_work
-        found.setdefault(key, []).append(family)
-    return tuple(Group(tuple(members)) for members in found.values())
+        groups.setdefault(key, []).append(family)
+    return tuple(Group(tuple(members)) for members in groups.values())
 
 
 def group_rates(group: Group, bounds: FamilyBounds) -> list[tuple[int, float]]:
@@ -94,26 +94,26 @@ def members(
     most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
     able = [family for family in group.families if most[family]]
     known = late([(0.0, family) for family in able], partition, limits, cutoff)
-    found = []
+    pairs = []
     for bound, family in known:
         deadline.check()
-        found.append((bound or partition.bounds.family_bound(family, most[family]), family))
-    return [item for item in found if item[0] < inf]
+        pairs.append((bound or partition.bounds.family_bound(family, most[family]), family))
+    return [item for item in pairs if item[0] < inf]
 
 
-def late(found: Families, partition: NetworkPartition, limits: Limits, cutoff: float) -> Families:
+def late(pairs: Families, partition: NetworkPartition, limits: Limits, cutoff: float) -> Families:
     """The same with better bounds of families that hold too few layers for a plan below the cutoff."""
     model, device_types = partition.estimator.model, partition.device_types
     alike: dict[object, list[int]] = {}
-    for number, (bound, family) in enumerate(found if cutoff < inf else ()):
+    for number, (bound, family) in enumerate(pairs if cutoff < inf else ()):
         if family.dp is not None and bound < cutoff:
             alike.setdefault((family.target, family.tp, family.recompute), []).append(number)
-    result = list(found)
+    result = list(pairs)
     for numbers in alike.values():
-        families = [found[number][1] for number in numbers]
+        families = [pairs[number][1] for number in numbers]
         most = [max(depths(family, limits, model, device_types), default=1) for family in families]
         for number, seconds in zip(numbers, partition.bounds.late(families, most, cutoff), strict=True):
-            result[number] = max(found[number][0], seconds), found[number][1]
+            result[number] = max(pairs[number][0], seconds), pairs[number][1]
     return result
 
 

@@ -196,7 +196,7 @@ class LagrangianBound:
         border = _BORDER_SECONDS * self._border
         paid = device * (rates[self._device_type] * self._devices) + 2 * border * self._nodes
         line = self._seconds - layer
-        found = []
+        costs = []
         for roles in _KINDS:
             # Linear in layers, so cheapest with one or with all. [border][layer][device][part]
             each = [
@@ -209,9 +209,9 @@ class LagrangianBound:
                 )
                 for role in roles
             ]
-            found.append((np.minimum.reduce(each) + paid).min(axis=3))
-        inner = (depth - 2) * found[0] if depth > 2 else 0.0
-        total = inner + found[1] + found[2]
+            costs.append((np.minimum.reduce(each) + paid).min(axis=3))
+        inner = (depth - 2) * costs[0] if depth > 2 else 0.0
+        total = inner + costs[1] + costs[2]
         # once >= the p cheapest stages + the price of all layers - those of all devices and of the last node's
         # borders, for any three prices.
         total = total + layer[:, :, 0] * self.layers - device[:, :, 0] * float(rates @ self._room)

@@ -131,8 +131,8 @@ class LayerCountBound:
         # [layers][recomputation][role][device type]
         counts = np.arange(1.0, self.layers + 1)[:, None, None, None]
         steps = counts * self._each_seconds[:, None] + self._beside
-        found: Numbers = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
-        return found[found < inf]
+        seconds: Numbers = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
+        return seconds[seconds < inf]
 
     def beyond(self, depths: Sequence[int], cutoff: float) -> Numbers:
         """Seconds above the cutoff before which no stages of these depths can do their own work; 0 where they may.
@@ -230,8 +230,8 @@ class LayerCountBound:
         holds = held >= self.layers - _ROUNDING
         # The best types at each position have the memory for them.
         if (rooms[:, :, 0] < self._most).any() and holds.any():
-            found = self._held_by_position(each[:, :8, holds], rooms)
-            holds[holds] = found >= self.layers - _ROUNDING
+            layers = self._held_by_position(each[:, :8, holds], rooms)
+            holds[holds] = layers >= self.layers - _ROUNDING
         return np.where(holds, fixed + self._rest(most, depth), inf)
 
     def _whole(self, busy: Numbers, beside: Numbers) -> Numbers:
@@ -409,8 +409,8 @@ class LayerCountBound:
         """Paths as (times ``once``, times the busiest stage)."""
         # m b; in 1F1B also once + max(0, m - p) b and, for m > p, 2 once + (m - p - 1) b
         rows = (own_work, round_trip, behind_twice) if self.chunks == 1 else (own_work,)
-        found = (busiest_path(row, depth, self.micro_batches) for row in rows)
-        return [(path.once, path.busy) for path in found if path is not None]
+        paths = (busiest_path(row, depth, self.micro_batches) for row in rows)
+        return [(path.once, path.busy) for path in paths if path is not None]
 
 
 def late(work: Work, layers: int, steps: Sequence[int], depths: Sequence[int], cutoff: float) -> Numbers:
@@ -450,8 +450,8 @@ def late(work: Work, layers: int, steps: Sequence[int], depths: Sequence[int], c
 def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:
     """The end of the longest of these paths."""
     # A path that does not run through all stages says nothing of ``once``, which may be infinite.
-    found = [times * once + visits * busy if times else visits * busy for times, visits in paths]
-    longest: Numbers = np.maximum.reduce(found)
+    ends = [times * once + visits * busy if times else visits * busy for times, visits in paths]
+    longest: Numbers = np.maximum.reduce(ends)
     return longest
 
 

@@ -50,17 +50,17 @@ class PerStageDegreesBound:
         if depth == 1:
             return steps * work / self.fastest
         # m b, and b >= L / R: the busiest stage takes no less than all layers on all devices.
-        found = [steps * work / self.rate]
+        bounds = [steps * work / self.rate]
         trip = busiest_path(round_trip, depth, steps)
         if trip is not None:
             # once + (m - 1) B + max(0, m - p) F; how the ends divide into both is not known: they count once.
             busy = trip.backward * self.backward + trip.forward * self.forward
-            found.append(self._path(trip.once, busy, self.layers, depth) + self.ends / self.rate)
+            bounds.append(self._path(trip.once, busy, self.layers, depth) + self.ends / self.rate)
         twice = busiest_path(behind_twice, depth, steps)
         if twice is not None:
             # 2 once + (m - p - 1) b
-            found.append(self._path(twice.once, twice.busy, work, depth))
-        return max(found)
+            bounds.append(self._path(twice.once, twice.busy, work, depth))
+        return max(bounds)
 
     def _path(self, once: float, busy: float, work: float, depth: int) -> float:
         """The least of ``once`` times the sum over all stages and ``busy`` times the busiest one."""

@@ -144,8 +144,8 @@ class Rates:
 
     def rooms(self, family: Family) -> list[tuple[float, int]]:
         """(slots, layers that one holds when least micro-batches are in flight) of each device type; one degree."""
-        found = (cases.room(number) for cases, number in self._cases_of(family))
-        return [(slots, most) for slots, most in found if slots and most]
+        rooms = (cases.room(number) for cases, number in self._cases_of(family))
+        return [(slots, most) for slots, most in rooms if slots and most]
 
     def expect(self, families: Iterable[Family]) -> None:
         """Families that are priced with the first one like them that somebody asks for."""
@@ -185,7 +185,7 @@ class Rates:
         for family in families:
             if family.dp is not None and family not in self._cases:
                 alike.setdefault(_alike(family), []).append(family)
-        for members in (list(dict.fromkeys(found)) for found in alike.values()):
+        for members in (list(dict.fromkeys(kin)) for kin in alike.values()):
             first = members[0]
             assert first.tp is not None
             replicas = np.array([float(family.dp or 1) for family in members])
@@ -237,14 +237,14 @@ class Rates:
         """(nodes, stages that one holds at most) of each pool; stages of several nodes hold theirs alone."""
         assert family.tp is not None, "of a family with the same degrees everywhere"
         assert family.dp is not None
-        found: dict[str, tuple[int, int]] = {}
+        pools: dict[str, tuple[int, int]] = {}
         for device_type in self.device_types:
-            nodes, replicas = found.get(device_type.pool, (0, 0))
-            found[device_type.pool] = (
+            nodes, replicas = pools.get(device_type.pool, (0, 0))
+            pools[device_type.pool] = (
                 max(nodes, device_type.nodes),
                 replicas + device_type.per_node // family.tp,
             )
-        return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in found.values()]
+        return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in pools.values()]
 
     def crossing(self, family: Family, chunks: int = 1) -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
@@ -282,20 +282,20 @@ class Rates:
     def _least_crossing(self, stages: StageOptions) -> float | None:
         everyone = range(len(stages.compositions))
         islands = [stages.used_islands(groups) for groups in stages.compositions]
-        if not self.islands or not stages.few_pairs or any(len(found) > 1 for found in islands):
+        if not self.islands or not stages.few_pairs or any(len(numbers) > 1 for numbers in islands):
             return None
         sends = (stages.sends(a, b) for a in everyone for b in everyone if islands[a] != islands[b])
         return min((min(item.near_seconds, item.far_seconds) for item in sends), default=inf)
 
     def _hops_of(self, stages: StageOptions, device_type: DeviceType) -> Hops:
         """The least of all compositions with devices of a type; its host works too."""
-        found = [
+        own_hops = [
             hops
             for hops, groups in zip(stages.hops, stages.compositions, strict=True)
             if device_type.key in {(group.pool, group.gpu) for group in groups}
         ]
-        inner = min((hops.inner_seconds for hops in found), default=inf)
-        outer = min((hops.outer_seconds for hops in found), default=inf)
+        inner = min((hops.inner_seconds for hops in own_hops), default=inf)
+        outer = min((hops.outer_seconds for hops in own_hops), default=inf)
         host = stages.pricer.host_seconds(device_type)
         alone = [
             hops.borders.each
@@ -355,17 +355,17 @@ class Rates:
 
     def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
-        found = [(group.devices, speed) for group, speed in self.free_speeds(family, device_type)]
-        best = min((devices * speed.layer_seconds for devices, speed in found), default=None)
+        speeds = [(group.devices, speed) for group, speed in self.free_speeds(family, device_type)]
+        best = min((devices * speed.layer_seconds for devices, speed in speeds), default=None)
         if best is None:
             return None
-        ends = min((speed.first_seconds + speed.last_seconds) / speed.layer_seconds for _, speed in found)
+        ends = min((speed.first_seconds + speed.last_seconds) / speed.layer_seconds for _, speed in speeds)
         return Speed(
             device_type=device_type.key,
             slots=float(device_type.devices),
             layer_seconds=best,
-            forward_seconds=min(devices * speed.forward_seconds for devices, speed in found),
-            backward_seconds=min(devices * speed.backward_seconds for devices, speed in found),
+            forward_seconds=min(devices * speed.forward_seconds for devices, speed in speeds),
+            backward_seconds=min(devices * speed.backward_seconds for devices, speed in speeds),
             tail_seconds=0.0,
             most_layers=self.estimator.model.layers,
             policies=(Policy(best, _UNLIMITED),),
@@ -381,7 +381,7 @@ class Rates:
         return self._free[key]
 
     def _price_freely(self, family: Family, device_type: DeviceType) -> list[tuple[ReplicaGroup, Speed]]:
-        found = []
+        speeds = []
         for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (device_type,)):
             degrees = [dp for dp in divisors(family.batch) if tp * dp <= device_type.devices]
             sequences = np.array([family.batch // dp for dp in degrees])
@@ -392,8 +392,8 @@ class Rates:
                     slots = float(device_type.devices)
                     layers = self.estimator.model.layers
                     free = replace(speed, slots=slots, most_layers=layers)
-                    found.append((self._group(family, device_type, tp, dp), free))
-        return found
+                    speeds.append((self._group(family, device_type, tp, dp), free))
+        return speeds
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
         share = family.micro_batches * (family.batch * family.context.ways // dp)

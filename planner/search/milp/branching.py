@@ -66,16 +66,16 @@ class Branching:
         self._by_stage: list[dict[Key, list[Column]]] = []
         few = sum(map(len, options)) < FEW_OPTIONS and not stages.islands
         for row, variables in zip(options, take, strict=True):
-            found: dict[Key, list[Column]] = {}
+            by_key: dict[Key, list[Column]] = {}
             for option, variable in zip(row, variables, strict=True):
                 key = () if few else _key(stages, option.composition)
-                found.setdefault(key, []).append(variable)
-            self._by_stage.append(found)
+                by_key.setdefault(key, []).append(variable)
+            self._by_stage.append(by_key)
 
     @cached_property
     def _most_stages(self) -> tuple[int, ...]:
         """How many stages an island's devices fill at most."""
-        stages, found = self._stages, []
+        stages, counts = self._stages, []
         for number, pools in enumerate(stages.islands):
             devices = sum(
                 device_type.devices
@@ -87,19 +87,19 @@ class Branching:
                 for groups in stages.compositions
                 if stages.used_islands(groups) == {number}
             ]
-            found.append(devices // min(sizes) if sizes else 0)
-        return tuple(found)
+            counts.append(devices // min(sizes) if sizes else 0)
+        return tuple(counts)
 
     def assign(self, part: Subset) -> None:
         """Allow only what is in a part."""
-        left: list[set[Key]] = [set(found) for found in self._by_stage]
+        left: list[set[Key]] = [set(columns) for columns in self._by_stage]
         for stage, keys in part.assigned:
             left[stage] &= keys
         if part.sequence is not None:
             for stage, islands in enumerate(part.sequence.allowed(len(left))):
                 left[stage] &= {(island,) for island in islands}
-        for allowed, found in zip(left, self._by_stage, strict=True):
-            for key, variables in found.items():
+        for allowed, by_key in zip(left, self._by_stage, strict=True):
+            for key, variables in by_key.items():
                 most = 1.0 if key in allowed else 0.0
                 for variable in variables:
                     self._program.upper[variable] = most
@@ -128,15 +128,15 @@ class Branching:
                 yield Subset(tight, (number, number), none)
         if depth - 1 > number:
             yield Subset(crossings=(number + 1, inf), wide=none)
-        if part.wide[1] and any(len(key) > 1 for found in self._by_stage for key in found):
+        if part.wide[1] and any(len(key) > 1 for by_key in self._by_stage for key in by_key):
             yield Subset(wide=(1.0, inf))
 
     def _branches(self, values: Values) -> Iterator[tuple[int, Keys]]:
         """Both sides of the mean of the stage that a solution divides most evenly, if it divides any."""
         best, stage = _WHOLE, -1
         shares = [
-            {key: sum(values[variable] for variable in found[key]) for key in sorted(found)}
-            for found in self._by_stage
+            {key: sum(values[variable] for variable in by_key[key]) for key in sorted(by_key)}
+            for by_key in self._by_stage
         ]
         for number, row in enumerate(shares):
             if max(row.values()) < best:

@@ -41,10 +41,10 @@ def write_model(
     partition = _partition(scored.plan, estimator)
     stages = StageOptions(_choice(scored.plan), partition.estimator, limits, partition.islands)
     # A part in a million more than the step, so that the plan itself is among the solutions.
-    found = PipelineModel(stages, scored.estimate.step_seconds * (1 + 1e-6))
-    found.program.name = f"{scored.plan.target}_T_in_units_of_{found.scale:.6g}_seconds"
+    ilp = PipelineModel(stages, scored.estimate.step_seconds * (1 + 1e-6))
+    ilp.program.name = f"{scored.plan.target}_T_in_units_of_{ilp.scale:.6g}_seconds"
     try:
-        write_lp(found.program, path)
+        write_lp(ilp.program, path)
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}") from error
 

@@ -86,12 +86,12 @@ class Places:
         groups = (
             group for places in self.members for index in places for group in self.stages.compositions[index]
         )
-        found = {
+        devices = {
             room // group.tp * group.tp
             for group in groups
             if (group.pool, group.gpu) == device_type and group.count >= room // group.tp
         }
-        return sorted(found - {room})
+        return sorted(devices - {room})
 
     @property
     def returns(self) -> bool:
@@ -144,14 +144,14 @@ class Places:
         """The cheapest sends between compositions of two places, less what these always take."""
         key = (first, last)
         if key not in self._sends:
-            found = [
+            pairs = [
                 (self.stages.sends(a, b), self.leaving[a] + self.arriving[b])
                 for a in self.members[first]
                 for b in self.members[last]
             ]
             self._sends[key] = Sends(
-                near_seconds=min(max(0.0, item.near_seconds - always) for item, always in found),
-                far_seconds=min(max(0.0, item.far_seconds - always) for item, always in found),
+                near_seconds=min(max(0.0, item.near_seconds - always) for item, always in pairs),
+                far_seconds=min(max(0.0, item.far_seconds - always) for item, always in pairs),
             )
         return self._sends[key]
 
@@ -251,19 +251,19 @@ class Flow:
             self._round_trip()
 
     def _first_states(self) -> dict[State, list[Column]]:
-        found: dict[State, list[Column]] = {}
+        states: dict[State, list[Column]] = {}
         for place, variables in self._by_place(0).items():
             state = self.places.begins(place)
-            found.setdefault(state, []).extend(variables)
+            states.setdefault(state, []).extend(variables)
             self._count_fresh(state, variables)
             self.entries.add(None, place, variables)
-        return found
+        return states
 
     def _flow(self, stage: int, arriving: dict[State, list[Column]]) -> dict[State, list[Column]]:
         """Edges from the states of a stage to the places of the next; returns what arrives in each state there."""
         self.deadline.check()
         incoming: dict[int, list[Column]] = {}
-        found: dict[State, list[Column]] = {}
+        states: dict[State, list[Column]] = {}
         cost: list[tuple[float, Column]] = []
         following = self._by_place(stage + 1)
         for number, (state, variables) in enumerate(arriving.items()):
@@ -278,7 +278,7 @@ class Flow:
                     cost.append((seconds / self.scale, edge))
                     leaving.append(edge)
                     incoming.setdefault(place, []).append(edge)
-                    found.setdefault(after, []).append(edge)
+                    states.setdefault(after, []).append(edge)
                     self._count_fresh(after, [edge])
                     self.entries.add(state[0], place, [edge])
                     if left is not None:
@@ -292,7 +292,7 @@ class Flow:
             # sum of the edges into a place = sum of x of the options that stand there
             self.program.equal(added(ones(incoming.get(place, [])), ones(variables), -1.0))
         self.send[stage] = added(total(cost), self._always_sent(stage, stage + 1))
-        return found
+        return states
 
     def _always_sent(self, stage: int, following: int) -> Terms:
         """What a send takes whatever the places of the other end."""
@@ -314,10 +314,10 @@ class Flow:
                         near.setdefault(self.places.device_type(end), []).append(edge)
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
-                found = [edge for ends, _, edge in edges if ends[side] == place]
-                self.program.equal(added(ones(found), ones(variables), -1.0))
-        for device_type, found in near.items():
-            self.program.row(added(ones(found), ones(self._left.get(device_type, [])), -1.0), most=0.0)
+                place_edges = [edge for ends, _, edge in edges if ends[side] == place]
+                self.program.equal(added(ones(place_edges), ones(variables), -1.0))
+        for device_type, near_edges in near.items():
+            self.program.row(added(ones(near_edges), ones(self._left.get(device_type, [])), -1.0), most=0.0)
         cost = total((seconds / self.scale, edge) for _, seconds, edge in edges)
         self.send[-1] = added(cost, self._always_sent(self.depth - 1, 0))
 
@@ -336,10 +336,10 @@ class Flow:
             self.fresh.setdefault(device_type, []).extend(variables)
 
     def _by_place(self, stage: int) -> dict[int, list[Column]]:
-        found: dict[int, list[Column]] = {}
+        columns: dict[int, list[Column]] = {}
         for option, variable in zip(self.options[stage], self.take[stage], strict=True):
-            found.setdefault(self.places.of[option.composition], []).append(variable)
-        return found
+            columns.setdefault(self.places.of[option.composition], []).append(variable)
+        return columns
 
     def _stage_sum(self, stage: int, seconds: Mapping[int, float]) -> Terms:
         """What the composition of a stage says."""

@@ -150,10 +150,10 @@ class PipelineModel:
 
     def _sums(self, name: str, terms: list[Terms]) -> list[Terms]:
         """Sums of the first 0, 1, ... terms."""
-        found: list[Terms] = [{}]
+        sums: list[Terms] = [{}]
         for number, term in enumerate(terms):
-            found.append(self.program.defined(f"{name}_{number}", added(found[-1], term)))
-        return found
+            sums.append(self.program.defined(f"{name}_{number}", added(sums[-1], term)))
+        return sums
 
     def _seconds(self, stage: int, chunk: int, *, back: bool) -> Terms:
         seconds = self._stage_sum(
@@ -231,16 +231,16 @@ class PipelineModel:
 
     def solve(self, *, gap: float, nodes: int | None = None) -> Solved:
         """Solve with the cuts so far; the bound is in seconds."""
-        found = solve(self.program, gap=gap, nodes=nodes, deadline=self.deadline, solver=self.solver)
-        if found.values is not None:
-            self._values = found.values
-        return replace(found, bound=found.bound * self.scale * (1 - TOLERANCE))
+        solution = solve(self.program, gap=gap, nodes=nodes, deadline=self.deadline, solver=self.solver)
+        if solution.values is not None:
+            self._values = solution.values
+        return replace(solution, bound=solution.bound * self.scale * (1 - TOLERANCE))
 
     def relaxed_bound(self) -> float:
         """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
-        found = self._relaxation.solve(self.deadline)
+        bound = self._relaxation.solve(self.deadline)
         self._values = self._relaxation.values
-        return found * self.scale * (1 - TOLERANCE)
+        return bound * self.scale * (1 - TOLERANCE)
 
     def parts(self, part: Subset) -> list[Subset]:
         """What a part is divided into after the last solution; nothing to leave it to the ILP."""
@@ -356,7 +356,7 @@ def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
     first, last = (_by_degrees(stages, taken, stage) for stage in (0, stages.choice.depth - 1))
     for these, others in ((first, last), (last, first)):
         for one, variables in these.items():
-            partners = [x for other, found in others.items() if stages.joined(one, other) for x in found]
+            partners = [x for other, columns in others.items() if stages.joined(one, other) for x in columns]
             # x[first, degrees] <= sum of x[last, degrees that fit], and the reverse
             yield added(ones(variables), ones(partners), -1.0), 0.0
 
@@ -364,13 +364,13 @@ def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
 def _by_degrees(stages: StageOptions, taken: Taken, stage: int) -> dict[int, list[Column]]:
     """Variables of a stage by one of the compositions with the same tp and dp."""
     named: dict[tuple[int, int], int] = {}
-    found: dict[int, list[Column]] = {}
+    columns: dict[int, list[Column]] = {}
     for number, option, variable in taken:
         if number == stage:
             groups = stages.compositions[option.composition]
             degrees = groups[0].tp, sum(group.count for group in groups)
-            found.setdefault(named.setdefault(degrees, option.composition), []).append(variable)
-    return found
+            columns.setdefault(named.setdefault(degrees, option.composition), []).append(variable)
+    return columns
 
 
 def placed_alike(stages: StageOptions, taken: Taken, slots: Sequence[int]) -> Row:

@@ -59,9 +59,9 @@ class Program:
 
     def defined(self, name: str, terms: Terms) -> Terms:
         """A variable of its own for an expression that is never negative, as an expression."""
-        found = {self.column(name): 1.0}
-        self.equal(added(terms, found, -1.0))
-        return found
+        variable = {self.column(name): 1.0}
+        self.equal(added(terms, variable, -1.0))
+        return variable
 
     @property
     def rows(self) -> int:
@@ -75,19 +75,19 @@ class Program:
 
 def added(terms: Mapping[Column, float], more: Mapping[Column, float], factor: float = 1.0) -> Terms:
     """``terms + factor more``."""
-    found = dict(terms)
+    expression = dict(terms)
     for column, value in more.items():
-        found[column] = found.get(column, 0.0) + factor * value
-    return found
+        expression[column] = expression.get(column, 0.0) + factor * value
+    return expression
 
 
 def total(pairs: Iterable[tuple[float, Column]]) -> Terms:
     """The sum of factors times columns; a column may occur twice, and factors of zero are left out."""
-    found: Terms = {}
+    expression: Terms = {}
     for factor, column in pairs:
         if factor:
-            found[column] = found.get(column, 0.0) + factor
-    return found
+            expression[column] = expression.get(column, 0.0) + factor
+    return expression
 
 
 def ones(columns: Iterable[Column]) -> Terms:
@@ -97,9 +97,9 @@ def ones(columns: Iterable[Column]) -> Terms:
 
 def combined(parts: Iterable[tuple[float, Mapping[Column, float]]]) -> Terms:
     """The sum of factors times expressions."""
-    found: Terms = {}
+    expression: Terms = {}
     for factor, terms in parts:
         if factor:
             for column, value in terms.items():
-                found[column] = found.get(column, 0.0) + factor * value
-    return found
+                expression[column] = expression.get(column, 0.0) + factor * value
+    return expression

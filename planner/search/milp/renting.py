@@ -170,11 +170,11 @@ class Renting:
         self, ceiling: float, most_seconds: float, most_money: float
     ) -> tuple[float, Machines | None]:
         """The least ratio of price to speed, by Dinkelbach's method (1967): better ratios until there is none."""
-        seconds, found = self._fastest(ceiling, most_seconds, most_money)
-        if found is None:
+        seconds, machines = self._fastest(ceiling, most_seconds, most_money)
+        if machines is None:
             return math.inf, None
         unit = max(each.price for each in self.machines)
-        ratio = self.price(found) / unit / (self.tokens / seconds / ceiling)
+        ratio = self.price(machines) / unit / (self.tokens / seconds / ceiling)
         for _ in range(ROUNDS):
             program, numbers, rate = self._program(ceiling, most_seconds, most_money)
             price = self._sum(numbers, lambda each: each.price / unit)
@@ -186,10 +186,10 @@ class Renting:
                 # No rate is above 1, so no ratio is below this one by more than what is left.
                 ratio += min(0.0, least) / self._least_rate(most_seconds, ceiling)
                 break
-            found = self._machines(solved.values, numbers)
-            ratio = self.price(found) / unit / float(solved.values[rate])
+            machines = self._machines(solved.values, numbers)
+            ratio = self.price(machines) / unit / float(solved.values[rate])
         money = ratio * unit / ceiling * self.tokens / 3600
-        return max(0.0, money * (1 - SLACK)), found
+        return max(0.0, money * (1 - SLACK)), machines
 
     def _least_rate(self, most_seconds: float, ceiling: float) -> float:
         """The least share of the ceiling that may be a solution."""

@@ -105,7 +105,7 @@ class SlowSends:
 
     def _work(self, edge: Edge, back: bool) -> float:
         """What a stage at a crossing has still to do when the first micro-batch is back, at least, and its tail."""
-        stage, found = edge.stage + back, inf
+        stage, seconds = edge.stage + back, inf
         for composition in edge.members[back]:
             option = self._stages.option(stage, composition, self._stages.choice.interleave)
             up, down = self._stages.least_sent(stage, composition, slow_next=not back, slow_before=back)
@@ -114,8 +114,8 @@ class SlowSends:
             forwards, backwards = trip.own.forward - 1, trip.own.backward - 1
             forward, backward = sum(option.forward) + up, sum(option.backward) + down
             if up + down < inf:
-                found = min(found, forwards * forward + backwards * backward)
-        return found * (1 - TOLERANCE) / self._scale if found < inf else 0.0
+                seconds = min(seconds, forwards * forward + backwards * backward)
+        return seconds * (1 - TOLERANCE) / self._scale if seconds < inf else 0.0
 
     def limit(
         self, sequence: Sequence | None, crossings: tuple[float, float], wide: tuple[float, float]
@@ -129,7 +129,7 @@ class SlowSends:
 
     def reached(self, sequence: Sequence, values: Values) -> tuple[float, ...]:
         """The mean number of the first stage behind each block but the last, in a solution."""
-        found = []
+        means = []
         for pair, (least, most) in zip(pairwise(sequence.islands), sequence.ends, strict=True):
             shares = [
                 (edge.stage + 1, max(0.0, values[edge.column]))
@@ -137,13 +137,13 @@ class SlowSends:
                 if edge.islands == pair and least <= edge.stage + 1 <= most
             ]
             whole = sum(share for _, share in shares)
-            found.append(sum(stage * share for stage, share in shares) / whole if whole else 0.0)
-        return tuple(found)
+            means.append(sum(stage * share for stage, share in shares) / whole if whole else 0.0)
+        return tuple(means)
 
     def _of(self, stage: int) -> Iterator[tuple[Option, Column]]:
         return zip(self._options[stage], self._take[stage], strict=True)
 
     def _fits(self, stage: int, option: Option, slow_next: bool, slow_before: bool) -> bool:
         """True when a plan below the cutoff may have this option between such sends."""
-        found = self._stages.end_at_slow_link(stage, option, slow_next=slow_next, slow_before=slow_before)
-        return found <= self._scale
+        end = self._stages.end_at_slow_link(stage, option, slow_next=slow_next, slow_before=slow_before)
+        return end <= self._scale

@@ -43,8 +43,8 @@ class Solved:
 @cache
 def available() -> tuple[str, ...]:
     """Names of the solvers that can run here, best first."""
-    found = ["highs"] if importlib.util.find_spec("highspy") else []
-    return (*found, "cbc") if _cbc().available() else tuple(found)
+    names = ["highs"] if importlib.util.find_spec("highspy") else []
+    return (*names, "cbc") if _cbc().available() else tuple(names)
 
 
 @cache
@@ -76,11 +76,11 @@ def solve(
         return Solved(status="infeasible", bound=float("inf"), values=None)
     info = highs.model.getInfo()
     bound = info.mip_dual_bound if any(program.whole) else info.objective_function_value
-    found = abs(info.objective_function_value) < float("inf") and status not in _NOTHING
+    has_solution = abs(info.objective_function_value) < float("inf") and status not in _NOTHING
     return Solved(
         status="optimal" if status == "kOptimal" else "stopped",
         bound=bound,
-        values=highs.values() if found else None,
+        values=highs.values() if has_solution else None,
     )
 
 
@@ -206,7 +206,7 @@ class _Highs:
         """The solution."""
         return np.array(self.model.getSolution().col_value)
 
-    def _ask(self, _kind: Any, _message: Any, _found: Any, answer: Any, _data: Any) -> None:
+    def _ask(self, _kind: Any, _message: Any, _output: Any, answer: Any, _data: Any) -> None:
         try:
             answer.user_interrupt = self.deadline.struck
         except KeyboardInterrupt:  # must not leave through HiGHS

@@ -67,17 +67,17 @@ def sub_cluster_candidates(
     number format of the training are left out.
     """
     room = _room(cluster, use_at_most)
-    found: list[tuple[Part, ...]] = []
+    ways: list[tuple[Part, ...]] = []
     for level in range(len(LEVELS)):
         parts = [(NOTHING, *_parts(pool, cluster, model, room[pool.name], level)) for pool in cluster.pools]
         if prod(len(entries) for entries in parts) > 50 * most:
             continue
-        found = [way for way in product(*parts) if 0 < _total(way) <= room[EVERYWHERE]]
-        if len(found) <= most:
+        ways = [way for way in product(*parts) if 0 < _total(way) <= room[EVERYWHERE]]
+        if len(ways) <= most:
             break
     else:
-        found = list(_growing(cluster, model, room))[:most]
-    subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(found))
+        ways = list(_growing(cluster, model, room))[:most]
+    subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(ways))
     order = {pool.name: index for index, pool in enumerate(cluster.pools)}
 
     def place(sub: SubCluster) -> tuple[int, list[tuple[int, str, int]]]:
@@ -141,10 +141,10 @@ def _offered(device_types: tuple[int, ...], hosts: int, room: int, level: int) -
         inside = _round if inside is _all else inside
     alone = product(*((0, *inside(count)) if count else (0,) for count in device_types))
     whole = product(*((0, count) if count else (0,) for count in device_types))
-    found = [Part(nodes, counts) for counts in whole for nodes in across(hosts)]
+    parts = [Part(nodes, counts) for counts in whole for nodes in across(hosts)]
     if inside is not _whole:
-        found += [Part(1, counts) for counts in alone]
-    return tuple(part for part in found if 0 < part.devices <= room)
+        parts += [Part(1, counts) for counts in alone]
+    return tuple(part for part in parts if 0 < part.devices <= room)
 
 
 def _growing(cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int]) -> Iterator[tuple[Part, ...]]:
@@ -288,12 +288,12 @@ class SubClusterCandidates:
     def considered(self) -> tuple[SubCluster, ...]:
         """The candidates; the cluster alone where the fastest of all its plans is wanted."""
         goal = self.goal
-        found = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, goal.use_at_most)
+        subs = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, goal.use_at_most)
         limited = goal.max_cost_per_million_tokens is not None or goal.budget is not None
         # Fewer devices fail less often.
         limited = limited or (goal.deadline_seconds is not None and goal.interruptions.per_gpu_month > 0)
         one = goal.objective == "time" and not limited
-        return found[-1:] if one and not goal.use_at_most else found
+        return subs[-1:] if one and not goal.use_at_most else subs
 
     def _candidate(self, sub: SubCluster) -> SubClusterCandidate:
         weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)

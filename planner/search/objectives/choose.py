@@ -102,7 +102,7 @@ def _best(
     cpu_start = process_time()
     cluster, inner = without_excluded(cluster, goal)
     if inner.fastest:
-        found = search(
+        result = search(
             cluster,
             model,
             calibration,
@@ -122,8 +122,8 @@ def _best(
             deadline.part(SEARCH_SHARE) if explain else deadline,
             better,
         )
-        found = _searched(candidates, explain, advice, deadline)
-    result = replace(found, goal=goal)
+        result = _searched(candidates, explain, advice, deadline)
+    result = replace(result, goal=goal)
     if explain and result.best is not None and not deadline.struck:
         result = replace(
             result,
@@ -162,13 +162,13 @@ def _other_format(
     other = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp16"})})
     estimator = Estimator(ranked(cluster), other, calibration)
     try:
-        found = cheap_plan(estimator, limits, everywhere(estimator), deadline)
+        scored = cheap_plan(estimator, limits, everywhere(estimator), deadline)
     except Struck:
         return None
-    if found is None or not found.estimate.fits:
+    if scored is None or not scored.estimate.fits:
         return None
-    faster = found.estimate.tokens_per_second / best.estimate.tokens_per_second - 1
-    return OtherFormat(precision="fp16", idle=idle, faster=faster, scored=found)
+    faster = scored.estimate.tokens_per_second / best.estimate.tokens_per_second - 1
+    return OtherFormat(precision="fp16", idle=idle, faster=faster, scored=scored)
 
 
 def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:
@@ -181,26 +181,26 @@ def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goa
     return cluster.model_copy(update={"pools": kept}), replace(goal, use_at_most=rest)
 
 
-def _searched(found: BestSearch, explain: bool, advice: bool, deadline: Deadline) -> SearchResult:
+def _searched(finder: BestSearch, explain: bool, advice: bool, deadline: Deadline) -> SearchResult:
     start, cpu_start = monotonic(), process_time()
-    found.run()
+    finder.run()
     seconds = monotonic() - start
-    result = _result(found, seconds)
-    if not explain or found.interrupted or result.status == "unknown":
+    result = _result(finder, seconds)
+    if not explain or finder.interrupted or result.status == "unknown":
         return result
-    found.reporter.phase("reasons")
+    finder.reporter.phase("reasons")
     if result.best is not None:
         deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
     # What runs from here on may use all of the limit.
-    found.deadline = deadline
+    finder.deadline = deadline
     try:
-        explained = _explained(result, found, advice)
+        explained = _explained(result, finder, advice)
     except KeyboardInterrupt:
-        return replace(_result(found, seconds), interrupted=True)
+        return replace(_result(finder, seconds), interrupted=True)
     except Exception as error:
-        return replace(_result(found, seconds), reasons_error=error)
+        return replace(_result(finder, seconds), reasons_error=error)
     return replace(
-        _result(found, seconds),
+        _result(finder, seconds),
         alternatives=explained.alternatives,
         advice=explained.advice,
         limit_costs=explained.limit_costs,
@@ -211,117 +211,117 @@ def _searched(found: BestSearch, explain: bool, advice: bool, deadline: Deadline
     )
 
 
-def _result(found: BestSearch, seconds: float) -> SearchResult:
+def _result(finder: BestSearch, seconds: float) -> SearchResult:
     return SearchResult(
-        status=found.status,
-        best=found.best,
-        bound_seconds=found.bound if found.goal.objective == "time" else 0.0,
-        gap=found.gap,
+        status=finder.status,
+        best=finder.best,
+        bound_seconds=finder.bound if finder.goal.objective == "time" else 0.0,
+        gap=finder.gap,
         alternatives=(),
         advice=(),
         diagnosis=None,
-        candidates=found.candidates,
-        solved=found.solved,
+        candidates=finder.candidates,
+        solved=finder.solved,
         seconds=seconds,
-        interrupted=found.interrupted,
-        subclusters=len(found.sub_clusters) if len(found.sub_clusters) > 1 else None,
-        objective_bound=found.bound,
+        interrupted=finder.interrupted,
+        subclusters=len(finder.sub_clusters) if len(finder.sub_clusters) > 1 else None,
+        objective_bound=finder.bound,
         outside=outside(
-            found.estimator.cluster,
-            found.estimator.model,
-            found.limits,
-            subclusters=len(found.sub_clusters) > 1,
+            finder.estimator.cluster,
+            finder.estimator.model,
+            finder.limits,
+            subclusters=len(finder.sub_clusters) > 1,
         ),
     )
 
 
-def _explained(result: SearchResult, found: BestSearch, advice: bool) -> SearchResult:
+def _explained(result: SearchResult, finder: BestSearch, advice: bool) -> SearchResult:
     if result.status == "infeasible":
-        nearest = tuple(_nearest(found))
-        diagnosis, deadline = None, found.deadline
+        nearest = tuple(_nearest(finder))
+        diagnosis, deadline = None, finder.deadline
         if not nearest:
             deadline = deadline.part(DIAGNOSIS_SHARE)
-            estimator = found.on(_largest(found).sub) if found.sub_clusters else found.estimator
-            diagnosis = diagnose(estimator, found.limits, deadline)
+            estimator = finder.on(_largest(finder).sub) if finder.sub_clusters else finder.estimator
+            diagnosis = diagnose(estimator, finder.limits, deadline)
         cut = (LEFT_OUT,) if deadline.struck else ()
         return replace(result, nearest=nearest, diagnosis=diagnosis, warnings=cut)
-    if found.best is None or found.home is None:
+    if finder.best is None or finder.home is None:
         return result
-    fast = _for_speed(found)
-    found.answer.offer(fast)
+    fast = _for_speed(finder)
+    finder.answer.offer(fast)
     reasons = Reasons(
-        found.answer,
-        found.on(found.home),
-        found.limits,
-        found.deadline,
-        price=found.on_the_whole,
-        label=partial(_loss, found.goal.objective),
+        finder.answer,
+        finder.on(finder.home),
+        finder.limits,
+        finder.deadline,
+        price=finder.on_the_whole,
+        label=partial(_loss, finder.goal.objective),
         idle=False,
-        met=next(candidate.met for candidate in found.sub_clusters if candidate.sub is found.home),
+        met=next(candidate.met for candidate in finder.sub_clusters if candidate.sub is finder.home),
         advice=advice,
     ).run()
     # A family without a plan here may have one on more devices.
     families = tuple(entry for entry in reasons.alternatives if entry.scored)
     return replace(
         result,
-        alternatives=(*families, *_elsewhere(found.best, found, fast)),
+        alternatives=(*families, *_elsewhere(finder.best, finder, fast)),
         advice=reasons.advice,
         limit_costs=reasons.limit_costs,
-        warnings=(left_out(found.deadline),) if reasons.cut else (),
+        warnings=(left_out(finder.deadline),) if reasons.cut else (),
     )
 
 
-def _for_speed(found: BestSearch) -> Scored | None:
+def _for_speed(finder: BestSearch) -> Scored | None:
     """A fast plan on all devices, where something else than time is wanted."""
-    if found.goal.objective == "time" or found.deadline.struck:
+    if finder.goal.objective == "time" or finder.deadline.struck:
         return None
-    largest = _largest(found)
-    own = found.on(largest.sub)
+    largest = _largest(finder)
+    own = finder.on(largest.sub)
     known = min(largest.met.plans.values(), key=lambda scored: scored.estimate.step_seconds, default=None)
-    quick = known or cheap_plan(own, found.limits, everywhere(own), found.deadline)
-    return None if quick is None else found.on_the_whole(quick)
+    quick = known or cheap_plan(own, finder.limits, everywhere(own), finder.deadline)
+    return None if quick is None else finder.on_the_whole(quick)
 
 
-def _nearest(found: BestSearch) -> Iterator[Nearest]:
+def _nearest(finder: BestSearch) -> Iterator[Nearest]:
     """The best plan once each limit is lifted; with every limit lifted where one is not enough."""
     for name, objective in LIMITS:
-        asked = getattr(found.goal, name)
+        asked = getattr(finder.goal, name)
         if asked is None:
             continue
         free = replace(
-            found.goal,
+            finder.goal,
             objective=objective,
             max_cost_per_million_tokens=None,
             min_tokens_per_second=None,
             deadline_seconds=None,
             budget=None,
         )
-        one = replace(free, **{other: getattr(found.goal, other) for other, _ in LIMITS if other != name})
+        one = replace(free, **{other: getattr(finder.goal, other) for other, _ in LIMITS if other != name})
         for goal in dict.fromkeys((one, free)):
-            relaxed = BestSearch(found.estimator, found.limits, goal, found.reporter, found.deadline)
+            relaxed = BestSearch(finder.estimator, finder.limits, goal, finder.reporter, finder.deadline)
             relaxed.run()
             if relaxed.best is not None:
                 yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
                 break
 
 
-def _elsewhere(best: Scored, found: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
+def _elsewhere(best: Scored, finder: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
     """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
     if fast is not None and fast is not best:
-        yield _dearer("for speed", fast, best, found)
-    own = frozenset() if found.home is None else frozenset(pool for pool, _ in found.home.devices)
-    for pools, scored in found.met.items():
+        yield _dearer("for speed", fast, best, finder)
+    own = frozenset() if finder.home is None else frozenset(pool for pool, _ in finder.home.devices)
+    for pools, scored in finder.met.items():
         if not pools <= own:
-            yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, found)
+            yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, finder)
 
 
-def _largest(found: BestSearch) -> SubClusterCandidate:
-    return max(found.sub_clusters, key=lambda candidate: candidate.sub.total)
+def _largest(finder: BestSearch) -> SubClusterCandidate:
+    return max(finder.sub_clusters, key=lambda candidate: candidate.sub.total)
 
 
-def _dearer(family: str, scored: Scored, best: Scored, found: BestSearch) -> Alternative:
+def _dearer(family: str, scored: Scored, best: Scored, finder: BestSearch) -> Alternative:
     """A plan that lost by the objective, priced where it would run."""
-    reason = _loss(found.goal.objective, scored, best)
+    reason = _loss(finder.goal.objective, scored, best)
     return Alternative(family=family, scored=scored, chosen=False, reason=reason)
 
 

@@ -138,9 +138,9 @@ class BestSearch(SubClusterCandidates):
         else:
             candidate.bound = max(candidate.bound, candidate.weight * explorer.bound)
 
-    def _offer(self, found: Scored, sub: SubCluster) -> None:
+    def _offer(self, sub_plan: Scored, sub: SubCluster) -> None:
         """Take a plan if it is better where it will run: on the whole cluster."""
-        scored = self.on_the_whole(found)
+        scored = self.on_the_whole(sub_plan)
         if scored is None or not scored.estimate.fits or not meets(scored.estimate, self.goal):
             return
         pools = frozenset(pool for pool, _ in sub.devices)

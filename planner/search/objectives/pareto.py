@@ -99,7 +99,7 @@ def front(
     estimator = Estimator(ranked(cluster), model, calibration)
     search = FrontSearch(estimator, limits, goal, reporter or Silent(), deadline)
     search.run()
-    points = _with_front(search.found.values())
+    points = _with_front(search.points.values())
     return Front(
         objective=goal.objective,
         points=points,
@@ -120,7 +120,7 @@ class FrontSearch(SubClusterCandidates):
         self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
-        self.found: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
+        self.points: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
         self.finished = 0
         self.without_plan = 0
@@ -148,7 +148,7 @@ class FrontSearch(SubClusterCandidates):
                 if self.deadline.struck or self.interrupted:
                     break
                 self._search(candidate, SLICE / (len(self.sub_clusters) - done))
-                fastest = min((point.seconds for point in self.found.values()), default=None)
+                fastest = min((point.seconds for point in self.points.values()), default=None)
                 self.reporter.progress(
                     done=done + 1, total=len(self.sub_clusters), best_seconds=fastest, bound_seconds=0.0
                 )
@@ -158,7 +158,7 @@ class FrontSearch(SubClusterCandidates):
     def _search(self, candidate: SubClusterCandidate, share: float) -> None:
         """The fastest plan of a sub-cluster, while it may be a point of the front."""
         beaten_at = min(
-            (max(point.seconds, seconds_at(point.value, candidate.weight)) for point in self.found.values()),
+            (max(point.seconds, seconds_at(point.value, candidate.weight)) for point in self.points.values()),
             default=float("inf"),
         )
         cutoff = min(beaten_at, candidate.most_seconds)
@@ -171,15 +171,15 @@ class FrontSearch(SubClusterCandidates):
         self.finished += 1
         self.without_plan += cutoff == candidate.most_seconds
 
-    def _keep(self, found: Scored, gap: float) -> bool:
+    def _keep(self, sub_plan: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
-        scored = self.on_the_whole(found)
+        scored = self.on_the_whole(sub_plan)
         if scored is None or not meets(scored.estimate, self.goal):
             return False
         key = frozenset(devices_of(scored.plan).items())
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))
-        if key not in self.found or point.seconds < self.found[key].seconds:
-            self.found[key] = point
+        if key not in self.points or point.seconds < self.points[key].seconds:
+            self.points[key] = point
         return True
 
 

@@ -153,7 +153,7 @@ class RentSearch:
         self.limits, self.goal = limits, goal
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
-        self.found: dict[Machines, Rental] = {}
+        self.rentals: dict[Machines, Rental] = {}
         self.searched: dict[Machines, SearchResult] = {}
         self.searches = 0
         self.interrupted = False
@@ -282,16 +282,16 @@ class RentSearch:
             most_seconds = min(most_seconds, limit)
         else:
             most_money = min(most_money, limit)
-        found = False
+        news = False
         if machines not in self.searched and min(most_seconds, most_money) < math.inf:
             wider = self.program.wider(machines, self._efficiency(machines), most_seconds, most_money)
-            found = wider not in self.searched and self._search(wider, deadline)
-            machines = wider if found else machines
-        found = found or self._search(machines, deadline)
+            news = wider not in self.searched and self._search(wider, deadline)
+            machines = wider if news else machines
+        news = news or self._search(machines, deadline)
         twin = self._cheapest_twin(machines)
         if wanted == "money" and twin not in self.searched and not self.interrupted:
             self._search(twin, deadline)
-        return found
+        return news
 
     def _cheapest_twin(self, machines: Machines) -> Machines:
         """Of all machines that do the same as these, those with the lowest price for an hour of work."""
@@ -346,7 +346,7 @@ class RentSearch:
         return better and not result.interrupted
 
     def _keep(self, machines: Machines, scored: Scored) -> None:
-        known = self.found.get(machines)
+        known = self.rentals.get(machines)
         if known is not None and known.scored.estimate.step_seconds <= scored.estimate.step_seconds:
             return
         share = self.program.goodput(self.program.stops(machines))
@@ -357,7 +357,7 @@ class RentSearch:
         ]
         seconds = self.goal.tokens / scored.estimate.tokens_per_second / share
         hourly = self.program.price(machines)
-        self.found[machines] = Rental(
+        self.rentals[machines] = Rental(
             machines=tuple(Taken(offer=offer.name, machines=number) for offer, number in offers),
             provider=offers[0][0].provider or "",
             region=offers[0][0].region or "",
@@ -371,7 +371,7 @@ class RentSearch:
         )
 
     def _best(self, wanted: Wanted, most_seconds: float, most_money: float) -> Rental | None:
-        kept = (each for each in self.found.values() if each.within(most_seconds, most_money))
+        kept = (each for each in self.rentals.values() if each.within(most_seconds, most_money))
         return min(kept, key=lambda each: (each.value(wanted), each.price, each.numbers), default=None)
 
     def _status(self, best: Rental | None, bound: float) -> Status:
@@ -389,11 +389,11 @@ class RentSearch:
         asked += [("money", most_seconds, math.inf)] if most_money < math.inf else []
         asked += [("time", math.inf, most_money)] if most_seconds < math.inf else []
         for wanted, seconds, money in asked:
-            _, found = self.ask(wanted, seconds, money, self.deadline.part(0.5))
-            if found is None:
-                _, found = self.ask(wanted, math.inf, math.inf, self.deadline.part(0.5))
-            if found is not None:
-                yield found
+            _, rental = self.ask(wanted, seconds, money, self.deadline.part(0.5))
+            if rental is None:
+                _, rental = self.ask(wanted, math.inf, math.inf, self.deadline.part(0.5))
+            if rental is not None:
+                yield rental
 
     def _front(self) -> tuple[Rental, ...]:
         """Machines that no others beat in time and money, each with how much faster as cheap ones may be."""
@@ -422,7 +422,7 @@ class RentSearch:
     def _beats_all(self) -> list[Rental]:
         """The cheapest first."""
         kept: list[Rental] = []
-        for each in sorted(self.found.values(), key=lambda each: (each.price, each.seconds)):
+        for each in sorted(self.rentals.values(), key=lambda each: (each.price, each.seconds)):
             if not kept or each.seconds < kept[-1].seconds:
                 kept.append(each)
         return kept
