@@ -85,7 +85,7 @@ def binding(plan: Plan, estimator: Estimator) -> Binding:
 def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
     memories = estimator.memories(plan, priced)
     stage, index = min(
-        ((stage, index) for stage, found in enumerate(memories) for index in range(len(found))),
+        ((stage, index) for stage, groups in enumerate(memories) for index in range(len(groups))),
         key=lambda place: memories[place[0]][place[1]].headroom_bytes,
     )
     group, memory = plan.stages[stage].replicas[index], memories[stage][index]

@@ -106,8 +106,8 @@ class Ring:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
         if self.curves is None or not size_bytes:
             return None
-        found = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
-        return found[0] if found else None
+        reading = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
+        return reading[0] if reading else None
 
     def _least(self, operation: str, size_bytes: float) -> float:
         """What fewer members took by measurement: more must not look cheaper because nobody measured them."""

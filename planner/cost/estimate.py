@@ -355,15 +355,15 @@ class Estimator:
         """Sends from each stage to the next; from the last to the first only with interleaving."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
-        found = []
+        sends = []
         for index, stage in enumerate(plan.stages):
             if index == plan.pp - 1 and plan.interleave == 1:
-                found.append(Send(seconds=0.0, link="node"))
+                sends.append(Send(seconds=0.0, link="node"))
                 continue
             size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave)
             following = placement[(index + 1) % plan.pp]
-            found.append(send(placement[index], following, size, topology, self.calibration, self.curves))
-        return tuple(found)
+            sends.append(send(placement[index], following, size, topology, self.calibration, self.curves))
+        return tuple(sends)
 
     def send_of(self, plan: Plan, stage: int, size_bytes: float) -> Send:
         """A send of so many bytes by each replica of a stage to the next one, on the plan's own network."""

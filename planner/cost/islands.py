@@ -69,7 +69,7 @@ class Island:
 
 def islands_of(sync: Sync, stage: Stage, slots: Sequence[Slot]) -> list[Island]:
     """The islands of a stage, in the order of their first replicas."""
-    found: dict[object, tuple[list[Slot], list[int]]] = {}
+    islands: dict[object, tuple[list[Slot], list[int]]] = {}
     group, left = 0, stage.replicas[0].count
     for slot in slots:
         if not left:
@@ -81,10 +81,10 @@ def islands_of(sync: Sync, stage: Stage, slots: Sequence[Slot]) -> list[Island]:
             nodes = range(slot.first_node, slot.first_node + slot.nodes)
             parts = [replace(slot, first_node=node, nodes=1) for node in nodes]
         for part in parts:
-            own = found.setdefault(sync.island_of(part.pool, part.first_node), ([], []))
+            own = islands.setdefault(sync.island_of(part.pool, part.first_node), ([], []))
             own[0].append(part)
             own[1].extend([group] if group not in own[1] else [])
-    return [Island(slots=tuple(own), groups=tuple(groups)) for own, groups in found.values()]
+    return [Island(slots=tuple(own), groups=tuple(groups)) for own, groups in islands.values()]
 
 
 def ring_between(

@@ -82,7 +82,7 @@ class LayerCurves:
                 degrees = self._points.setdefault(name_key(point.gpu), {})
                 degrees.setdefault(point.tp, {})[point.micro_batch] = point
         self._anchors: dict[tuple[tuple[str, str], int], _Anchor] = {}
-        self._found: dict[tuple[tuple[str, str], int, int], LayerTimes | None] = {}
+        self._times: dict[tuple[tuple[str, str], int, int], LayerTimes | None] = {}
 
     def at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
         """One layer at a micro-batch (sequences) on a device type (pool, gpu); None when no layer of it was measured.
@@ -91,9 +91,9 @@ class LayerCurves:
         nearest one.
         """
         asked = (key, tp, micro_batch)
-        if asked not in self._found:
-            self._found[asked] = self._at(key, tp, micro_batch, formula)
-        return self._found[asked]
+        if asked not in self._times:
+            self._times[asked] = self._at(key, tp, micro_batch, formula)
+        return self._times[asked]
 
     def _at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
         degrees = self._points.get(name_key(key[1]))
@@ -133,7 +133,7 @@ class LinkCurves:
         for point in calibration.link_points:
             self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
         self._curves: dict[tuple[str, str, int], Curve] = {}
-        self._found: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
+        self._times: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
         self._beyond: dict[tuple[str, str, int], float] = {}
         self._more: dict[tuple[str, str, int], int] = {}
         self._members = _measured_members(self._points)
@@ -169,14 +169,14 @@ class LinkCurves:
         An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were. A number of members
         between two that were measured lies between their curves.
         """
-        found = self._known(link, operation, members, size_bytes)
-        if found is None:
+        reading = self._known(link, operation, members, size_bytes)
+        if reading is None:
             low, high = self._around(link, operation, members)
             return self._between(link, operation, (low, members, high), size_bytes) if low and high else None
-        if found[1]:
+        if reading[1]:
             curve = (link, operation, members)
             self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
-        return found
+        return reading
 
     def least(self, link: str, operation: str, members: int, size_bytes: float) -> float:
         """Seconds below which no formula should go: what the largest smaller group took, for more members' bytes.
@@ -184,11 +184,11 @@ class LinkCurves:
         Zero where no smaller group was measured.
         """
         low, _ = self._around(link, operation, members)
-        found = self.seconds(link, operation, low, size_bytes) if low else None
-        if found is None:
+        reading = self.seconds(link, operation, low, size_bytes) if low else None
+        if reading is None:
             return 0.0
         self._more[link, operation, members] = low
-        return found[0] * _share_moved(members) / _share_moved(low)
+        return reading[0] * _share_moved(members) / _share_moved(low)
 
     def _around(self, link: str, operation: str, members: int) -> tuple[int, int]:
         """Measured numbers of members next to this one, below and above; 0 where there is none."""
@@ -209,9 +209,9 @@ class LinkCurves:
 
     def _known(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
         asked = (link, operation, members, size_bytes)
-        if asked not in self._found:
-            self._found[asked] = self._own(*asked) or self._composed(*asked)
-        return self._found[asked]
+        if asked not in self._times:
+            self._times[asked] = self._own(*asked) or self._composed(*asked)
+        return self._times[asked]
 
     def _own(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
         key = (link_name_key(link), operation, members)
@@ -306,12 +306,12 @@ class _Anchor:
 
         def residuals(scales: Sequence[float]) -> list[float]:
             both = (scales[0] + scales[1]) / 2 / DEVICE_SPREAD
-            found = [both, (scales[0] - scales[1]) / DIRECTION_SPREAD, scales[2] / HOST_SPREAD]
+            terms = [both, (scales[0] - scales[1]) / DIRECTION_SPREAD, scales[2] / HOST_SPREAD]
             for size, formula in formulas.items():
                 forward, backward = self._scaled(scales, formula)
-                found.append(math.log(forward / self._forward[size]) / POINT_SPREAD)
-                found.append(math.log(backward / self._backward[size]) / POINT_SPREAD)
-            return found
+                terms.append(math.log(forward / self._forward[size]) / POINT_SPREAD)
+                terms.append(math.log(backward / self._backward[size]) / POINT_SPREAD)
+            return terms
 
         bounds = (-LARGEST_SCALE, LARGEST_SCALE)
         return tuple(map(float, least_squares(residuals, (0.0, 0.0, 0.0), bounds=bounds).x))
@@ -362,14 +362,14 @@ def _share_moved(members: int) -> float:
 
 def _measured_members(points: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], frozenset[int]]:
     """Numbers of members with a curve, by link and operation; an all-reduce may have its two halves."""
-    found: dict[tuple[str, str], frozenset[int]] = {}
+    numbers: dict[tuple[str, str], frozenset[int]] = {}
     for link, operation, members in points:
-        found[link, operation] = found.get((link, operation), frozenset()) | {members}
-    for link in {link for link, _ in found}:
-        halves = [found.get((link, half), frozenset()) for half in ("reduce-scatter", "all-gather")]
-        whole = found.get((link, "all-reduce"), frozenset()) | (halves[0] & halves[1])
-        found[link, "all-reduce"] = whole
-    return found
+        numbers[link, operation] = numbers.get((link, operation), frozenset()) | {members}
+    for link in {link for link, _ in numbers}:
+        halves = [numbers.get((link, half), frozenset()) for half in ("reduce-scatter", "all-gather")]
+        whole = numbers.get((link, "all-reduce"), frozenset()) | (halves[0] & halves[1])
+        numbers[link, "all-reduce"] = whole
+    return numbers
 
 
 def _mebibytes(size: float) -> str:

@@ -127,8 +127,8 @@ def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: in
 
 def gathered_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
-    found = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
-    return found + layers * (model.adapter_parameters - model.quantised_layer_parameters) / tp
+    parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+    return parameters + layers * (model.adapter_parameters - model.quantised_layer_parameters) / tp
 
 
 def optimizer_bytes(model: ModelSpec) -> float:

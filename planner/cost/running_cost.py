@@ -18,10 +18,10 @@ Devices = Mapping[tuple[str, str], int]
 
 def devices_of(plan: Plan) -> Counter[tuple[str, str]]:
     """The devices that a plan uses."""
-    found: Counter[tuple[str, str]] = Counter()
+    devices: Counter[tuple[str, str]] = Counter()
     for group in (group for stage in plan.stages for group in stage.replicas):
-        found[group.pool, group.gpu] += group.devices
-    return found
+        devices[group.pool, group.gpu] += group.devices
+    return devices
 
 
 def price_per_hour(devices: Devices, cluster: ClusterSpec) -> float | None:

@@ -192,13 +192,13 @@ def busiest_path(row: StagePathRow, depth: int, micro_batches: int) -> BusiestPa
     A path is ``behind`` times all stages, less what it visits those before it less often, which take no longer than
     the busiest each, and ``own - behind`` times the busiest itself.
     """
-    found = []
+    paths = []
     for stage in range(depth):
         path = row(stage, depth, micro_batches)
         if path is None:
             return None
         less = stage * max(0, path.behind.forward - path.before.forward)
-        found.append(
+        paths.append(
             BusiestPath(
                 once=path.behind.forward,
                 forward=path.own.forward - path.behind.forward - less,
@@ -206,9 +206,9 @@ def busiest_path(row: StagePathRow, depth: int, micro_batches: int) -> BusiestPa
             )
         )
     least = BusiestPath(
-        once=found[0].once,
-        forward=min(path.forward for path in found),
-        backward=min(path.backward for path in found),
+        once=paths[0].once,
+        forward=min(path.forward for path in paths),
+        backward=min(path.backward for path in paths),
     )
     # A bound must not fall while the busiest stage takes longer.
     return least if least.busy >= 0 else None

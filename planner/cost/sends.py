@@ -41,9 +41,9 @@ def send(
         out = _busiest(segment.first, [(flow.first, flow.replicas) for flow in flows])
         into = _busiest(segment.last, [(flow.last, flow.replicas) for flow in flows])
         load = _Load(out, into, crossing)
-        found = _segment_send(segment, replica_bytes, load, topology, calibration, curves)
-        if found.seconds > worst.seconds or not found.link:
-            worst = found
+        segment_send = _segment_send(segment, replica_bytes, load, topology, calibration, curves)
+        if segment_send.seconds > worst.seconds or not segment_send.link:
+            worst = segment_send
     return worst
 
 
@@ -80,11 +80,11 @@ def least_send(
             if not (able and topology.device_type(segment.first.pool, segment.first.gpu).nodes == 1)
             else []
         )
-        found = (
+        sends = (
             _segment_send(replace(segment, same_node=way), replica_bytes, load, topology, calibration, curves)
             for way in ways
         )
-        worst = max(worst, min(one.seconds if one.link else float("inf") for one in found))
+        worst = max(worst, min(one.seconds if one.link else float("inf") for one in sends))
     return worst
 
 
@@ -144,7 +144,7 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
     """Replicas paired in order; stages of different widths are paired by their share of the batch."""
     wide = sum(slot.replicas for slot in first)
     ratio = wide / sum(slot.replicas for slot in last)
-    found, done, ends = [], 0.0, []
+    segments, done, ends = [], 0.0, []
     for slot in last:
         done += slot.replicas * ratio
         ends.append((done, slot))
@@ -160,11 +160,11 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
                 and slot.nodes == other.nodes == 1
                 and slot.first_node == other.first_node
             )
-            found.append(_Segment(slot, other, stop - position, ratio, same))
+            segments.append(_Segment(slot, other, stop - position, ratio, same))
             position = stop
             if position >= ends[index][0] - 1e-9 and index + 1 < len(ends):
                 index += 1
-    return found
+    return segments
 
 
 def _segment_send(

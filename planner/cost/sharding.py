@@ -84,7 +84,7 @@ class _Bundle:
 
 def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
     """Groups of ``size`` consecutive replicas, each with a ring of its own."""
-    found: list[_Bundle] = []
+    bundles: list[_Bundle] = []
     members: list[tuple[Slot, Node, int]] = []
     room = size
     for slot in slots:
@@ -95,9 +95,9 @@ def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
                 members.append((slot, (slot.pool, node), taken))
                 left, room = left - taken, room - taken
                 if not room:
-                    found.append(_Bundle(tuple(members), 1))
+                    bundles.append(_Bundle(tuple(members), 1))
                     members, room = [], size
-    return found
+    return bundles
 
 
 def _across(groups: Sequence[_Bundle]) -> list[_Bundle]:
@@ -112,14 +112,16 @@ def _across(groups: Sequence[_Bundle]) -> list[_Bundle]:
 def _slowest(stages: Sequence[Sequence[_Bundle]], ring: Callable[..., Ring]) -> list[Ring]:
     """The slowest ring of each stage while all of them run, [stage]."""
     load = _leaving(bundle for bundles in stages for bundle in bundles)
-    found = []
+    slowest_rings = []
     for bundles in stages:
         # The rings of a replica's devices run side by side.
         ways = sum(bundle.rings * bundle.members[0][0].tp for bundle in bundles if bundle.joins_pools)
         distinct = {_likeness(bundle, load): bundle for bundle in bundles}.values()
         rings = [ring(_as_slots(bundle, load), {}, ways or None) for bundle in distinct]
-        found.append(min(rings, key=lambda item: (item.bytes_per_second, -item.latency_seconds, item.link)))
-    return found
+        slowest_rings.append(
+            min(rings, key=lambda item: (item.bytes_per_second, -item.latency_seconds, item.link))
+        )
+    return slowest_rings
 
 
 def _leaving(bundles: Iterable[_Bundle]) -> Counter[Node]:

@@ -261,12 +261,12 @@ class Pricer:
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
         key = shape.as_long(shape.chunks), groups, ring
-        found = self._prices.get(key)
-        if found is None:
+        price = self._prices.get(key)
+        if price is None:
             if len(self._prices) == MOST_PRICES:
                 self._prices.clear()
-            found = self._prices[key] = self._price(shape, groups, ring)
-        return found
+            price = self._prices[key] = self._price(shape, groups, ring)
+        return price
 
     def _price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         micro = tuple(self.micro_batch(shape, group, group.micro_batch, ring) for group in groups)
@@ -533,16 +533,16 @@ class Pricer:
         ep: int,
     ) -> LayerPrice:
         """Runs of unlike layers together; only those with experts have these divided."""
-        found = []
+        run_prices = []
         for run, one in runs:
             own_ep = ep if one.model.experts else 1
             price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own_ep)
-            found.append((run, price))
+            run_prices.append((run, price))
         return LayerPrice(
             **{
                 name: sum(
                     run.layers * getattr(price, name)
-                    for run, price in found
+                    for run, price in run_prices
                     if not run.frozen or name.endswith("forward_seconds") or name.endswith("_forward")
                 )
                 for name in LayerPrice.__slots__
@@ -562,12 +562,12 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        found = self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+        memory = self._footprint(shape, group, dp).memory(shape.layers, in_flight)
         if not shape.sync.local:
-            return found
+            return memory
         device_type = self.topology.device_type(group.pool, group.gpu)
         kept = kept_on_host(shape.sync, self._parameters(shape, group.tp), device_type)
-        return replace(found, host_bytes=found.host_bytes + kept)
+        return replace(memory, host_bytes=memory.host_bytes + kept)
 
     def exchange_seconds(self, shape: Shape, group: ReplicaGroup, inside: Ring, between: Ring) -> float:
         """An exchange of an island whose first replica, of ``group``, talks to those of others on ``between``."""
@@ -581,12 +581,12 @@ class Pricer:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
         key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync)
-        found = self._footprints.get(key)
-        if found is None:
+        footprint = self._footprints.get(key)
+        if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
-            found = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
-        return found
+            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
+        return footprint
 
     def footprint(self, shape: Shape, group: ReplicaGroup, dp: int, sequences: int) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
@@ -755,10 +755,10 @@ class Pricer:
         """The same of many micro-batches at once; curves take one at a time."""
         if self.layer_curves is None and self.link_curves is None:
             return self._price_layer(device_type, tp, cast("int", sequences), recompute, split, ep)
-        found = [self._layer(device_type, tp, one, recompute, split, ep) for one in sequences.tolist()]
+        prices = [self._layer(device_type, tp, one, recompute, split, ep) for one in sequences.tolist()]
         return LayerPrice(
             **{
-                name: as_number(np.array([getattr(price, name) for price in found]))
+                name: as_number(np.array([getattr(price, name) for price in prices]))
                 for name in LayerPrice.__slots__
             }
         )

@@ -153,7 +153,7 @@ class Weigher:
 
     def all_shared(self, wanted: Held, held: Held, hosts: Sequence[str]) -> NDArray[np.float64]:
         """Bytes that each place, a host by its name, has in common with what each host holds, [place][host]."""
-        found = np.zeros((len(hosts), len(hosts)))
+        shared_bytes = np.zeros((len(hosts), len(hosts)))
         for experts in (False, True):
             until = self._until[experts]
             own = [
@@ -171,8 +171,8 @@ class Weigher:
                         size = np.minimum(end, until[each.end]) - np.maximum(first, until[each.first])
                         part = np.minimum(high, each.high) - np.maximum(low, each.low)
                         both = np.maximum(size, 0.0) * np.maximum(part, 0.0)
-                        found[place] += np.bincount(holder, weights=both, minlength=len(hosts))
-        return found
+                        shared_bytes[place] += np.bincount(holder, weights=both, minlength=len(hosts))
+        return shared_bytes
 
 
 def _bytes(parameters: int, trained: int, element: float, frozen: float) -> float:
@@ -236,13 +236,13 @@ def _joined(regions: set[Region]) -> Iterator[Region]:
 
 
 def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+    union: list[tuple[float, float]] = []
     for low, high in sorted(spans):
-        if found and low <= found[-1][1] + NOTHING:
-            found[-1] = found[-1][0], max(found[-1][1], high)
+        if union and low <= union[-1][1] + NOTHING:
+            union[-1] = union[-1][0], max(union[-1][1], high)
         else:
-            found.append((low, high))
-    return found
+            union.append((low, high))
+    return union
 
 
 def settled(plan: Plan, cluster: ClusterSpec, model: ModelSpec, before: Held) -> ClusterSpec:

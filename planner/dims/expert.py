@@ -104,5 +104,5 @@ def expert_degrees(
     """Degrees worth trying for replicas of ``tp`` devices, ``dp`` of them."""
     if model.experts is None or model.routed_ends or target.experts != "parallel" or tp is None or dp is None:
         return allowed((1,), limit)
-    found = (ep * tp for ep in divisors(dp) if model.experts.number % (ep * tp) == 0)
-    return allowed(tuple(found), limit)
+    degrees = (ep * tp for ep in divisors(dp) if model.experts.number % (ep * tp) == 0)
+    return allowed(tuple(degrees), limit)

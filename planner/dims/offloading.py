@@ -105,11 +105,11 @@ def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
 
 def parts(offload: Offload) -> tuple[OffloadPart, ...]:
     """What is kept off the devices, ``none`` where nothing is."""
-    found: list[OffloadPart] = []
-    found += ["optimizer"] if offload.optimizer != "none" else []
-    found += ["parameters"] if offload.parameters != "none" else []
-    found += ["activations"] if offload.activations != "none" else []
-    return tuple(found) or ("none",)
+    names: list[OffloadPart] = []
+    names += ["optimizer"] if offload.optimizer != "none" else []
+    names += ["parameters"] if offload.parameters != "none" else []
+    names += ["activations"] if offload.activations != "none" else []
+    return tuple(names) or ("none",)
 
 
 def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
@@ -139,7 +139,7 @@ def offloads(
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
     known &= not model.quantised
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
-    found = [ON_DEVICE]
+    choices = [ON_DEVICE]
     if not stages or able.in_pipeline:
         for states, weights, kept in product(OFFLOAD_PLACES, repeat=3):
             if (
@@ -151,8 +151,8 @@ def offloads(
                 )
                 and (weights == states or not able.together)
             ):
-                found.append(Offload(optimizer=states, parameters=weights, activations=kept))
-    return tuple(offload for offload in dict.fromkeys(found) if allows(limit, offload))
+                choices.append(Offload(optimizer=states, parameters=weights, activations=kept))
+    return tuple(offload for offload in dict.fromkeys(choices) if allows(limit, offload))
 
 
 def offload_text(plan: Plan) -> str:

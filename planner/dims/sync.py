@@ -69,15 +69,15 @@ class Synchronisation(Dimension):
         if sync.exact:
             return
         slots = place(plan, cluster)[0]
-        found = {
+        island_pools = {
             sync.island_of(slot.pool, node): slot.pool
             for slot in slots
             for node in range(slot.first_node, slot.first_node + slot.nodes)
         }
-        if len(found) < 2:
+        if len(island_pools) < 2:
             yield Fault(("sync", "islands"), "one island has nobody to exchange with, expected at least two")
         topology = HostTopology(cluster)
-        for first, last in combinations(sorted({*found.values()}), 2):
+        for first, last in combinations(sorted({*island_pools.values()}), 2):
             if not topology.path(first, last).connected:
                 what = "no Ethernet in common and no chain of links: their islands cannot exchange"
                 yield Fault(("sync", "islands"), f"the pools {first} and {last} have {what}")
@@ -120,8 +120,8 @@ def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
 def matrices(model: ModelSpec) -> list[tuple[int, int]]:
     """Rows and columns of the matrices of one layer, as the example has them."""
     hidden, heads = model.hidden, model.heads * model.head_dim
-    found = [(hidden, heads), (hidden, 2 * model.kv_heads * model.head_dim), (heads, hidden)]
-    return found + [(hidden, model.common_ffn)] * model.mlp_matrices if model.common_ffn else found
+    shapes = [(hidden, heads), (hidden, 2 * model.kv_heads * model.head_dim), (heads, hidden)]
+    return shapes + [(hidden, model.common_ffn)] * model.mlp_matrices if model.common_ffn else shapes
 
 
 def factors(rank: int, model: ModelSpec, elements: float) -> tuple[float, float, float]:

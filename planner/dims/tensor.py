@@ -87,15 +87,15 @@ def tp_degrees(
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1
-    found = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
+    degrees = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
     if model.experts is not None:
         # Megatron trains experts with tensor parallelism only where tokens are split too.
-        found = tuple(tp for tp in found if tp == 1 or splits_sequence(target, model, tp))
+        degrees = tuple(tp for tp in degrees if tp == 1 or splits_sequence(target, model, tp))
     if not target.copies_kv_heads:
-        found = tuple(tp for tp in found if model.kv_heads % tp == 0)
+        degrees = tuple(tp for tp in degrees if model.kv_heads % tp == 0)
     if target.tensor_parallel == "per-stage":
-        found = tuple(tp for tp in found if tp == 1 or splits_sequence(target, model, tp))
-    return allowed(found, limit)
+        degrees = tuple(tp for tp in degrees if tp == 1 or splits_sequence(target, model, tp))
+    return allowed(degrees, limit)
 
 
 def splits(model: ModelSpec, tp: int) -> bool:

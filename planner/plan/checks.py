@@ -21,37 +21,37 @@ from planner.runtimes.registry import target
 
 def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise PlanError with every rule that the plan breaks for these inputs."""
-    found = faults(plan, cluster, model)
-    if found:
-        raise PlanError(*(f"{_where(fault.path)}{fault.what}" for fault in found))
+    plan_faults = faults(plan, cluster, model)
+    if plan_faults:
+        raise PlanError(*(f"{_where(fault.path)}{fault.what}" for fault in plan_faults))
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
     """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong."""
-    found = (*_devices(plan, cluster, model), *target_faults(plan, model))
-    return found or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
+    first_faults = (*_devices(plan, cluster, model), *target_faults(plan, model))
+    return first_faults or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
 
 
 def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
     """Every rule of its model and its target that the plan breaks, on whatever devices."""
-    found = [*_sizes(plan, model)]
+    size_faults = [*_sizes(plan, model)]
     try:
         row = target(plan.target)
     except UsageError as error:
-        return (*found, Fault(("target",), error.message))
+        return (*size_faults, Fault(("target",), error.message))
     broken = (fault for dimension in DIMENSIONS for fault in dimension.rules(plan, row, model))
-    return (*found, *model_faults(row, model), *broken)
+    return (*size_faults, *model_faults(row, model), *broken)
 
 
-def listed(found: Iterable[Fault]) -> str:
+def listed(plan_faults: Iterable[Fault]) -> str:
     """A line for each fault: where, and what was expected."""
-    return "\n".join(f"{_where(fault.path)}{fault.what}" for fault in found)
+    return "\n".join(f"{_where(fault.path)}{fault.what}" for fault in plan_faults)
 
 
-def fail_on_faults(document: Document, found: tuple[Fault, ...]) -> None:
+def fail_on_faults(document: Document, plan_faults: tuple[Fault, ...]) -> None:
     """Raise PlanError with the line of every fault in the plan's file."""
-    if found:
-        raise PlanError(*(str(document.problem(fault.path, fault.what)) for fault in found))
+    if plan_faults:
+        raise PlanError(*(str(document.problem(fault.path, fault.what)) for fault in plan_faults))
 
 
 def _where(path: KeyPath) -> str:

@@ -248,8 +248,8 @@ class Sync:
     @model_serializer(mode="wrap")
     def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
         usual = {"method": "diloco", "format": "fp32", "rank": None, "ratio": None, "islands": ()}
-        found = {} if self.exact else written(self)
-        return {key: value for key, value in found.items() if key not in usual or value != usual[key]}
+        entries = {} if self.exact else written(self)
+        return {key: value for key, value in entries.items() if key not in usual or value != usual[key]}
 
     @property
     def exact(self) -> bool:
@@ -264,10 +264,10 @@ class Sync:
     @property
     def kinds(self) -> tuple[SyncKind, ...]:
         """What a runtime must have for it."""
-        found: list[SyncKind] = [self.method] if self.local else []
-        found += [self.format] if self.format != "fp32" else []
-        found += ["powersgd"] if self.rank is not None else ["topk"] if self.ratio is not None else []
-        return tuple(found)
+        kinds: list[SyncKind] = [self.method] if self.local else []
+        kinds += [self.format] if self.format != "fp32" else []
+        kinds += ["powersgd"] if self.rank is not None else ["topk"] if self.ratio is not None else []
+        return tuple(kinds)
 
     def island_of(self, pool: str, node: int) -> tuple[str, int]:
         """What all nodes of one island have in common."""

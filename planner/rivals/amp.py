@@ -95,12 +95,12 @@ def cost(estimator: Estimator, plan: Plan, one: LayerSeconds) -> float:
 def _average(estimator: Estimator, device_types: Sequence[DeviceType], tp: int) -> LayerSeconds:
     """Seconds of one sequence, averaged over all devices."""
     devices = sum(device_type.devices for device_type in device_types)
-    found = [
+    parts = [
         (device_type.devices / devices, layer_seconds(estimator, device_type, tp, 1))
         for device_type in device_types
     ]
     return LayerSeconds(
-        layer=sum(part * one.layer for part, one in found),
-        embedding=sum(part * one.embedding for part, one in found),
-        head=sum(part * one.head for part, one in found),
+        layer=sum(part * one.layer for part, one in parts),
+        embedding=sum(part * one.embedding for part, one in parts),
+        head=sum(part * one.head for part, one in parts),
     )

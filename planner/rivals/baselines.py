@@ -27,8 +27,8 @@ SHARED = "one network for all groups: the Ethernet that all its nodes share"
 
 def fastest_pool_only(estimator: Estimator, limits: Limits) -> Alternative:
     """The best plan on one pool alone, for the pool where it is fastest."""
-    found = [only_pool(estimator, pool.name, limits) for pool in estimator.cluster.pools]
-    fitting = [item for item in found if item.scored is not None]
+    alternatives = [only_pool(estimator, pool.name, limits) for pool in estimator.cluster.pools]
+    fitting = [item for item in alternatives if item.scored is not None]
     if not fitting:
         return Alternative(
             family="fastest pool only", scored=None, chosen=False, reason="the model fits on no pool alone"
@@ -84,16 +84,16 @@ def baselines(
     if not usable_device_types(estimator.topology, model):
         return ()
     stock = Estimator(ranked(cluster), model, calibration, one_network=True)
-    found = [_best(entry, estimator if entry.network_per_group else stock) for entry in BASELINES]
+    alternatives = [_best(entry, estimator if entry.network_per_group else stock) for entry in BASELINES]
     if len(cluster.pools) > 1:
-        found.append(fastest_pool_only(estimator, limits or Limits()))
-    return tuple(found)
+        alternatives.append(fastest_pool_only(estimator, limits or Limits()))
+    return tuple(alternatives)
 
 
 def _best(entry: Baseline, estimator: Estimator) -> Alternative:
     """The plan of a baseline on the network that it has; said where that is the slowest one."""
-    found = best_of(entry.name, entry.plans(estimator), estimator)
-    if found.scored is None or not estimator.uses_sockets(found.scored.plan):
-        return found
-    remarks = [*([found.reason] if found.reason else []), SHARED]
-    return replace(found, reason="; ".join(remarks))
+    alternative = best_of(entry.name, entry.plans(estimator), estimator)
+    if alternative.scored is None or not estimator.uses_sockets(alternative.scored.plan):
+        return alternative
+    remarks = [*([alternative.reason] if alternative.reason else []), SHARED]
+    return replace(alternative, reason="; ".join(remarks))

@@ -45,15 +45,15 @@ def balanced_layers(
     """
     stages = range(len(seconds))
     room = most or [layers] * len(seconds)
-    found = [1] * len(seconds)
-    if len(found) > layers or min(room) < 1:
+    counts = [1] * len(seconds)
+    if len(counts) > layers or min(room) < 1:
         return []
-    for _ in range(layers - len(found)):
-        free = [stage for stage in stages if found[stage] < room[stage]]
+    for _ in range(layers - len(counts)):
+        free = [stage for stage in stages if counts[stage] < room[stage]]
         if not free:
             return []
-        found[min(free, key=lambda stage: extra[stage] + (found[stage] + 1) * seconds[stage])] += 1
-    return found
+        counts[min(free, key=lambda stage: extra[stage] + (counts[stage] + 1) * seconds[stage])] += 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,6 @@ def layer_seconds(estimator: Estimator, device_type: DeviceType, tp: int, sequen
     pricer = estimator.pricer(UNIFORM.name)
     group = replicas(device_type, tp, 1, sequences, 1)
     shape = replace(whole_model(estimator.model, 0, "none"), chunks=(1,), depth=3)
-    found = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]
-    first, middle, last = (micro.forward_seconds + micro.backward_seconds for micro in found)
+    passes = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]
+    first, middle, last = (micro.forward_seconds + micro.backward_seconds for micro in passes)
     return LayerSeconds(layer=middle, embedding=first - middle, head=last - middle)

@@ -67,15 +67,15 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
     """
     types = gpu_types(estimator)
     batches = divisors(estimator.model.training.global_batch)
-    found = [
+    candidates = [
         _intra_stage(estimator, sizes, steps)
         for order in dict.fromkeys((types, types[::-1]))
         for sizes in group_sizes(order, estimator.model.layers)
         for steps in batches
     ]
     if len(types) > 1:
-        found += [_one_mixed_stage(estimator, types, steps) for steps in batches]
-    best = min((entry for entry in found if entry is not None), key=lambda entry: entry[0], default=None)
+        candidates += [_one_mixed_stage(estimator, types, steps) for steps in batches]
+    best = min((entry for entry in candidates if entry is not None), key=lambda entry: entry[0], default=None)
     if best is None:
         raise PlanError("no split of its groups divides the batch and passes its check of memory")
     yield best[1]

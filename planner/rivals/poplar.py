@@ -115,8 +115,8 @@ def measured(
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
     group = replicas(device_type, 1, 1, 1, 1)
     most = most_sequences(estimator, device_type, zero, recompute, devices)
-    found = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
-    return [micro.forward_seconds + micro.backward_seconds for micro in found]
+    micro_batches = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
+    return [micro.forward_seconds + micro.backward_seconds for micro in micro_batches]
 
 
 def _traffic_seconds(

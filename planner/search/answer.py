@@ -45,13 +45,13 @@ class Answer:
 
 def value_of(estimate: Estimate, objective: Objective) -> float:
     """What is minimised, in the unit it is shown in: seconds a step, price a million tokens, joules a token."""
-    found = {
+    value = {
         "time": estimate.step_seconds,
         "cost": estimate.cost_per_million_tokens,
         "energy": estimate.joules_per_token,
     }[objective]
-    assert found is not None, "prices and powers are checked before the search"
-    return found
+    assert value is not None, "prices and powers are checked before the search"
+    return value
 
 
 def meets(estimate: Estimate, goal: Goal) -> bool:

@@ -109,12 +109,12 @@ class Team:
         """
         fewest = np.floor(left / self._finite_large) + 1
         most = np.floor((left - self._more) / self.small)
-        found = []
+        sequences = []
         for count in (np.minimum(fewest, self.batch), np.minimum(most, self.batch)):
             larger = np.floor((left - count * self.small) / self._more)
             larger = np.minimum(larger, count - 1)
-            found.append(np.where(self._rising & (larger >= 1), count * self.size + larger, 0.0))
-        return found[0], found[1]
+            sequences.append(np.where(self._rising & (larger >= 1), count * self.size + larger, 0.0))
+        return sequences[0], sequences[1]
 
     def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> BatchPartition:
         """The least time within which the devices finish the batch, each type that ``must`` with at least a sequence.
@@ -147,11 +147,11 @@ class Team:
             limits = low + (high - low) * parts
             if not low < limits[0] or not limits[-1] < high:
                 break
-            found = self.within(limits, added)
-            able = enough(found)
+            limit_shares = self.within(limits, added)
+            able = enough(limit_shares)
             first = int(able.argmax()) if able.any() else between
             if first < between:
-                largest = found[first]
+                largest = limit_shares[first]
             low, high = (
                 float(limits[first - 1]) if first else low,
                 float(limits[first]) if first < between else high,
@@ -196,12 +196,12 @@ def least_in_step(
     limits = np.array(sorted({*values[np.isfinite(values)].tolist()}))
     if not len(limits):
         return NOTHING
-    found: dict[int, BatchPartition] = {}
+    partitions: dict[int, BatchPartition] = {}
 
     def total(index: int) -> float:
-        if index not in found:
-            found[index] = team.least(alone.within(limits[index], in_step), must)
-        return float(limits[index]) + found[index].seconds
+        if index not in partitions:
+            partitions[index] = team.least(alone.within(limits[index], in_step), must)
+        return float(limits[index]) + partitions[index].seconds
 
     last = len(limits) - 1
     best = min((0, last), key=total)
@@ -210,7 +210,7 @@ def least_in_step(
     ranges = [(0, last)]
     while ranges:
         low, high = ranges.pop()
-        reach = float(limits[min(low + 1, high)]) + found[high].seconds
+        reach = float(limits[min(low + 1, high)]) + partitions[high].seconds
         # T >= the next limit above the smaller one + the time alone with the larger one, for all limits between
         if high - low < 2 or reach >= least * (1 - _CLOSE):
             skipped = min(skipped, reach if high - low >= 2 else float("inf"))
@@ -220,7 +220,7 @@ def least_in_step(
             best = middle
         least = min(least, total(best))
         ranges += [(low, middle), (middle, high)]
-    return BatchPartition(min(total(best), skipped), found[best].shares, added=found[best].added)
+    return BatchPartition(min(total(best), skipped), partitions[best].shares, added=partitions[best].added)
 
 
 def least_in_lock_step(

@@ -330,10 +330,10 @@ class Shares:
 
     def _on_a_node(self, counts: Counts) -> int:
         """Most devices of one node that take part."""
-        found: dict[str, int] = {}
+        devices: dict[str, int] = {}
         for device_type, count in zip(self.device_types, counts, strict=True):
-            found[device_type.pool] = found.get(device_type.pool, 0) + min(count, device_type.per_node)
-        return max(found.values())
+            devices[device_type.pool] = devices.get(device_type.pool, 0) + min(count, device_type.per_node)
+        return max(devices.values())
 
     def _least_update(self, used: Used, box: Box) -> float:
         """Seconds of the optimizer and of copies once a step on the slowest devices that take part, at least."""
@@ -415,7 +415,7 @@ class Shares:
         least = max(1, partition.steps)
         excess = sum(share * count for share, count in zip(partition.shares, used.counts, strict=True))
         excess -= self.batch
-        found: list[ReplicaGroup] = []
+        groups: list[ReplicaGroup] = []
         for index, (device_type, count, share) in enumerate(
             zip(used.device_types, used.counts, partition.shares, strict=True)
         ):
@@ -424,9 +424,9 @@ class Shares:
             excess -= whole * count + extra
             for number, part in self._parts(device_type, count, extra, share - whole):
                 steps = partition.steps or team.steps(index, part, partition.added)
-                found.append(self._group(device_type, number, part, steps))
+                groups.append(self._group(device_type, number, part, steps))
         assert not excess, "shares within the least time are at least one sequence a device"
-        return tuple(found)
+        return tuple(groups)
 
     def _parts(
         self, device_type: DeviceType, count: int, extra: int, share: int
@@ -491,8 +491,8 @@ class _Growing:
         """Micro-batches of up to ``most`` sequences."""
         if most > len(self._forward):
             sequences = np.arange(1, max(most, 2 * len(self._forward)) + 1)
-            found = self.pricer.micro_batch(self.shape, self.group, cast("int", sequences), self.ring)
-            self._forward, self._back = as_array(found.forward_seconds), as_array(found.backward_seconds)
+            times = self.pricer.micro_batch(self.shape, self.group, cast("int", sequences), self.ring)
+            self._forward, self._back = as_array(times.forward_seconds), as_array(times.backward_seconds)
         return _Passes(self._forward[:most], self._back[:most])
 
 

@@ -282,30 +282,32 @@ class Explorer:
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
         listed = []
-        for row, name, partition, found in searched(self.estimator, self.limits, one_degree=self.one_degree):
-            listed.append((row, name, partition, found))
+        for row, name, partition, families in searched(
+            self.estimator, self.limits, one_degree=self.one_degree
+        ):
+            listed.append((row, name, partition, families))
             self._partitions[row.name, name] = partition
             if self.best is not None:
                 self.deadline.check()
-            self._first.any(partition, found)
+            self._first.any(partition, families)
             if self.best is None and partition.whole:
                 self._first.evenly(
                     tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
                 )
-        for row, name, partition, found in listed:
-            self._open_partition(row, name, partition, found)
+        for row, name, partition, families in listed:
+            self._open_partition(row, name, partition, families)
         for row in targets_of(self.limits) if self.limits.syncs and not self.one_degree else ():
             self._open_islands(row)
         self._taken_bound = float("inf")
 
     def _open_partition(
-        self, row: Capabilities, name: str, partition: NetworkPartition, found: list[Family]
+        self, row: Capabilities, name: str, partition: NetworkPartition, families: list[Family]
     ) -> None:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
-        partition.bounds.rates.expect(found)
-        for group in grouped(found):
+        partition.bounds.rates.expect(families)
+        for group in grouped(families):
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
 
@@ -331,24 +333,24 @@ class Explorer:
                 self._taken_bound = waiting[0][0]
                 kept.append(heappop(waiting))
                 bound, _, item = kept[-1]
-                found: Families = []
+                families: Families = []
                 family = item.first if isinstance(item, Group) else item
                 if not isinstance(family, Family) or vain[family.target, family.network] >= PATIENCE:
                     continue
                 if isinstance(item, Group):
                     if any(tries[_way(member)] < QUICK_TRIES for member in item.families):
-                        found = self._members(bound, item)
+                        families = self._members(bound, item)
                         kept.pop()
                 elif family.dp is None:
-                    found = of_one_degree(family, self.partition(family), self.limits, self.deadline)
-                    parts.update(range(self._count + 1, self._count + 1 + len(found)))
+                    families = of_one_degree(family, self.partition(family), self.limits, self.deadline)
+                    parts.update(range(self._count + 1, self._count + 1 + len(families)))
                 elif tries[_way(family)] < QUICK_TRIES:
                     best = self.best
                     tries[_way(family)] += QUICK_TRIES if self._first.of_family(family) else 1
                     vain[family.target, family.network] += 1
                     if self.best is not best:
                         vain.clear()
-                for own, member in found:
+                for own, member in families:
                     heappush(waiting, (own, self._next(), member))
         finally:
             self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
@@ -365,9 +367,9 @@ class Explorer:
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
-        found = members(group, self.partition(group.first), self.limits, self.deadline, self._wanted)
-        self.candidates += len(found)
-        return [(max(bound, own), family) for own, family in found]
+        families = members(group, self.partition(group.first), self.limits, self.deadline, self._wanted)
+        self.candidates += len(families)
+        return [(max(bound, own), family) for own, family in families]
 
     def _push(self, bound: float, item: Item) -> None:
         if bound < float("inf"):
@@ -402,8 +404,8 @@ class Explorer:
             for interleave in interleavings(row, depth, steps, self.estimator.model):
                 chunked.setdefault(interleave, []).append(depth)
         for interleave, possible in chunked.items():
-            found = partition.bounds.bounds(family, possible, interleave, self._wanted)
-            for depth, own in zip(possible, found, strict=True):
+            bounds = partition.bounds.bounds(family, possible, interleave, self._wanted)
+            for depth, own in zip(possible, bounds, strict=True):
                 self.deadline.check()
                 self.candidates += 1
                 self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))

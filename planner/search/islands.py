@@ -94,9 +94,9 @@ class IslandShares(Shares):
     @property
     def sets(self) -> Box:
         """All sets of devices of these islands."""
-        found = super().sets
-        inside = (high if island >= 0 else 0 for high, island in zip(found.high, self._island, strict=True))
-        return Box(found.low, tuple(inside))
+        box = super().sets
+        inside = (high if island >= 0 else 0 for high, island in zip(box.high, self._island, strict=True))
+        return Box(box.low, tuple(inside))
 
     def bound(self, box: Box) -> float:
         """No shares of devices in the box are faster; infinite where there are none."""
@@ -152,10 +152,10 @@ class IslandShares(Shares):
         """The ring of devices of one island, on the network of its own."""
         if counts not in self._rings:
             try:
-                found = self.estimator.ring_inside(self._slots(counts), self.pricer.kernels)
+                ring = self.estimator.ring_inside(self._slots(counts), self.pricer.kernels)
             except PlanError:
-                found = Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
-            self._rings[counts] = found
+                ring = Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
+            self._rings[counts] = ring
         return self._rings[counts]
 
     def _apart(self, used: Used, box: Box) -> BatchPartition:
@@ -189,15 +189,15 @@ class IslandShares(Shares):
 
     def _leaders(self, box: Box, island: int) -> list[DeviceType]:
         """Device types whose first device may exchange for its island: up to the first that must take part."""
-        found = []
+        leaders = []
         for device_type, own, low, high in zip(
             self.device_types, self._island, box.low, box.high, strict=True
         ):
             if own == island and high:
-                found.append(device_type)
+                leaders.append(device_type)
                 if low:
                     break
-        return found
+        return leaders
 
     def _exchange(self, leaders: tuple[DeviceType, ...], islands: list[int], box: Box) -> float:
         """Seconds of an exchange of these device types, one of each island."""

@@ -235,11 +235,11 @@ class OpenChoice:
         if not self.stages.nodes_once(slots):
             model.cut_places(slots)
             return False
-        found = score(self.scorer, self.stages, chosen)
-        self._offer(found)
-        if found is not None:
+        scored = score(self.scorer, self.stages, chosen)
+        self._offer(scored)
+        if scored is not None:
             self._cut_path(model, self.stages.plan(chosen))
-        model.cut_solution(chosen, found.estimate.step_seconds if found else float("inf"), self.bound)
+        model.cut_solution(chosen, scored.estimate.step_seconds if scored else float("inf"), self.bound)
         return False
 
     def _cut_path(self, model: PipelineModel, plan: Plan) -> None:

@@ -21,10 +21,10 @@ def ranked(cluster: ClusterSpec) -> ClusterSpec:
     own = {pool.name: _pool(pool, cluster) for pool in cluster.pools}
     kinds: list[tuple[Key, list[str]]] = []
     for part in topology.alike(own):
-        found: dict[Key, list[str]] = {}
+        groups: dict[Key, list[str]] = {}
         for name in part:
-            found.setdefault(own[name], []).append(name)
-        kinds += found.items()
+            groups.setdefault(own[name], []).append(name)
+        kinds += groups.items()
     keys: dict[str, Key] = {}
     for kind, names in kinds:
         others: list[tuple[Key, Key]] = []

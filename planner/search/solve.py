@@ -93,9 +93,11 @@ def _said(result: SearchResult, estimator: Estimator, widened: bool) -> SearchRe
     """The result with what it needs of hosts: said where nobody asked for it, or said how much memory they have."""
     if result.best is None or not result.best.plan.offload.anything:
         return result
-    found = []
+    warnings = []
     if widened:
-        found.append("nothing fits on the devices alone (proven): part of the training rests in host memory")
+        warnings.append(
+            "nothing fits on the devices alone (proven): part of the training rests in host memory"
+        )
     needed: dict[str, float] = {}
     for stage in result.best.estimate.stages:
         for group in stage.groups:
@@ -103,12 +105,12 @@ def _said(result: SearchResult, estimator: Estimator, widened: bool) -> SearchRe
             if device_type.host.memory_bytes == float("inf"):
                 each = group.memory.host_bytes * min(group.count * group.tp, device_type.per_node)
                 needed[group.pool] = needed.get(group.pool, 0.0) + each
-    found += [
+    warnings += [
         f"a node of {pool} needs {gib_from_bytes(size):.0f} GiB of host memory, and the file does not say what it has: "
         f"give host: {{memory_gib: ...}}"
         for pool, size in needed.items()
     ]
-    return replace(result, warnings=(*found, *result.warnings))
+    return replace(result, warnings=(*warnings, *result.warnings))
 
 
 def _on_hosts(before: Explorer, limits: Limits, answer: Answer) -> Explorer:
@@ -134,14 +136,14 @@ def _explained(result: SearchResult, reasons: Reasons) -> SearchResult:
         deadline = deadline.part(DIAGNOSIS_SHARE)
         diagnosis = diagnose(reasons.estimator, reasons.limits, deadline)
         return replace(result, diagnosis=diagnosis, warnings=(LEFT_OUT,) if deadline.struck else ())
-    found = reasons.run()
+    explanation = reasons.run()
     return replace(
         result,
-        warnings=(left_out(deadline),) if found.cut else (),
-        alternatives=found.alternatives,
-        advice=found.advice,
-        idle_costs=found.idle_costs,
-        limit_costs=found.limit_costs,
+        warnings=(left_out(deadline),) if explanation.cut else (),
+        alternatives=explanation.alternatives,
+        advice=explanation.advice,
+        idle_costs=explanation.idle_costs,
+        limit_costs=explanation.limit_costs,
     )
 
 

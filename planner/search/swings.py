@@ -61,9 +61,9 @@ def swings(
         for factor in bar.ends:
             world = scaled(calibration, ((bar, factor),))
             kept = replace(best, estimate=estimator.with_calibration(world).estimate(best.plan))
-            found = choose(own, model, world, limits, Goal(), reporter, explain=False)
+            answer = choose(own, model, world, limits, Goal(), reporter, explain=False)
             there = min(
-                (each for each in (kept, found.best) if each is not None),
+                (each for each in (kept, answer.best) if each is not None),
                 key=lambda scored: scored.estimate.step_seconds,
             )
             loses = kept.estimate.step_seconds / there.estimate.step_seconds - 1
@@ -77,5 +77,5 @@ def swings(
                 plan=None,
                 scored=there,
             )
-            if found.interrupted:
+            if answer.interrupted:
                 return

@@ -25,14 +25,14 @@ def worlds(cluster: ClusterSpec, model: ModelSpec, changes: Sequence[str]) -> li
 
 
 def searched(
-    found: Sequence[World],
+    variants: Sequence[World],
     calibration: Calibration,
     limits: Limits,
     reporter: Reporter | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> Iterator[tuple[str, SearchResult]]:
     """The search of each; with the looks after it, as ``hetplan search`` has them: they may find the answer."""
-    for text, cluster, model in found:
+    for text, cluster, model in variants:
         yield (
             text,
             choose(

@@ -143,8 +143,10 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
     before = _busy(plan, gpus, estimator)
     spreads = []
     for field in fields(Family):
-        found = _constant(family, kernels, field.name, known)
-        spread = found and (found.spread or (LEAST_SPREAD if found.provenance == "measured" else None))
+        field_constant = _constant(family, kernels, field.name, known)
+        spread = field_constant and (
+            field_constant.spread or (LEAST_SPREAD if field_constant.provenance == "measured" else None)
+        )
         if spread:
             after = _busy(plan, gpus, estimator.with_calibration(_with(calibration, family, field.name)))
             spreads.append(spread * log(after / before) / log(DIFFERENCE))

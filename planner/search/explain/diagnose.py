@@ -63,8 +63,8 @@ def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
     if any(offers(row, model) for row in rows):
         return
     for row in rows:
-        found = [fault.what for fault in model_faults(row, model)]
-        yield from found or filter(None, [unwritten(row, model)])
+        faults = [fault.what for fault in model_faults(row, model)]
+        yield from faults or filter(None, [unwritten(row, model)])
 
 
 def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
@@ -145,8 +145,8 @@ def _nearest_miss(estimator: Estimator) -> Scored | None:
     if not usable_device_types(estimator.topology, estimator.model):
         return None
     practices = (equal_batches, even_pipelines)
-    found = (best_of("", plans(estimator), estimator).scored for plans in practices)
-    return min((scored for scored in found if scored), key=missing_bytes, default=None)
+    misses = (best_of("", plans(estimator), estimator).scored for plans in practices)
+    return min((scored for scored in misses if scored), key=missing_bytes, default=None)
 
 
 def _describe(scored: Scored) -> str:
@@ -172,11 +172,13 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
     trial = _Trial(estimator, deadline)
     cluster, model = estimator.cluster, estimator.model
     alone = [(name, trial.plan(cluster, model, without(limits, name))) for name in given(limits)]
-    found: list[tuple[str, Scored | None]] = []
+    changes: list[tuple[str, Scored | None]] = []
     for name, scored in alone:
         if scored is not None:
             instead = option_text(name, used(name, scored))
-            found.append((f"{instead} instead of {option_text(name, values(getattr(limits, name)))}", scored))
+            changes.append(
+                (f"{instead} instead of {option_text(name, values(getattr(limits, name)))}", scored)
+            )
     together = len(alone) > 1 and all(scored is None for _, scored in alone)
     freed = without(limits, *given(limits))
     if together and trial.fits(cluster, model, freed):
@@ -184,19 +186,19 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
     if limits.offload is None:
         wider = replace(limits, offload=OFFLOAD_PARTS)
         scored = trial.plan(cluster, model, wider)
-        found += [(option_text("offload", used("offload", scored)), scored)] if scored else []
+        changes += [(option_text("offload", used("offload", scored)), scored)] if scored else []
     if cluster.safe is not None:
         what = f"a chance to run out of memory of more than {100 * cluster.safe:g} %"
-        found.append((what, trial.plan(cluster.model_copy(update={"safe": None}), model, limits)))
+        changes.append((what, trial.plan(cluster.model_copy(update={"safe": None}), model, limits)))
     if _no_reserve(cluster) != cluster:
         what = "reserve_gib: 0, which leaves no room for fragmentation"
-        found.append((what, trial.plan(_no_reserve(cluster), model, limits)))
+        changes.append((what, trial.plan(_no_reserve(cluster), model, limits)))
     degrees = _context_degrees(estimator, limits)
     parted = trial.plan(cluster, model, replace(limits, cp=degrees)) if degrees else None
     if parted is not None:
         what = "which divides sequences of fewer tokens than are divided unasked"
-        found.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
-    yield from _best_first(found)
+        changes.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
+    yield from _best_first(changes)
     yield from _best_first(
         (what, scored)
         for ways in _trainings(model)
@@ -213,9 +215,9 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         yield smaller
 
 
-def _best_first(found: Iterable[tuple[str, Scored | None]]) -> list[str]:
+def _best_first(changes: Iterable[tuple[str, Scored | None]]) -> list[str]:
     """Changes that make a plan fit, those first with which a token takes least."""
-    fitting = [(what, scored.estimate) for what, scored in found if scored is not None]
+    fitting = [(what, scored.estimate) for what, scored in changes if scored is not None]
     fitting.sort(key=lambda item: -item[1].tokens_per_second)
     return [f"fits with {what}: about {format_seconds(each.step_seconds)} a step" for what, each in fitting]
 
@@ -304,8 +306,8 @@ class _Trial:
     def plan(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> Scored | None:
         """The fastest of a few plans that fit, a good one and not proven best; None when few rounds find none."""
         changed = Estimator(cluster, model, self.calibration)
-        found = self._any(changed, limits)
-        return found and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=found)
+        start = self._any(changed, limits)
+        return start and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=start)
 
     def fits(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
         """True when few rounds find some plan."""
@@ -314,9 +316,9 @@ class _Trial:
     def _any(self, changed: Estimator, limits: Limits) -> Scored | None:
         if self.deadline.struck or not may_fit(changed, limits):
             return None
-        found = _Found(self.deadline.flag)
-        deadline = replace(self.deadline, flag=found)
-        explorer = Explorer(changed, limits, Silent(), deadline=deadline, better=found.take)
+        flag = _Found(self.deadline.flag)
+        deadline = replace(self.deadline, flag=flag)
+        explorer = Explorer(changed, limits, Silent(), deadline=deadline, better=flag.take)
         explorer.run(rounds=ROUNDS)
         return explorer.best
 

@@ -71,9 +71,9 @@ Label = Callable[[Scored, Scored], str]
 
 def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
     """The chosen plan first, then a good plan of each other family, fastest first, then those without one."""
-    found = FamilyPlans(estimator, limits)
-    found.look(best)
-    return found.beside(best)
+    plans = FamilyPlans(estimator, limits)
+    plans.look(best)
+    return plans.beside(best)
 
 
 class FamilyPlans:
@@ -151,9 +151,9 @@ class FamilyPlans:
             ),
         )
 
-    def _take(self, name: str, found: Scored | None) -> None:
+    def _take(self, name: str, plan: Scored | None) -> None:
         """Keep a plan of a family, which may be one of a single pool as well."""
-        scored = found and self._price(found)
+        scored = plan and self._price(plan)
         if scored is not None:
             also = [own for own in families_of(scored) if own in self._families or own in self._pools]
             for own in dict.fromkeys((name, *also)):
@@ -219,23 +219,23 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
 
 def families(limits: Limits) -> list[tuple[str, Limits]]:
     """Named parts of the space inside the user's limits."""
-    found: list[tuple[str, Limits]] = []
+    parts: list[tuple[str, Limits]] = []
     for row in targets_of(limits):
         if not row.by_default:  # its parts are too wide to be solved besides
             continue
         base = replace(limits, target=row.name)
         if row.batch_without_pipeline == "per-device":
             for zero in row.zero_without_pipeline:
-                found.append((f"{row.name}: ZeRO-{zero}", replace(base, zero=(zero,), pp=(1,), tp=(1,))))
+                parts.append((f"{row.name}: ZeRO-{zero}", replace(base, zero=(zero,), pp=(1,), tp=(1,))))
         deeper, wider = tuple(range(2, MAX_DEPTH + 1)), tuple(range(2, 65))
         if _both(row.zero_with_pipeline, limits.zero):
-            found.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
+            parts.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
             if row.tensor_parallel != "none":
-                found.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
+                parts.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
         if row.tensor_parallel != "none" and _both(row.zero_without_pipeline, limits.zero):
-            found.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))
+            parts.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))
             if row.batch_without_pipeline != "per-device":
-                found.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
+                parts.append((f"{row.name}: data parallel", replace(base, pp=(1,), tp=(1,))))
     within = (
         (
             name,
@@ -246,7 +246,7 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
                 pp=_both(item.pp, limits.pp),
             ),
         )
-        for name, item in found
+        for name, item in parts
     )
     return [(name, item) for name, item in within if () not in (item.zero, item.tp, item.pp)]
 

@@ -123,8 +123,7 @@ class Worlds:
     def deal(self, scored: Scored, factors: Factors) -> None:
         """Take the plan with the layers and batches that suit a world."""
         own = self.at(factors)
-        found = rebalanced(scored.plan, own, self._view(scored.plan, own), self.limits)
-        self.take((found,))
+        self.take((rebalanced(scored.plan, own, self._view(scored.plan, own), self.limits),))
 
     def deal_best(self, factors: Factors, deadline: Deadline, most: int) -> None:
         """The same for the plans that are best there as they are, one of a family."""
@@ -196,11 +195,11 @@ def _met(result: SearchResult) -> Iterator[Scored | None]:
     yield from (entry.scored for entry in result.idle_costs)
 
 
-def _with_best(result: SearchResult, found: Scored, limits: Limits) -> SearchResult:
+def _with_best(result: SearchResult, other: Scored, limits: Limits) -> SearchResult:
     """The result with another best plan, where there is a better one than the search stopped at."""
     best, goal = result.best, result.goal
     assert best is not None
-    value, before = (value_of(item.estimate, goal.objective) for item in (found, best))
+    value, before = (value_of(item.estimate, goal.objective) for item in (other, best))
     if value >= before:
         return result
     proof = result.bound_seconds if result.objective_bound is None else result.objective_bound
@@ -208,13 +207,13 @@ def _with_best(result: SearchResult, found: Scored, limits: Limits) -> SearchRes
     gap = 1 - bound / value if value else 0.0
     return replace(
         result,
-        best=found,
+        best=other,
         gap=gap,
         status=proven(gap, limits.gap),
-        bound_seconds=min(result.bound_seconds, found.estimate.step_seconds),
+        bound_seconds=min(result.bound_seconds, other.estimate.step_seconds),
         objective_bound=None if result.objective_bound is None else bound,
         alternatives=tuple(
-            replace(entry, scored=found) if entry.chosen else entry for entry in result.alternatives
+            replace(entry, scored=other) if entry.chosen else entry for entry in result.alternatives
         ),
     )
 

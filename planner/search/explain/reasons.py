@@ -98,9 +98,9 @@ class Reasons:
         while True:
             best = self.answer.best
             assert best is not None, "there are reasons for a plan only"
-            found = self._about(best)
-            if found is not None:
-                return found
+            reasons = self._about(best)
+            if reasons is not None:
+                return reasons
             self._families.keep(best)
 
     def _about(self, best: Scored) -> Found | None:
@@ -160,15 +160,15 @@ def advise(
 
     Quick plans and, where it is ``thorough``, a few rounds of search.
     """
-    found = []
+    all_advice = []
     proposed = {row.name for row in targets_of(limits)}
     for row in TARGETS.values():
         if row.name not in proposed and offers(row, estimator.model) and not deadline.struck:
             plans = _searched if thorough else _quick
             advice = _advice(best, plans(row.name, best, estimator, limits, deadline))
             if advice is not None:
-                found.append(advice)
-    return tuple(sorted(found, key=lambda item: -item.faster))
+                all_advice.append(advice)
+    return tuple(sorted(all_advice, key=lambda item: -item.faster))
 
 
 def _advice(best: Scored, faster: Scored | None) -> Advice | None:

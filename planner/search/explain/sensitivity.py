@@ -43,10 +43,10 @@ def limit_costs(
     best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
 ) -> tuple[LimitCost, ...]:
     """Limits without which a step is faster by more than 5 %, as far as found by the deadline, dearest first."""
-    found = (
+    costs = (
         _limit_cost(name, best, estimator, limits, deadline) for name in given(limits) if not deadline.struck
     )
-    return tuple(sorted((item for item in found if item is not None), key=lambda item: -item.costs))
+    return tuple(sorted((item for item in costs if item is not None), key=lambda item: -item.costs))
 
 
 def given(limits: Limits) -> tuple[PlanLimit, ...]:
@@ -128,13 +128,13 @@ def idle_costs(
         if used[device_type.key] < device_type.devices
     ]
     idle.sort(key=lambda device_type: (used[device_type.key] - device_type.devices, device_type.key))
-    found = []
+    costs = []
     for device_type in idle[:MOST]:
         cost = None if deadline.struck else _idle_cost(device_type, best, estimator, limits, deadline)
         if cost is None or deadline.struck:
             break
-        found.append(cost)
-    return tuple(found)
+        costs.append(cost)
+    return tuple(costs)
 
 
 def _idle_cost(

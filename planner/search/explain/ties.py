@@ -24,14 +24,14 @@ def simpler(result: SearchResult, estimator: Estimator) -> tuple[Simpler, ...]:
     best = result.best
     if best is None or result.objective != "time":
         return ()
-    found = [
+    candidates = [
         entry
         for alternative in result.alternatives
         if alternative.scored is not None
         for entry in _compared(alternative.family, alternative.scored, best, estimator)
     ]
     kept: list[Simpler] = []
-    for entry in sorted(found, key=lambda entry: entry.slower):
+    for entry in sorted(candidates, key=lambda entry: entry.slower):
         if not any(_as_simple(other, entry) for other in kept):
             kept.append(entry)
     return tuple(kept)

@@ -55,13 +55,13 @@ def equal_batches(estimator: Estimator) -> Iterator[Plan]:
 
 def _spread(device_types: Sequence[DeviceType], devices: int, share: int, extra: int) -> LocalBatches:
     """``share`` for each of the first ``devices``, one more for the first ``extra``."""
-    found = []
+    batches = []
     for device_type in device_types:
         used = min(device_type.devices, devices)
         more = min(used, extra)
         devices, extra = devices - used, extra - more
-        found.append([(count, size) for count, size in ((more, share + 1), (used - more, share)) if count])
-    return found
+        batches.append([(count, size) for count, size in ((more, share + 1), (used - more, share)) if count])
+    return batches
 
 
 def even_pipelines(estimator: Estimator) -> Iterator[Plan]:
@@ -127,11 +127,11 @@ def best_of(name: str, plans: Iterable[Plan], estimator: Estimator) -> Alternati
                 nearest = scored
     except PlanError as error:
         refused = error.message
-    found = fitting or nearest
-    if found is None:
+    best = fitting or nearest
+    if best is None:
         reason = f"not applicable: {refused or 'nothing to choose from'}"
         return Alternative(family=name, scored=None, chosen=False, reason=reason)
-    return Alternative(family=name, scored=found, chosen=False, reason="; ".join(_remarks(found)))
+    return Alternative(family=name, scored=best, chosen=False, reason="; ".join(_remarks(best)))
 
 
 def missing_bytes(scored: Scored) -> float:
@@ -144,12 +144,12 @@ def _remarks(scored: Scored) -> list[str]:
     groups = [(index, group) for index, stage in enumerate(scored.estimate.stages) for group in stage.groups]
     index, worst = min(groups, key=lambda entry: entry[1].memory.headroom_bytes)
     missing = -worst.memory.headroom_bytes / 2**30
-    found = []
+    remarks = []
     if missing > 0:
-        found.append(f"does not fit: stage {index}: {worst.gpu} in {worst.pool} lacks {missing:.1f} GiB")
+        remarks.append(f"does not fit: stage {index}: {worst.gpu} in {worst.pool} lacks {missing:.1f} GiB")
     if not target(scored.plan.target).by_default:
-        found.append(f"only {scored.plan.target} can run it")
-    return found
+        remarks.append(f"only {scored.plan.target} can run it")
+    return remarks
 
 
 def fastest_first(estimator: Estimator) -> tuple[DeviceType, ...]:
@@ -230,7 +230,7 @@ def filled(
     ``stages`` holds (tp, replicas, share of each). Raises PlanError when the devices run out.
     """
     queue = list(room)
-    found = []
+    stage_groups = []
     for tp, dp, share in stages:
         groups: list[ReplicaGroup] = []
         while (need := dp - sum(group.count for group in groups)) > 0:
@@ -241,8 +241,8 @@ def filled(
             if taken:
                 groups.append(replicas(device_type, tp, taken, share, steps))
             queue[:1] = [(device_type, left - taken * tp)] if left - taken * tp >= tp else []
-        found.append(tuple(groups))
-    return found
+        stage_groups.append(tuple(groups))
+    return stage_groups
 
 
 def pipeline(

@@ -41,21 +41,21 @@ def greedy(
 ) -> Scored | None:
     """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
-    found = (_Layers(stages, slots).best() for slots in islice(_orders(stages), 2 * orders))
-    quickest = sorted((item for item in found if item is not None), key=lambda item: item[0])
+    candidates = (_Layers(stages, slots).best() for slots in islice(_orders(stages), 2 * orders))
+    quickest = sorted((item for item in candidates if item is not None), key=lambda item: item[0])
     return fastest(score(scorer or estimator, stages, options) for _, options in quickest[:2])
 
 
 def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
     """Good layers for given compositions, [stage]; None when none fit."""
-    found = _Layers(stages, slots).best()
-    return score(estimator, stages, found[1]) if found else None
+    best = _Layers(stages, slots).best()
+    return score(estimator, stages, best[1]) if best else None
 
 
 def fastest(plans: Iterable[Scored | None]) -> Scored | None:
     """The fastest of those that exist."""
-    found = (plan for plan in plans if plan is not None)
-    return min(found, key=lambda plan: plan.estimate.step_seconds, default=None)
+    scored_plans = (plan for plan in plans if plan is not None)
+    return min(scored_plans, key=lambda plan: plan.estimate.step_seconds, default=None)
 
 
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
@@ -127,12 +127,12 @@ class _Layers:
             ]
 
         start = bisect_left(times, True, key=lambda seconds: sum(counts(seconds)) >= self.total)
-        found = (
+        endings = (
             self._ending(layers)
             for seconds in times[start : start + MORE_THRESHOLDS]
             for layers in self._trimmed(counts(seconds))
         )
-        return min(found, key=lambda item: item[0], default=None)
+        return min(endings, key=lambda item: item[0], default=None)
 
     def _send(self, first: int, last: int) -> float:
         sends = self.stages.sends(first, last)

@@ -40,13 +40,13 @@ def best_near(
 
     ``scorer`` knows the whole cluster.
     """
-    found = []
+    scored_plans = []
     for partition in partitions:
         plan = on_joined_pools(scored.plan, partition.estimator.cluster, scorer.cluster)
         pools = {group.pool for stage in plan.stages for group in stage.replicas}
         if pools <= {device_type.pool for device_type in partition.device_types}:
-            found.append(_LocalSearch(scored, partition, scorer, limits, deadline).run())
-    return min(found, key=lambda item: item.estimate.step_seconds, default=scored)
+            scored_plans.append(_LocalSearch(scored, partition, scorer, limits, deadline).run())
+    return min(scored_plans, key=lambda item: item.estimate.step_seconds, default=scored)
 
 
 class _LocalSearch:
@@ -74,11 +74,11 @@ class _LocalSearch:
         most = min(TRIES, self.tries + TRIES_A_STEP)
         family, stands = self._read()
         for near in self._families(family):
-            for found in self._neighbours(near, stands):
+            for neighbour in self._neighbours(near, stands):
                 if self.tries >= most or self.deadline.struck:
                     return
                 self.tries += 1
-                scored = self._scored(near, found)
+                scored = self._scored(near, neighbour)
                 if scored and scored.estimate.step_seconds < self.best.estimate.step_seconds * (1 - 1e-9):
                     self.best = scored
                     return
@@ -98,13 +98,13 @@ class _LocalSearch:
         rates = self._rates(family)
         if not all(stand in rates for stand in stands):
             return []
-        found = {stands} if family.batch != self._read()[0].batch else set()
+        neighbours = {stands} if family.batch != self._read()[0].batch else set()
         for first in range(len(stands)):
             for wide, count in product((1, 2), (1, 2)):
                 if first + wide <= len(stands):
                     for other in product(rates, repeat=count):
-                        found.add((*stands[:first], *other, *stands[first + wide :]))
-        able = (item for item in found if item != stands and self._room(item))
+                        neighbours.add((*stands[:first], *other, *stands[first + wide :]))
+        able = (item for item in neighbours if item != stands and self._room(item))
         return sorted(able, key=lambda item: (-sum(rates[stand] for stand in item), item))
 
     def _room(self, stands: tuple[Stand, ...]) -> bool:

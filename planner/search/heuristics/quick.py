@@ -163,7 +163,7 @@ class _QuickSearch:
 
     def _shared(self, choices: Iterable[DataParallel], partition: NetworkPartition) -> None:
         """A batch per device: the most promising sets of the wanted devices."""
-        found: list[tuple[float, int, Shares, Box]] = []
+        boxes: list[tuple[float, int, Shares, Box]] = []
         for choice in choices:
             self.deadline.check()
             shares = shares_of(choice, partition.estimator, self.limits)
@@ -178,8 +178,8 @@ class _QuickSearch:
             if box and not self.cheap:
                 self._share(shares, box)
             elif box:
-                found.append((shares.bound(box), len(found), shares, box))
-        for _, _, shares, box in sorted(found)[:CHEAP_SHARES]:
+                boxes.append((shares.bound(box), len(boxes), shares, box))
+        for _, _, shares, box in sorted(boxes)[:CHEAP_SHARES]:
             self._share(shares, box)
 
     def _share(self, shares: Shares, box: Box) -> None:
@@ -362,14 +362,14 @@ class FirstPlans:
 
     def of_family(self, family: Family) -> bool:
         """Quick plans at a few depths; False when none fits."""
-        partition, found = self.explorer.partition(family), False
+        partition, fits = self.explorer.partition(family), False
         possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         for depth in self._sample(family, possible) if possible else ():
             self.explorer.deadline.check()
             wanted = self.explorer.incumbent
             if partition.bounds.bound(family, depth, 1, wanted) < wanted:
-                found |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
-        return found
+                fits |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
+        return fits
 
     def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> bool:
         """Offer a quick plan of a choice; False when none fits."""

@@ -52,8 +52,8 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
         sync=plan.sync,
     )
     shares, used = shares_of(choice, seen, limits), devices_of(plan)
-    found = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))
-    return None if found is None else priced_on(estimator, found, seen)
+    other_plan = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))
+    return None if other_plan is None else priced_on(estimator, other_plan, seen)
 
 
 def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:

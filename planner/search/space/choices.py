@@ -153,8 +153,8 @@ def family_recomputes(
     row: Capabilities, limits: Limits, model: ModelSpec, device_types: tuple[DeviceType, ...]
 ) -> tuple[Recompute | None, ...]:
     """Recomputations of a family: one for all stages, or None where each stage has its own."""
-    found = recomputes_of(row, limits, model, device_types)
-    return (None,) if row.recompute_per_stage and len(found) > 1 else found
+    recomputes = recomputes_of(row, limits, model, device_types)
+    return (None,) if row.recompute_per_stage and len(recomputes) > 1 else recomputes
 
 
 def families(
@@ -255,10 +255,12 @@ def depths(
     most = min(model.layers, slots, MAX_DEPTH)
     # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
     covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
-    found: tuple[int, ...] = (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
+    possible_depths: tuple[int, ...] = (
+        (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
+    )
     if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
-        found += tuple(range(2, most + 1))
-    return allowed(found, limits.pp)
+        possible_depths += tuple(range(2, most + 1))
+    return allowed(possible_depths, limits.pp)
 
 
 def compositions(
@@ -287,12 +289,12 @@ def compositions(
                 for together in (family.ep, family.tp * ways if ways > 1 else 1)
             )
         )
-    found = []
+    single_mixes = []
     for tp in tp_degrees(row, limits.tp, model, device_types):
         for dp in divisors(family.batch):
             if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
-                found += [mix for mix in _mixes(device_types, tp, dp, family) if len(mix) == 1]
-    return tuple(found)
+                single_mixes += [mix for mix in _mixes(device_types, tp, dp, family) if len(mix) == 1]
+    return tuple(single_mixes)
 
 
 def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:

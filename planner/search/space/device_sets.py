@@ -50,12 +50,12 @@ class Box:
 
     def fullest(self, most: int, unit: int = 1) -> Counts:
         """The set of the box with most devices, first types first, but no more than ``most`` where the box has such."""
-        found, room = list(self.low), most - sum(self.low)
+        counts, room = list(self.low), most - sum(self.low)
         for device_type, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             taken = min(high - low, max(0, room) // unit * unit)
-            found[device_type] += taken
+            counts[device_type] += taken
             room -= taken
-        return tuple(found)
+        return tuple(counts)
 
 
 def all_sets(device_types: Sequence[DeviceType], most: int, unit: int = 1) -> Box:

@@ -30,10 +30,10 @@ def outside(
     device_types = usable_device_types(topology, model)
     if not rows or not device_types:
         return ()
-    found = [what for row in rows for what in _of_target(row, device_types, model, limits)]
+    plans = [what for row in rows for what in _of_target(row, device_types, model, limits)]
     if subclusters:
-        found.append("numbers of devices between those of the sub-clusters")
-    return tuple(dict.fromkeys(found))
+        plans.append("numbers of devices between those of the sub-clusters")
+    return tuple(dict.fromkeys(plans))
 
 
 def _of_target(

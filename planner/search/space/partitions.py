@@ -46,13 +46,15 @@ def network_partitions(
 
 @lru_cache(maxsize=64)
 def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[str, NetworkPartition]:
-    found: dict[str, NetworkPartition] = {}
+    partitions: dict[str, NetworkPartition] = {}
     for network, cluster in networks(row, estimator.topology).items():
         seen = cluster if apart else joined(cluster)
         for number, (pools, islands) in enumerate(parts(row, seen, estimator.model)):
             name = f"{network}:{'+'.join(pools)}" if number else network
-            found[name] = NetworkPartition(_restricted(estimator, seen, pools), islands, whole=number == 0)
-    return found
+            partitions[name] = NetworkPartition(
+                _restricted(estimator, seen, pools), islands, whole=number == 0
+            )
+    return partitions
 
 
 @lru_cache(maxsize=64)
@@ -81,11 +83,11 @@ def networks(row: Capabilities, topology: Topology) -> dict[str, ClusterSpec]:
     islands = topology.islands()
     if row.network_per_group or not islands or not topology.needs_sockets(names):
         return {"": cluster}
-    found = {"sockets": sockets_only(cluster)}
+    clusters = {"sockets": sockets_only(cluster)}
     for island in islands:
         pools = tuple(pool for pool in cluster.pools if pool.name in island)
-        found["+".join(island)] = cluster.model_copy(update={"pools": pools})
-    return found
+        clusters["+".join(island)] = cluster.model_copy(update={"pools": pools})
+    return clusters
 
 
 def parts(

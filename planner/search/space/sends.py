@@ -78,12 +78,12 @@ def least_sends(
     """Least sends of a stage of each composition, whatever its neighbours are."""
     everyone = range(len(compositions))
     times = sent_with(1, 0, 3, 1, in_turn=in_turn).before
-    found = []
+    hops = []
     for own in everyone:
         after = _Side(compositions, own, [sends(own, other) for other in everyone])
         before = _Side(compositions, own, [sends(other, own) for other in everyone])
-        found.append(_least(after, before, _neighbours(compositions, own, topology), times))
-    return tuple(found)
+        hops.append(_least(after, before, _neighbours(compositions, own, topology), times))
+    return tuple(hops)
 
 
 class _Side:
@@ -167,8 +167,8 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
 
     def seconds(node: int) -> float:
         last_slot = replace(other, first_node=node)
-        found = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
-        return found.seconds if found.link else never
+        hop = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
+        return hop.seconds if hop.link else never
 
     device_type = topology.device_type(one.pool, one.gpu)
     devices = one.replicas * one.tp + other.replicas * other.tp

@@ -108,11 +108,11 @@ class StageOptions:
         self.pricer: Pricer = estimator.pricer(choice.family.target, context=choice.family.context)
         self.topology: Topology = estimator.topology
         device_types = usable_device_types(self.topology, estimator.model)
-        found = compositions(choice.family, device_types, estimator.model, limits)
+        candidates = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in found]
-        kept = [(item, ring) for item, ring in zip(found, rings, strict=True) if ring.connected]
+        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in candidates]
+        kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
         self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
@@ -362,24 +362,24 @@ class StageOptions:
 
     def most_stages(self, composition: int) -> int:
         """How many stages of a composition the cluster holds, at most."""
-        found = []
+        counts = []
         for group in self.compositions[composition]:
             device_type = self.topology.device_type(group.pool, group.gpu)
             whole, rest = divmod(group.count, device_type.per_node // group.tp)
             on_node = device_type.per_node // (rest * group.tp) if rest else 0
-            found.append(
+            counts.append(
                 device_type.nodes * on_node // (whole * on_node + 1) if rest else device_type.nodes // whole
             )
-        return min(found)
+        return min(counts)
 
     def footprint(self, composition: int) -> tuple[tuple[str, str, int, int, int], ...]:
         """All that decides where a stage stands: whole nodes, devices of a part of one, and devices, by kind."""
-        found = []
+        parts = []
         for group in self.compositions[composition]:
             per_node = self.topology.device_type(group.pool, group.gpu).per_node // group.tp
             whole, rest = divmod(group.count, per_node)
-            found.append((group.pool, group.gpu, whole, rest * group.tp, group.devices))
-        return tuple(found)
+            parts.append((group.pool, group.gpu, whole, rest * group.tp, group.devices))
+        return tuple(parts)
 
     def plan(self, chosen: list[Option]) -> Plan:
         """The plan of one option per stage, in stage order."""
