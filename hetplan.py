@@ -141,7 +141,7 @@ class Planned:
 
     def alternatives(self) -> list[Row]:
         """Families of plans that were considered, and why they lost; none for a plan by hand."""
-        found = considered(self.result.alternatives) if self.result else ()
+        families = considered(self.result.alternatives) if self.result else ()
         return [
             {
                 "family": entry.family,
@@ -149,7 +149,7 @@ class Planned:
                 "tokens_per_second": entry.tokens_per_second,
                 "reason": entry.reason,
             }
-            for entry in found
+            for entry in families
         ]
 
     def to_frame(self, what: str = "stages") -> DataFrame:
@@ -168,11 +168,10 @@ class Planned:
         """The answer in one line."""
         if self.result is not None:
             return answer_line(self.result, self.model, self.cluster)
-        found = self.estimate
-        speed = (
-            f"{duration(found.step_seconds, found.spread)} a step, {rate(found.tokens_per_second)} tokens/s"
-        )
-        return f"{self.model.name} on {self.cluster.name}: {speed}{'' if found.fits else ', does not fit'}"
+        estimate = self.estimate
+        step = duration(estimate.step_seconds, estimate.spread)
+        speed = f"{step} a step, {rate(estimate.tokens_per_second)} tokens/s"
+        return f"{self.model.name} on {self.cluster.name}: {speed}{'' if estimate.fits else ', does not fit'}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, and a row for each group with its memory and load."""
@@ -209,13 +208,13 @@ def search(
     Without ``limits`` it goes on until the plan is proven within 1 %, however long that takes. ``safe`` is the largest
     chance to run out of memory that the plan may have.
     """
-    found_cluster, found_model = _cluster(cluster), _model(model)
+    cluster_spec, model_spec = _cluster(cluster), _model(model)
     if safe is not None:
-        found_cluster = changed(found_cluster, f"safe={safe!r}")
-    result = api.search(found_cluster, found_model, limits=limits, goal=goal, calibration=calibration)
+        cluster_spec = changed(cluster_spec, f"safe={safe!r}")
+    result = api.search(cluster_spec, model_spec, limits=limits, goal=goal, calibration=calibration)
     return Planned(
-        cluster=found_cluster,
-        model=found_model,
+        cluster=cluster_spec,
+        model=model_spec,
         calibration=api.constants(calibration),
         scored=result.best,
         result=result,
@@ -224,10 +223,10 @@ def search(
 
 def predict(plan: Plan | File, cluster: Cluster, model: Model, *, calibration: File | None = None) -> Planned:
     """A plan, or that of a plan file or of a short plan, with seconds and bytes of its step."""
-    found_cluster, found_model = _cluster(cluster), _model(model)
-    scored = api.scored(plan, found_cluster, found_model, calibration=calibration)
+    cluster_spec, model_spec = _cluster(cluster), _model(model)
+    scored = api.scored(plan, cluster_spec, model_spec, calibration=calibration)
     return Planned(
-        cluster=found_cluster, model=found_model, calibration=api.constants(calibration), scored=scored
+        cluster=cluster_spec, model=model_spec, calibration=api.constants(calibration), scored=scored
     )
 
 
@@ -335,8 +334,8 @@ def what_if(
     calibration: File | None = None,
 ) -> WhatIf:
     """Search again after each change, as ``links.lan.bandwidth_gbps=100``, ``+8 H100-SXM-80GB`` or ``-titan``."""
-    found = worlds(_cluster(cluster), _model(model), changes)
-    results = searched(found, api.constants(calibration), limits or Limits())
+    variants = worlds(_cluster(cluster), _model(model), changes)
+    results = searched(variants, api.constants(calibration), limits or Limits())
     return WhatIf(cases(tuple(results)))
 
 
@@ -366,7 +365,7 @@ def report(
     objective = front_objective(planned.cluster) if pareto else None
     if pareto and objective is None:
         raise HetplanError("pareto: the prices, or the powers, of all pools must be known")
-    found = objective and front(
+    pareto_front = objective and front(
         planned.cluster,
         planned.model,
         planned.calibration,
@@ -381,7 +380,7 @@ def report(
         tokens,
         interruptions=stops,
         goal=Goal(tokens=tokens, deadline_seconds=deadline_seconds, budget=budget, interruptions=stops),
-        front=found or None,
+        front=pareto_front or None,
     )
     write_whole(page(told), Path(path), "report.html")
 

@@ -63,15 +63,15 @@ def _entries(part: type) -> Any:
         model_config = ConfigDict(json_schema_extra=lambda schema: describe(schema, part))
 
     hints = get_type_hints(part, include_extras=True)
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for field in fields(part):
         kind = hints[field.name]
         either = Annotated[
             Annotated[kind, Tag("<number>")] | Annotated[Entry[kind], Tag("<entry>")],  # type: ignore[valid-type]
             Discriminator(_shape),
         ]
-        found[field.name] = (either, field.default)
-    return create_model(part.__name__, __base__=Described, __doc__=part.__doc__, **found)
+        entries[field.name] = (either, field.default)
+    return create_model(part.__name__, __base__=Described, __doc__=part.__doc__, **entries)
 
 
 if TYPE_CHECKING:
@@ -162,13 +162,13 @@ def lonely(rows: Iterable[Row]) -> Iterator[tuple[int, str]]:
 
 def _key(row: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable | None:
     """The values of the keys, None when one cannot be read."""
-    found: list[Hashable] = []
+    values: list[Hashable] = []
     for key in keys:
         value = row.get(key)
         if not isinstance(value, str | int | float):
             return None
-        found.append(_NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value)
-    return tuple(found)
+        values.append(_NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value)
+    return tuple(values)
 
 
 SHIPPED = Path(catalog.__file__).with_name("constants.yaml")
@@ -246,14 +246,14 @@ def shipped() -> Calibration:
 
 
 def _version(document: Document) -> Iterator[Problem]:
-    found = document.data.get("format")
-    if found is None:
+    version = document.data.get("format")
+    if version is None:
         yield document.problem(("format",), f"missing, expected {FORMAT}", f"begin with: format: {FORMAT}")
-    elif str(found).startswith("hetplan-calibration/") and found != FORMAT:
-        what = f"the file is {found}, this hetplan reads {FORMAT}"
+    elif str(version).startswith("hetplan-calibration/") and version != FORMAT:
+        what = f"the file is {version}, this hetplan reads {FORMAT}"
         yield document.problem(("format",), what, "use the hetplan that wrote the file, or measure again")
-    elif found != FORMAT:
-        yield document.problem(("format",), f"expected {FORMAT}, got {found}")
+    elif version != FORMAT:
+        yield document.problem(("format",), f"expected {FORMAT}, got {version}")
 
 
 def _conflicts(document: Document) -> Iterator[Problem]:
@@ -282,7 +282,7 @@ def _rows(document: Document, section: str) -> Iterator[Row]:
 def _calibration(record: WrittenCalibration) -> Calibration:
     links = {name: getattr(record.links, name) for name in _given(record.links)}
     records = {"families": record.families, "stacks": record.stacks, "links": links}
-    found = Calibration(
+    calibration = Calibration(
         families=_families({name: _values(part) for name, part in record.families.items()}),
         stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
@@ -290,19 +290,19 @@ def _calibration(record: WrittenCalibration) -> Calibration:
     )
     constants = (
         constant
-        for section, parts, assumed in sections(found)
+        for section, parts, assumed in sections(calibration)
         for name, part in records[section].items()
         for constant in _constants(f"{section}.{name}", part, parent(section, name, parts, assumed))
     )
-    return replace(found, constants=tuple(constants))
+    return replace(calibration, constants=tuple(constants))
 
 
 def _families(given: dict[str, dict[str, float]]) -> dict[str, Family]:
     """Families, and what differs under one set of kernels on top of them."""
-    found: dict[str, Family] = {}
+    families: dict[str, Family] = {}
     for name in sorted(given, key=depth):
-        found[name] = replace(parent("families", name, found, ASSUMED_FAMILY), **given[name])
-    return {name: found[name] for name in given}
+        families[name] = replace(parent("families", name, families, ASSUMED_FAMILY), **given[name])
+    return {name: families[name] for name in given}
 
 
 def _given(record: Frozen) -> list[str]:
@@ -312,8 +312,8 @@ def _given(record: Frozen) -> list[str]:
 
 def _entry(record: Frozen, key: str) -> Entry[float]:
     """A constant of the file; a bare number is a measured one."""
-    found = getattr(record, key)
-    return found if isinstance(found, Entry) else Entry.model_construct(value=found)
+    value = getattr(record, key)
+    return value if isinstance(value, Entry) else Entry.model_construct(value=value)
 
 
 def _values(record: Frozen) -> dict[str, float]:

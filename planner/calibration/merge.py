@@ -58,24 +58,24 @@ def sourced(calibration: Calibration, facts: Mapping[str, str] | None = None) ->
 
 def shapes(calibration: Calibration, points: Iterable[LayerPoint] | None = None) -> dict[str, set[str]]:
     """By name of a model, the shapes that its measured layers had, in words; models of unknown shape are absent."""
-    found: dict[str, set[str]] = {}
+    by_model: dict[str, set[str]] = {}
     for point in calibration.layers if points is None else points:
         for name, text in calibration.sources.get(point.source, {}).items():
             if name_key(name) == name_key(MODEL_FACT + point.model):
-                found.setdefault(name_key(point.model), set()).add(text)
-    return found
+                by_model.setdefault(name_key(point.model), set()).add(text)
+    return by_model
 
 
 def share_formats(calibration: Calibration) -> dict[str, set[str]]:
     """By GPU family, the number formats that its shares of peak FLOP/s were fitted to, where that is known."""
-    found: dict[str, set[str]] = {}
+    formats: dict[str, set[str]] = {}
     for constant in calibration.constants:
         section, _, rest = constant.name.partition(".")
         family, _, key = rest.rpartition(".")
         precision = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
         if section == "families" and key in ("matmul_efficiency", "attention_efficiency") and precision:
-            found.setdefault(family, set()).add(precision)
-    return found
+            formats.setdefault(family, set()).add(precision)
+    return formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _shape_clashes(first: Calibration, last: Calibration) -> Iterator[Clash]:
     known, others = shapes(first), shapes(last)
     for model in sorted(known.keys() & others.keys()):
         if known[model] != others[model]:
-            texts = ["; ".join(sorted(found[model])) for found in (known, others)]
+            texts = ["; ".join(sorted(side[model])) for side in (known, others)]
             yield Clash(what=f"layers of {model}", first=texts[0], last=texts[1], newer="unknown")
     sizes: dict[Hashable, list[float]] = {}
     for point in first.layers:
@@ -149,20 +149,20 @@ def _curve(point: LayerPoint) -> Hashable:
 
 def _items(calibration: Calibration) -> dict[Hashable, _Item]:
     """Every measured value by what it is of."""
-    found: dict[Hashable, _Item] = {}
+    items: dict[Hashable, _Item] = {}
     for layer in calibration.layers:
         what = f"layer of {layer.model} on {layer.gpu}, tp {layer.tp}, micro-batch {layer.micro_batch}"
         seconds = layer.forward_seconds + layer.backward_seconds
-        found["layer", layer_key(layer)] = _item(calibration, layer, what, seconds, " s")
+        items["layer", layer_key(layer)] = _item(calibration, layer, what, seconds, " s")
     for link in calibration.link_points:
         what = f"{link.operation} of {link.members} over {link.link}, {link.size_bytes:g} bytes"
-        found["link", link_key(link)] = _item(calibration, link, what, link.seconds, " s")
+        items["link", link_key(link)] = _item(calibration, link, what, link.seconds, " s")
     for kernel in calibration.kernel_points:
         what = f"{kernel.kernel} {kernel.shape} {kernel.precision} on {kernel.gpu}"
-        found["kernel", kernel_key(kernel)] = _item(calibration, kernel, what, kernel.seconds, " s")
+        items["kernel", kernel_key(kernel)] = _item(calibration, kernel, what, kernel.seconds, " s")
     for constant in calibration.constants:
-        found["constant", constant.name] = _item(calibration, constant, constant.name, constant.value, "")
-    return found
+        items["constant", constant.name] = _item(calibration, constant, constant.name, constant.value, "")
+    return items
 
 
 def _item(calibration: Calibration, item: Sourced, what: str, value: float, unit: str) -> _Item:

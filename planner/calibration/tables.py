@@ -121,15 +121,15 @@ def _heading_problems(table: _Table, kind: type) -> Iterator[Problem]:
 def _row_problems(table: _Table, doubtful: list[Row], kind: type) -> list[Problem]:
     """Rows of another width, and cells that are not what their column wants."""
     width = len(table.columns)
-    found = [
+    problems = [
         table.problem(line, "", f"expected {width} cells, got {cells}", "put quotes around commas")
         for line, cells in table.widths.items()
     ]
     for line, row in doubtful:
-        found += [] if line in table.widths else _cell_problems(table, line, row, kind)
-        if len(found) > MOST_PROBLEMS:
+        problems += [] if line in table.widths else _cell_problems(table, line, row, kind)
+        if len(problems) > MOST_PROBLEMS:
             break
-    return found
+    return problems
 
 
 def _cell_problems(table: _Table, line: int, row: dict[str, Any], kind: type) -> list[Problem]:

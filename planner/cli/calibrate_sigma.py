@@ -44,11 +44,15 @@ def measure_sigma(
     with concerning(*log):
         seen = read_run(log, saved)
     with concerning(plan, *log):
-        found = variation(saved.plan, saved.cluster, saved.model, constants, seen)
+        step_variation = variation(saved.plan, saved.cluster, saved.model, constants, seen)
     own = ASSUMED if calibration is None else load_calibration(calibration)
     facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
-    save_calibration(merged(own, with_facts(found.measured(), facts)), output)
+    save_calibration(merged(own, with_facts(step_variation.measured(), facts)), output)
     if as_json:
-        show_document(VariationDocument(command="calibrate sigma", file=str(output), variation=found))
+        show_document(
+            VariationDocument(command="calibrate sigma", file=str(output), variation=step_variation)
+        )
         return
-    show(variation_section(found, output), then=f"hetplan search CLUSTER MODEL --calibration {output}")
+    show(
+        variation_section(step_variation, output), then=f"hetplan search CLUSTER MODEL --calibration {output}"
+    )

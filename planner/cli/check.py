@@ -35,13 +35,13 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 
     Prints device totals, number formats and the links between pools. No search is run.
     """
-    found_cluster, found_model = _read(cluster, model)
-    topology = Topology(found_cluster)
-    warnings = _warnings(topology, found_model)
+    cluster_spec, model_spec = _read(cluster, model)
+    topology = Topology(cluster_spec)
+    warnings = _warnings(topology, model_spec)
     if as_json:
-        show_document(check_document(topology, found_model, warnings))
+        show_document(check_document(topology, model_spec, warnings))
         return
-    show(*_report(topology, found_model, warnings), then=_next(cluster, model))
+    show(*_report(topology, model_spec, warnings), then=_next(cluster, model))
 
 
 def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:

@@ -50,34 +50,34 @@ def examples(copy: Copy = None, force: Force = False, as_json: AsJson = False) -
 
     After --copy the commands of the guide run in that folder.
     """
-    found = list(all_examples())
+    files = list(all_examples())
     if copy is not None:
-        _write(found, copy, force)
+        _write(files, copy, force)
     if as_json:
-        listed = tuple(Listed(path=each.path, about=each.about) for each in found)
+        listed = tuple(Listed(path=each.path, about=each.about) for each in files)
         show_document(
             ExamplesDocument(command="examples", folder=None if copy is None else str(copy), examples=listed)
         )
         return
     if copy is None:
-        rows = [[each.path, each.about] for each in found]
+        rows = [[each.path, each.about] for each in files]
         columns = (words("file", least=38), words("what", least=30))
         show(section("Examples", table(columns, rows)), then="hetplan examples --copy .")
         return
     lab, model = copy / "cluster_specs" / "lab.yaml", copy / "model_specs" / "gpt2_345m.yaml"
     show(
-        Paragraph(f"Wrote {count(len(found), 'file')} to {copy}"), then=typed("hetplan", "search", lab, model)
+        Paragraph(f"Wrote {count(len(files), 'file')} to {copy}"), then=typed("hetplan", "search", lab, model)
     )
 
 
-def _write(found: list[Example], folder: Path, force: bool) -> None:
+def _write(files: list[Example], folder: Path, force: bool) -> None:
     """All of them or, where one is there already, none."""
     try:
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    for example in found:
+    for example in files:
         require_new(folder / example.path, force, "lab.yaml")
-    for example in found:
+    for example in files:
         write_whole(example.text, folder / example.path, "lab.yaml")

@@ -24,8 +24,8 @@ def gpus(name: Name = None, as_json: AsJson = False) -> None:
 
     Their names can stand in a cluster file, in any spelling that nvidia-smi uses.
     """
-    found = gpu_names() if name is None else _named(name)
-    entries = [gpu(each) for each in found]
+    names = gpu_names() if name is None else _named(name)
+    entries = [gpu(each) for each in names]
     if as_json:
         show_document(gpus_document(entries))
     elif name is not None and len(entries) == 1:

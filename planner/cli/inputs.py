@@ -130,28 +130,28 @@ def concerning(*paths: Path) -> Iterator[None]:
 def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[ClusterSpec, ModelSpec]:
     """Both files; every problem of both is reported at once."""
     problems: list[Problem] = []
-    found_cluster = found_model = None
+    cluster_spec = model_spec = None
     try:
-        found_cluster = load_cluster(cluster)
+        cluster_spec = load_cluster(cluster)
         if overrides.safe is not None:
-            found_cluster = found_cluster.model_copy(update={"safe": overrides.safe})
+            cluster_spec = cluster_spec.model_copy(update={"safe": overrides.safe})
     except SpecError as error:
         problems += error.problems
     try:
-        found_model = overridden(load_model(model), overrides)
+        model_spec = overridden(load_model(model), overrides)
         _tell_unsaid(model, overrides)
     except SpecError as error:
         problems += error.problems
-    if found_cluster is None or found_model is None:
+    if cluster_spec is None or model_spec is None:
         raise SpecError(tuple(problems))
-    return found_cluster, found_model
+    return cluster_spec, model_spec
 
 
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:
     """The model with the training settings of the command line."""
-    found = overridden(load_model(model), overrides)
+    model_spec = overridden(load_model(model), overrides)
     _tell_unsaid(model, overrides)
-    return found
+    return model_spec
 
 
 def _tell_unsaid(model: Path, overrides: Overrides) -> None:

@@ -120,8 +120,8 @@ _SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 def tokens_of(text: str) -> float:
     """``300B``, ``1T`` or ``5e9``; raises UsageError."""
-    found = _NUMBER.fullmatch(text.strip())
-    number = float(found[1]) * _SUFFIXES[found[2].lower()] if found else 0.0
+    match = _NUMBER.fullmatch(text.strip())
+    number = float(match[1]) * _SUFFIXES[match[2].lower()] if match else 0.0
     if not TOKENS.holds(number):
         raise UsageError(f"--tokens: expected a number such as 300B, 1T or 5e9, up to 1e18, got {text!r}")
     return number
@@ -131,8 +131,8 @@ def seconds_of(option: str, text: str | None, least: float = RUN_SECONDS.least) 
     """``30d``, ``12h``, ``90m`` or ``45s`` in seconds; None stays None; raises UsageError."""
     if text is None:
         return None
-    found = _SPAN.fullmatch(text.strip())
-    seconds = float(found[1]) * _SPANS[found[2].lower()] if found else -1.0
+    match = _SPAN.fullmatch(text.strip())
+    seconds = float(match[1]) * _SPANS[match[2].lower()] if match else -1.0
     if not least <= seconds <= RUN_SECONDS.most:
         raise UsageError(f"{option}: expected a time such as 30d, 12h, 90m or 45s, got {text!r}")
     return seconds

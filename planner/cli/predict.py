@@ -109,33 +109,33 @@ def predict(
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
-    found_cluster, found_model = read_inputs(cluster, model, overrides)
-    wanted = replace(wanted, interruptions=wanted.interruptions.of(found_model))
+    cluster_spec, model_spec = read_inputs(cluster, model, overrides)
+    wanted = replace(wanted, interruptions=wanted.interruptions.of(model_spec))
     constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, found_cluster, found_model)
+    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
     if plan is None:
         assert plans is not None
-        contenders = _many(plans, found_cluster, found_model, constants)
+        contenders = _many(plans, cluster_spec, model_spec, constants)
         if as_json:
             show_document(compare_document(contenders, "predict"))
         else:
-            show(understood(found_cluster, found_model, constants), batch_section(contenders))
+            show(understood(cluster_spec, model_spec, constants), batch_section(contenders))
         return
-    scored = _priced(plan, found_cluster, found_model, constants)
+    scored = _priced(plan, cluster_spec, model_spec, constants)
     run = wanted.run_of(scored.estimate)
     if output is not None:
         used = used_calibration(calibration)
         kept = PlanFile(
-            plan=scored.plan, cluster=found_cluster, model=found_model, summary=None, calibration=used
+            plan=scored.plan, cluster=cluster_spec, model=model_spec, summary=None, calibration=used
         )
         write(kept, output)
     if as_json:
-        plan_of = plan_document("predict", scored, found_cluster, found_model, None)
+        plan_of = plan_document("predict", scored, cluster_spec, model_spec, None)
         show_document(PredictDocument(plan=plan_of, training=run))
     else:
         search = with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration)
         show(
-            *_report(scored, found_cluster, found_model, constants),
+            *_report(scored, cluster_spec, model_spec, constants),
             *(
                 [Paragraph(line) for line in training_lines(run, wanted, scored.estimate.spread)]
                 if run
@@ -157,14 +157,14 @@ def _many(
     """All plans of a file, priced by one estimator."""
     estimator = Estimator(cluster, model, calibration)
     devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
-    found = []
+    contenders = []
     for index, decided in enumerate(load_plans(path, cluster, model)):
         name = f"plans[{index}]"
         with concerning(path):
             scored = Scored(plan=decided, estimate=estimator.estimate(decided))
         note = "; ".join(misfits(scored.estimate))
-        found.append(Contender(name=name, scored=scored, cluster_devices=devices, note=note))
-    return tuple(found)
+        contenders.append(Contender(name=name, scored=scored, cluster_devices=devices, note=note))
+    return tuple(contenders)
 
 
 def _report(

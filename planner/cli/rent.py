@@ -172,7 +172,7 @@ def rent(
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
-    found_model = read_model(model, overrides)
+    model_spec = read_model(model, overrides)
     table = _table(offers, provider, region, network, interruptions)
     if safe is not None:
         table = table.model_copy(update={"safe": safe})
@@ -182,7 +182,7 @@ def rent(
         wanted=wanted,
         deadline_seconds=run.deadline_seconds,
         budget=run.budget,
-        interruptions=run.interruptions.of(found_model),
+        interruptions=run.interruptions.of(model_spec),
         most=machines,
     )
     limits = Limits(
@@ -192,23 +192,23 @@ def rent(
     ends = SearchDeadline.after(time_limit, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
         search = RentSearch(
-            table, found_model, read_calibration(calibration), limits, goal, talk, deadline=ends
+            table, model_spec, read_calibration(calibration), limits, goal, talk, deadline=ends
         )
-        found = search.run()
-    if output is not None and found.best is not None:
-        text = cluster_text(table, {each.offer: each.machines for each in found.best.machines})
+        answer = search.run()
+    if output is not None and answer.best is not None:
+        text = cluster_text(table, {each.offer: each.machines for each in answer.best.machines})
         write_whole(text, output, "cluster.yaml")
     if as_json:
-        show_document(rent_document(found, goal))
+        show_document(rent_document(answer, goal))
     else:
         following = None
-        if found.best is not None:
+        if answer.best is not None:
             command = typed("hetplan", "search", output or "cluster.yaml", model, "-o", "plan.yaml")
             following = with_calibration(command, calibration)
             following = following if output else "the same with -o cluster.yaml to keep the cluster"
-        line = Answer(rent_line(found, goal, found_model))
-        show(*rent_report(found, goal, found_model), then=following, last=line)
-    raise typer.Exit(_exit_code(found))
+        line = Answer(rent_line(answer, goal, model_spec))
+        show(*rent_report(answer, goal, model_spec), then=following, last=line)
+    raise typer.Exit(_exit_code(answer))
 
 
 def _wanted(objective: str | None, deadline: str | None, budget: float | None) -> Wanted:
@@ -237,13 +237,13 @@ def _table(
             raise UsageError(f"{given} is about gpuhunt's catalogue: the offers of {path} have their own")
         table = load_offers(path)
         return table.model_copy(update={"offers": _chosen(table.offers, provider, region)})
-    found = market(catalogue(), card, interruptions)
-    kept = _chosen(found.offers, provider, region)
-    if found.unknown:
-        rows, names = sum(found.unknown.values()), sorted(found.unknown)
+    supply = market(catalogue(), card, interruptions)
+    kept = _chosen(supply.offers, provider, region)
+    if supply.unknown:
+        rows, names = sum(supply.unknown.values()), sorted(supply.unknown)
         warn(f"gpuhunt: {count(rows, 'row')} left out, of devices that are not known: {_listed(names)}")
-    if found.spot:
-        warn(f"gpuhunt: {count(found.spot, 'row')} of spot machines left out: see --interruptions")
+    if supply.spot:
+        warn(f"gpuhunt: {count(supply.spot, 'row')} of spot machines left out: see --interruptions")
     return offers_file(kept, "--provider, --region")
 
 
@@ -284,9 +284,9 @@ def _listed(names: Sequence[str]) -> str:
     return (", ".join(names[:LISTED]) or "none") + more
 
 
-def _exit_code(found: Rent) -> int:
-    if found.interrupted:
+def _exit_code(answer: Rent) -> int:
+    if answer.interrupted:
         return INTERRUPTED
-    if found.best is not None:
+    if answer.best is not None:
         return ANSWER
-    return INFEASIBLE if found.status == "infeasible" else NO_PLAN_IN_TIME
+    return INFEASIBLE if answer.status == "infeasible" else NO_PLAN_IN_TIME

@@ -148,7 +148,7 @@ def replan(
     stops = replace(stops.of(saved.model), repair_seconds=away_seconds)
     gone = [_named(without)] if without else []
     gone += [[host] for host in hosts_of(saved)] if prepare is not None else []
-    found: list[Replan] = []
+    answers: list[Replan] = []
     failed: list[UsageError] = []
     with reporter() as talk:
         search = Replanner(
@@ -164,25 +164,25 @@ def replan(
         )
         for hosts in gone:
             try:
-                found.append(search.without(hosts))
+                answers.append(search.without(hosts))
             except UsageError as error:
                 failed.append(error)
                 continue
-            if found[-1].result.interrupted:
+            if answers[-1].result.interrupted:
                 raise KeyboardInterrupt
-    if not found:
+    if not answers:
         raise failed[0]
     used = used_calibration(calibration)
-    losses, cost = [loss_of(each) for each in found], failure_cost(stops, saved.plan.devices, saved.model)
+    losses, cost = [loss_of(each) for each in answers], failure_cost(stops, saved.plan.devices, saved.model)
     unprepared = tuple(error.message for error in failed)
     if output is not None:
-        write(_file_of(found[0], saved, used), output)
+        write(_file_of(answers[0], saved, used), output)
     if prepare is not None:
         for line in unprepared:
             warn(line)
         step = scored.estimate.step_seconds
         with concerning(plan):
-            files = prepared_files(saved, step, [_prepared(each, saved, used) for each in found])
+            files = prepared_files(saved, step, [_prepared(each, saved, used) for each in answers])
         write_folder(files, prepare, force)
     if as_json:
         show_document(
@@ -217,17 +217,17 @@ def hosts_of(saved: PlanFile) -> tuple[str, ...]:
     return used
 
 
-def _prepared(found: Replan, saved: PlanFile, used: UsedCalibration | None) -> Prepared:
-    step = found.chosen.scored.estimate.step_seconds
-    return Prepared(host=found.without[0], plan_file=_file_of(found, saved, used), step_seconds=step)
+def _prepared(answer: Replan, saved: PlanFile, used: UsedCalibration | None) -> Prepared:
+    step = answer.chosen.scored.estimate.step_seconds
+    return Prepared(host=answer.without[0], plan_file=_file_of(answer, saved, used), step_seconds=step)
 
 
-def _file_of(found: Replan, saved: PlanFile, used: UsedCalibration | None) -> PlanFile:
+def _file_of(answer: Replan, saved: PlanFile, used: UsedCalibration | None) -> PlanFile:
     """The plan that takes over, for the nodes that are left in its order."""
     return PlanFile(
-        plan=found.chosen.scored.plan,
-        cluster=found.chosen.cluster,
+        plan=answer.chosen.scored.plan,
+        cluster=answer.chosen.cluster,
         model=saved.model,
-        summary=summary_of(found.result),
+        summary=summary_of(answer.result),
         calibration=used,
     )

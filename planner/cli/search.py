@@ -404,11 +404,11 @@ def search(
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
-    found_cluster, found_model = read_inputs(cluster, model, overrides)
-    run = replace(run, interruptions=run.interruptions.of(found_model))
+    cluster_spec, model_spec = read_inputs(cluster, model, overrides)
+    run = replace(run, interruptions=run.interruptions.of(model_spec))
     goal = read_goal(
         cluster,
-        found_cluster,
+        cluster_spec,
         objective,
         max_cost_per_token,
         min_tokens_per_second,
@@ -418,10 +418,10 @@ def search(
         run,
     )
     constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, found_cluster, found_model)
+    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
     request = SearchRequest(
-        cluster=found_cluster,
-        model=found_model,
+        cluster=cluster_spec,
+        model=model_spec,
         calibration=constants,
         used=used_calibration(calibration),
         limits=limits,

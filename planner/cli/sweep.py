@@ -92,18 +92,18 @@ def sweep(
     if output.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{output}: expected a name that ends in .csv or .parquet")
     require_writable(output, "results.csv")
-    found = load_grid(grid)
-    if found.points > MANY and not yes:
+    grid_spec = load_grid(grid)
+    if grid_spec.points > MANY and not yes:
         raise UsageError(
-            f"{grid}: has {found.points:,} points, expected at most {MANY:,}",
-            hint=f"{count(len(found.clusters), 'cluster')} x {count(len(found.models), 'model')} x options; "
+            f"{grid}: has {grid_spec.points:,} points, expected at most {MANY:,}",
+            hint=f"{count(len(grid_spec.clusters), 'cluster')} x {count(len(grid_spec.models), 'model')} x options; "
             "leave some out, or add --yes",
         )
     if output.suffix == ".parquet":
         _library("pyarrow")
         _library("pandas")
     start = monotonic()
-    points = list(sweep_points(found, grid, read_calibration(calibration)))
+    points = list(sweep_points(grid_spec, grid, read_calibration(calibration)))
     log = output.with_name(f"{output.name}.points")
     rows = _done(log)
     open_points = [point for point in points if point.key not in rows]
@@ -115,7 +115,7 @@ def sweep(
             file.flush()
             _tell(kept + index + 1, len(points))
     ordered = [rows[point.key] for point in points]
-    _write(ordered, list(found.options), output)
+    _write(ordered, list(grid_spec.options), output)
     seconds = monotonic() - start
     errors = sum(row["status"] == "error" for row in ordered)
     if as_json:
@@ -127,7 +127,7 @@ def sweep(
         line = f"{output}: {count(len(points), 'point')}, {len(open_points)} searched in {duration(seconds)}"
         line += f", {kept} kept from before" if kept else ""
         line += f", {count(errors, 'error')}" if errors else ""
-        show(_best(ordered, list(found.options)), last=Paragraph(line))
+        show(_best(ordered, list(grid_spec.options)), last=Paragraph(line))
     raise typer.Exit(ANSWER)
 
 

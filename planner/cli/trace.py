@@ -53,13 +53,13 @@ def trace(
         profile = read_profile(log)
         require_same_ranks(profile, saved.plan.devices)
     step = step_of(saved.plan, Estimator(saved.cluster, saved.model, constants))
-    found = trace_of(saved.plan, saved.cluster, step, scored.estimate, profile)
-    write_whole(found.text(), output, "step.json")
+    step_trace = trace_of(saved.plan, saved.cluster, step, scored.estimate, profile)
+    write_whole(step_trace.text(), output, "step.json")
     told = TraceDocument(
         command="trace",
         file=str(output),
-        events=len(found.events),
-        processes=found.processes,
+        events=len(step_trace.events),
+        processes=step_trace.processes,
         ranks=saved.plan.devices,
         step_seconds=step.seconds,
         measured=None if profile is None else profile.step or "the whole trace",

@@ -84,21 +84,21 @@ def what_if(
             "what-if: expected a --change, or --sensitivity",
             hint="e.g. --change links.lan.bandwidth_gbps=100",
         )
-    found = worlds(*read_inputs(cluster, model, overrides), change or ())
+    variants = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, *found[0][1:])
+    warn_of_doubts(calibration, constants, *variants[0][1:])
     limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
     results = []
     with reporter() as talk:
         pairs = searched(
-            found, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
+            variants, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
         )
         for text, result in pairs:
             results.append((text, result))
             if result.interrupted:
                 raise KeyboardInterrupt
         moved = (
-            tuple(named(swing) for swing in swings(results[0][1], *found[0][1:], constants, limits, talk))
+            tuple(named(swing) for swing in swings(results[0][1], *variants[0][1:], constants, limits, talk))
             if sensitivity
             else ()
         )

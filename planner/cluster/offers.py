@@ -133,9 +133,9 @@ def rented(table: OffersFile, machines: Mapping[str, int]) -> ClusterSpec:
 
 
 def _problems(document: Document) -> Iterator[Problem]:
-    found = document.problems(OffersFile)
-    yield from found
-    if found:
+    problems = document.problems(OffersFile)
+    yield from problems
+    if problems:
         return
     table = document.to(OffersFile)
     first: dict[str, int] = {}

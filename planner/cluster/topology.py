@@ -244,10 +244,10 @@ class Topology:
 
     def alike(self, pools: Iterable[str]) -> list[list[str]]:
         """The pools, those together whose nodes have the same cards and so reach others in the same way."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         for pool in pools:
-            found.setdefault(self._alike[pool], []).append(pool)
-        return list(found.values())
+            groups.setdefault(self._alike[pool], []).append(pool)
+        return list(groups.values())
 
     def joined_slowly(self, pools: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         """Parts of these pools that only slow links join, in the order of the pools; empty where none is slow."""

@@ -87,11 +87,11 @@ def smoke_text(job: Job) -> str:
     )
 
 
-def _peaks(found: Estimate) -> dict[tuple[int, int], int]:
+def _peaks(estimate: Estimate) -> dict[tuple[int, int], int]:
     """Bytes of one device without context and libraries, by stage and replica group."""
     return {
         (stage, group): round(each.memory.used_bytes - each.memory.runtime_bytes)
-        for stage, own in enumerate(found.stages)
+        for stage, own in enumerate(estimate.stages)
         for group, each in enumerate(own.groups)
     }
 
@@ -116,7 +116,7 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
     if training.lora is not None or training.freeze is not None or job.plan.cp > 1:
         return {}  # the timed layer is whole, and all of it learns
     pricer = estimator.pricer(PLAIN_TORCH.name)
-    found: dict[LayerKey, dict[str, Any]] = {}
+    layers: dict[LayerKey, dict[str, Any]] = {}
     for key in dict.fromkeys(_layer_key(job, rank) for rank in job.ranks):
         pool, gpu, tp, micro_batch = key
         shares = share_of(model, tp)
@@ -132,7 +132,7 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
             micro_batch=micro_batch,
             sequence_parallel=False,
         )
-        found[key] = {
+        layers[key] = {
             "gpu": gpu,
             "model": model.name,
             "tp": tp,
@@ -143,7 +143,7 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
             "backward_seconds": with_host(one.backward_seconds, one.host_seconds),
             "shape": shares,
         }
-    return found
+    return layers
 
 
 def share_of(model: ModelSpec, tp: int) -> Mapping[str, object] | None:

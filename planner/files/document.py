@@ -133,10 +133,10 @@ def read_list(path: Path, key: str, example: str) -> tuple[Document, ...]:
     ``example`` is a line of such a list. Places in the file are told with the key: ``plans[2].tp``.
     """
     root = _root(path)
-    found = root.children.get(key, root) if isinstance(root.data, dict) else root
-    if not isinstance(found.data, list) or not found.data:
-        raise _failure(path, f"expected a list of {key}, in lines such as `{example}`", None, found.line)
-    items = [Document(str(path), node, (key, index)) for index, node in found.children.items()]
+    list_node = root.children.get(key, root) if isinstance(root.data, dict) else root
+    if not isinstance(list_node.data, list) or not list_node.data:
+        raise _failure(path, f"expected a list of {key}, in lines such as `{example}`", None, list_node.line)
+    items = [Document(str(path), node, (key, index)) for index, node in list_node.children.items()]
     fail_on(item.problem((), "expected a mapping") for item in items if not isinstance(item.root.data, dict))
     return tuple(items)
 

@@ -90,7 +90,7 @@ def _batches(job: Job) -> list[Batch]:
     if plan.sync.exact:
         each = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
         return [each[rank.stage][rank.group] for rank in job.ranks]
-    groups, found = plan.stages[0].replicas, {}
+    groups, batches = plan.stages[0].replicas, {}
     for island in job.islands:
         own = [groups[rank.group] for rank in island]
         of = (
@@ -98,8 +98,8 @@ def _batches(job: Job) -> list[Batch]:
             sum(group.local_batch for group in own),
             max(group.accumulation_steps for group in own),
         )
-        found.update({rank.rank: batch(plan, groups[rank.group], of) for rank in island})
-    return [found[rank.rank] for rank in job.ranks]
+        batches.update({rank.rank: batch(plan, groups[rank.group], of) for rank in island})
+    return [batches[rank.rank] for rank in job.ranks]
 
 
 def _sync(job: Job) -> dict[str, object]:

@@ -62,11 +62,11 @@ class Job:
     @cached_property
     def libraries(self) -> dict[str, list[str]]:
         """Used pools whose devices need RCCL, and the others: more than one kind with islands alone."""
-        found: dict[str, list[str]] = {"rccl_pools": [], "nccl_pools": []}
+        pools: dict[str, list[str]] = {"rccl_pools": [], "nccl_pools": []}
         for pool in self.pools:
             rccl = any(self.cluster.gpus[gpu].library == "RCCL" for gpu in pool.devices)
-            found["rccl_pools" if rccl else "nccl_pools"].append(pool.name)
-        return found
+            pools["rccl_pools" if rccl else "nccl_pools"].append(pool.name)
+        return pools
 
     def hosts_of(self, pool: PoolSpec) -> tuple[str, ...]:
         """Used hosts of a pool, in order of their first rank."""
@@ -82,11 +82,11 @@ class Job:
         """Ranks that are exact among themselves, in the order of their first ones; one island where all are."""
         if self.plan.sync.exact:
             return (self.ranks,)
-        found: dict[object, list[Rank]] = {}
+        islands: dict[object, list[Rank]] = {}
         for rank in self.ranks:
             nodes = next(pool.hosts for pool in self.cluster.pools if pool.name == rank.pool)
-            found.setdefault(self.plan.sync.island_of(rank.pool, nodes.index(rank.host)), []).append(rank)
-        return tuple(tuple(island) for island in found.values())
+            islands.setdefault(self.plan.sync.island_of(rank.pool, nodes.index(rank.host)), []).append(rank)
+        return tuple(tuple(island) for island in islands.values())
 
     def network_of(self, pool: PoolSpec) -> JobNetwork:
         """What communicators of a used pool see: with islands that of its own, whose RDMA others need not share."""

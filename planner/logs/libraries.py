@@ -90,8 +90,8 @@ class NemoLines(_Library):
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
-        found = _NEMO.search(line)
-        return found is not None and self._timed.restarts(int(found[2]))
+        match = _NEMO.search(line)
+        return match is not None and self._timed.restarts(int(match[2]))
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
@@ -263,14 +263,14 @@ class TitanLines(_Library):
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
-        found = _TITAN.search(line)
-        return found is not None and self.steps.restarts(int(found[1]))
+        match = _TITAN.search(line)
+        return match is not None and self.steps.restarts(int(match[1]))
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
-        found = _TITAN.search(line)
-        if found is not None and (speed := int(found[2].replace(",", "") or 0)) > 0:
-            self.steps.add(int(found[1]), self._tokens / (speed * self._devices))
+        match = _TITAN.search(line)
+        if match is not None and (speed := int(match[2].replace(",", "") or 0)) > 0:
+            self.steps.add(int(match[1]), self._tokens / (speed * self._devices))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -333,12 +333,12 @@ class LightningLines(_Library):
             ]
         if self._accumulation is None:
             return []
-        found: list[tuple[int, int, float]] = []
+        windows: list[tuple[int, int, float]] = []
         done = 0
         for _, bar in sorted(self._epochs.items()):
-            found += [(done + start, done + end, seconds) for start, end, seconds in bar.windows()]
+            windows += [(done + start, done + end, seconds) for start, end, seconds in bar.windows()]
             done += bar.readings[-1][0]
-        return found
+        return windows
 
     @property
     def steps(self) -> Series:

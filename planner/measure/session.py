@@ -61,7 +61,7 @@ class Session:
         tell: Callable[[Event], None],
     ) -> None:
         self.backend, self.request = backend, request
-        self.found = before
+        self.calibration = before
         self.limits: dict[int, Limit] = {}
         """By tensor-parallel degree."""
         self._keep, self._tell = keep, tell
@@ -193,9 +193,9 @@ class Session:
             self.backend.free()
 
     def _add(self, measured: Calibration, what: str) -> None:
-        self.found = merged(self.found, measured)
+        self.calibration = merged(self.calibration, measured)
         self._fresh = True
-        self._keep(self.found)
+        self._keep(self.calibration)
         self._report(what)
 
     def _report(self, what: str) -> None:
@@ -207,7 +207,7 @@ class Session:
 
     def _own_kernels(self) -> list[KernelPoint]:
         own = name_key(self.backend.name)
-        return [point for point in self.found.kernel_points if name_key(point.gpu) == own]
+        return [point for point in self.calibration.kernel_points if name_key(point.gpu) == own]
 
     def _keep_context(self) -> None:
         """What one process takes of the device beside its tensors, once its libraries are loaded."""
@@ -217,7 +217,7 @@ class Session:
                 name=f"stacks.{PLAIN_TORCH.name}.runtime_bytes", value=used, provenance="measured"
             )
             more = Calibration(stacks={PLAIN_TORCH.name: Stack(runtime_bytes=used)}, constants=(constant,))
-            self.found = merged(self.found, more)
+            self.calibration = merged(self.calibration, more)
 
     def _fit(self) -> None:
         """Constants and errors of all points so far."""
@@ -228,8 +228,8 @@ class Session:
         factor = shipped().stack(PLAIN_TORCH.name).host_factor
         fitted = fit_family(self.backend.family, points, self.peaks(), precision, factor)
         more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
-        self.found = with_errors(merged(self.found, more), fitted.errors)
-        self._keep(self.found)
+        self.calibration = with_errors(merged(self.calibration, more), fitted.errors)
+        self._keep(self.calibration)
 
 
 def _what(model: str, tp: int, micro_batch: int) -> str:

@@ -70,16 +70,16 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
     The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
     """
     measured = [run for run in runs if run.peak_memory_bytes and priced(run, base) is not None]
-    found = []
+    errors = []
     for source in sorted({run.source for run in measured}):
         own = [run for run in measured if run.source == source]
         stacks = {kernels_of(run) for run in own}
         others = [run for run in measured if run.source != source and kernels_of(run) in stacks]
         constants = fit_memory(others, base)
-        found.append(
+        errors.append(
             [log(each.memory_error + 1) for each in predict(own, constants) if each.memory_error is not None]
         )
-    return float(f"{_spread(found, base.memory_spread):.3g}")
+    return float(f"{_spread(errors, base.memory_spread):.3g}")
 
 
 def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
@@ -94,13 +94,13 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
         return [_memory_error(run, calibration) for run in runs]
 
     bounds = tuple(map(log, BOUNDS_BYTES))
-    found = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
-    slope = np.array(errors(found + 0.01)) - np.array(errors(found))
-    left = float(np.quantile(np.abs(errors(found)), 0.6827))
+    optimum = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
+    slope = np.array(errors(optimum + 0.01)) - np.array(errors(optimum))
+    left = float(np.quantile(np.abs(errors(optimum)), 0.6827))
     spread = left * 0.01 / max(1e-9, float(np.sqrt(np.sum(slope**2))))
     constant = Constant(
         name=f"stacks.{stack}.runtime_bytes",
-        value=float(f"{exp(found):.3g}"),
+        value=float(f"{exp(optimum):.3g}"),
         provenance="fitted",
         spread=float(f"{spread:.2g}"),
     )
@@ -572,9 +572,9 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
             yield f"sources of {family} with {kernels} kernels contradict each other: {first} and {last}"
 
 
-def robust_variance(error: float, found: Vector) -> Vector:
+def robust_variance(error: float, residuals: Vector) -> Vector:
     """Of an error of this size, robust: what was found to be farther off counts for less (pseudo-Huber)."""
-    return np.asarray(error**2 * np.sqrt(1.0 + (found / (ROBUST * error)) ** 2))
+    return np.asarray(error**2 * np.sqrt(1.0 + (residuals / (ROBUST * error)) ** 2))
 
 
 def _has_family(family: str, run: Run) -> bool:
@@ -607,15 +607,15 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
     }
     seen = _by_source(pairs, errors, lambda pair: pair not in alone)
     foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
-    found = []
+    residuals = []
     for family, kernels in sorted({pair[1:] for pair in pairs}):
         mine = {pair for pair in pairs if pair[1:] == (family, kernels)}
         own = _by_source(pairs, errors, mine.__contains__)
         rows = sum(len(values) for values in own)
         if rows >= FEWEST:
             spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
-            found.append(Residual(family=family, stack=kernels, rows=rows, spread=float(f"{spread:.3g}")))
-    return found, float(f"{foreign:.3g}")
+            residuals.append(Residual(family=family, stack=kernels, rows=rows, spread=float(f"{spread:.3g}")))
+    return residuals, float(f"{foreign:.3g}")
 
 
 Pair = tuple[str, str, str]
@@ -626,11 +626,11 @@ def _by_source(
     pairs: Sequence[Pair], errors: Sequence[float], wanted: Callable[[Pair], bool]
 ) -> list[list[float]]:
     """Errors of the pairs that are wanted, [source][run]."""
-    found: dict[str, list[float]] = {}
+    sources: dict[str, list[float]] = {}
     for pair, error in zip(pairs, errors, strict=True):
         if wanted(pair):
-            found.setdefault(pair[0], []).append(error)
-    return list(found.values())
+            sources.setdefault(pair[0], []).append(error)
+    return list(sources.values())
 
 
 def _spread(errors: Sequence[Sequence[float]], default: float) -> float:

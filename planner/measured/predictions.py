@@ -157,10 +157,10 @@ def truth(predictions: Sequence[Prediction]) -> Truth:
     sized = [entry for entry in predictions if entry.memory_error is not None]
     priced = [entry for entry in predictions if entry.fits is not None]
     return Truth(
-        sources=tuple(_source(name, found) for name, found in _grouped(timed, _source_of)),
+        sources=tuple(_source(name, group) for name, group in _grouped(timed, _source_of)),
         groups=_groups(timed),
-        memory=tuple(_memory(name, found) for name, found in _grouped(sized, _source_of)),
-        fits=tuple(_fits(name, found) for name, found in _grouped(priced, _source_of)),
+        memory=tuple(_memory(name, group) for name, group in _grouped(sized, _source_of)),
+        fits=tuple(_fits(name, group) for name, group in _grouped(priced, _source_of)),
         total=_source("all", timed) if timed else None,
         total_memory=_memory("all", sized) if sized else None,
         total_fits=_fits("all", priced) if priced else None,
@@ -230,21 +230,21 @@ def _errors(predictions: Sequence[Prediction]) -> Errors:
 
 def _groups(timed: Sequence[Prediction]) -> tuple[GroupTruth, ...]:
     named = _grouped(timed, lambda entry: entry.run.group)
-    return tuple(_group(alike) for _, found in named for alike in _alike(found))
+    return tuple(_group(alike) for _, group in named for alike in _alike(group))
 
 
 def _alike(predictions: Iterable[Prediction]) -> list[list[Prediction]]:
     """Predictions apart by cluster and training: the step time of a smaller batch is no better plan."""
-    found: list[list[Prediction]] = []
+    groups: list[list[Prediction]] = []
     for entry in predictions:
-        for others in found:
+        for others in groups:
             first = others[0].run
             if first.model == entry.run.model and first.cluster == entry.run.cluster:
                 others.append(entry)
                 break
         else:
-            found.append([entry])
-    return sorted(found, key=lambda alike: _workload(alike[0]))
+            groups.append([entry])
+    return sorted(groups, key=lambda alike: _workload(alike[0]))
 
 
 def _workload(prediction: Prediction) -> tuple[str, int, int]:
@@ -293,8 +293,8 @@ def _source(name: str, predictions: Sequence[Prediction]) -> SourceTruth:
 
 
 def _memory(name: str, predictions: Sequence[Prediction]) -> MemoryTruth:
-    found = [entry.memory_error for entry in predictions if entry.memory_error is not None]
-    return MemoryTruth(source=name, errors=errors_of(found))
+    errors = [entry.memory_error for entry in predictions if entry.memory_error is not None]
+    return MemoryTruth(source=name, errors=errors_of(errors))
 
 
 def _fits(name: str, predictions: Sequence[Prediction]) -> FitTruth:
@@ -316,10 +316,10 @@ def _grouped(
     predictions: Iterable[Prediction], key: Callable[[Prediction], Key]
 ) -> list[tuple[Key, list[Prediction]]]:
     """Predictions by key, the keys sorted."""
-    found: dict[Key, list[Prediction]] = {}
+    groups: dict[Key, list[Prediction]] = {}
     for entry in predictions:
-        found.setdefault(key(entry), []).append(entry)
-    return sorted(found.items(), key=lambda item: item[0])
+        groups.setdefault(key(entry), []).append(entry)
+    return sorted(groups.items(), key=lambda item: item[0])
 
 
 Progress = Callable[[int, int], None]
@@ -381,8 +381,8 @@ class Prediction:
             return None
         if self.run.peak_memory_of == "device":
             return self.estimate.peak_memory_bytes
-        found = (group.memory for stage in self.estimate.stages for group in stage.groups)
-        return max(memory.used_bytes - memory.runtime_bytes for memory in found)
+        memories = (group.memory for stage in self.estimate.stages for group in stage.groups)
+        return max(memory.used_bytes - memory.runtime_bytes for memory in memories)
 
     @property
     def fits(self) -> bool | None:
@@ -410,12 +410,12 @@ def predict(
 ) -> tuple[Prediction, ...]:
     """A prediction of every run, in their order."""
     estimators = Estimators(calibration)
-    found = []
+    predictions = []
     for done, run in enumerate(runs, start=1):
-        found.append(_predicted(run, estimators))
+        predictions.append(_predicted(run, estimators))
         if progress is not None:
             progress(done, len(runs))
-    return tuple(found)
+    return tuple(predictions)
 
 
 def _predicted(run: Run, estimators: Estimators) -> Prediction:

@@ -161,10 +161,10 @@ def _shares(family: str, constant: str) -> list[float]:
     )
     if reader is None:
         return []
-    found = (
+    shares = (
         reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family
     )
-    return [round(min(share, 0.98), 4) for share in found if share is not None]
+    return [round(min(share, 0.98), 4) for share in shares if share is not None]
 
 
 def _matmul(row: Microbenchmark) -> float | None:

@@ -309,18 +309,18 @@ def read_rows(path: Path) -> tuple[NumberedRow, ...]:
     line, names = records[0]
     header = [name.strip() for name in names]
     fail_on(_header_problems(path, line, header))
-    found: list[NumberedRow] = []
+    rows: list[NumberedRow] = []
     problems: list[Problem] = []
     for line, cells in records[1:]:
         row = _row(path, line, header, cells)
         if isinstance(row, Row):
-            found.append(NumberedRow(str(path), line, row))
+            rows.append(NumberedRow(str(path), line, row))
         else:
             problems += row
-    fail_on([*problems, *_repeated(found)])
-    if not found:
+    fail_on([*problems, *_repeated(rows)])
+    if not rows:
         raise _failure(path, "no run below the header")
-    return tuple(found)
+    return tuple(rows)
 
 
 def _row(path: Path, line: int, header: list[str], cells: list[str]) -> Row | list[Problem]:
@@ -408,38 +408,38 @@ def cluster_problems(item: NumberedRow) -> list[Problem]:
     row = item.row
     if row.cluster_file:
         return _beside(item, "cluster_file", "gpu", "nvme_gBps")
-    found = _missing(item, "cluster_file", "gpu")
+    problems = _missing(item, "cluster_file", "gpu")
     if row.gpu and not _known(catalog.gpu, row.gpu):
         names = [*catalog.gpus_like(row.gpu), *catalog.gpu_names()]
         hint = f"one of: {', '.join(catalog.gpus_like(row.gpu))}" if catalog.gpus_like(row.gpu) else None
         what = f'expected a GPU of the catalogue, got "{row.gpu[:60]}"'
-        found.append(item.problem("gpu", what, hint or nearest(row.gpu, names)))
+        problems.append(item.problem("gpu", what, hint or nearest(row.gpu, names)))
     if row.intra_node and not _known(catalog.link, row.intra_node):
         names = list(catalog.link_names())
         hint = nearest(row.intra_node, names) or f"one of: {', '.join(names)}"
         what = f'expected a link of the catalogue, got "{row.intra_node[:60]}"'
-        found.append(item.problem("intra_node", what, hint))
-    return found + _network_problems(item)
+        problems.append(item.problem("intra_node", what, hint))
+    return problems + _network_problems(item)
 
 
 def _network_problems(item: NumberedRow) -> list[Problem]:
-    row, found = item.row, []
+    row, problems = item.row, []
     if row.gpus_per_node is None and row.tp * row.depth * row.dp % row.nodes:
         what = f"missing, {row.tp * row.depth * row.dp} devices do not spread evenly over {row.nodes} nodes"
-        found.append(item.problem("gpus_per_node", what))
+        problems.append(item.problem("gpus_per_node", what))
     if row.devices_per_node > NODE_DEVICES.most:
         what = f"{row.devices_per_node} devices a node, expected at most {NODE_DEVICES.most}"
-        found.append(item.problem("nodes", what))
+        problems.append(item.problem("nodes", what))
     elif row.nodes * row.devices_per_node > DEVICES.most:
         what = f"{row.nodes} nodes of {row.devices_per_node} devices, expected at most {DEVICES.most} devices"
-        found.append(item.problem("nodes", what))
+        problems.append(item.problem("nodes", what))
     if row.devices_per_node > 1 and not row.intra_node:
         what = f"missing, the nodes have {row.devices_per_node} devices"
-        found.append(item.problem("intra_node", what, "e.g. nvlink3"))
+        problems.append(item.problem("intra_node", what, "e.g. nvlink3"))
     for column, value in (("fabric", row.fabric), ("nic_gbps", row.nic_gbps)):
         if value is None and row.nodes > 1:
-            found.append(item.problem(column, f"missing, the run has {row.nodes} nodes"))
-    return found
+            problems.append(item.problem(column, f"missing, the run has {row.nodes} nodes"))
+    return problems
 
 
 def model_problems(item: NumberedRow) -> list[Problem]:
@@ -447,13 +447,15 @@ def model_problems(item: NumberedRow) -> list[Problem]:
     row = item.row
     if row.model_file:
         return _beside(item, "model_file", "model", "learned_positions")
-    found = _missing(item, "model_file", "layers", "hidden", "heads", "vocab")
-    found += _missing(item, "model_file", "sequence_length", "global_batch")
+    problems = _missing(item, "model_file", "layers", "hidden", "heads", "vocab")
+    problems += _missing(item, "model_file", "sequence_length", "global_batch")
     if row.hidden and row.heads and row.head_dim is None and row.hidden % row.heads:
-        found.append(item.problem("heads", f"expected a divisor of hidden {row.hidden}, got {row.heads}"))
+        problems.append(item.problem("heads", f"expected a divisor of hidden {row.hidden}, got {row.heads}"))
     if row.kv_heads and row.heads and row.heads % row.kv_heads:
-        found.append(item.problem("kv_heads", f"expected a divisor of heads {row.heads}, got {row.kv_heads}"))
-    return found
+        problems.append(
+            item.problem("kv_heads", f"expected a divisor of heads {row.heads}, got {row.kv_heads}")
+        )
+    return problems
 
 
 def plan_problems(item: NumberedRow) -> list[Problem]:
@@ -621,12 +623,12 @@ def load_table(path: Path) -> Table:
 
 def _problems(item: NumberedRow) -> list[Problem]:
     row = item.row
-    found = [*cluster_problems(item), *model_problems(item), *plan_problems(item)]
+    problems = [*cluster_problems(item), *model_problems(item), *plan_problems(item)]
     if row.step_seconds is None and row.peak_memory_bytes is None and row.fits:
-        found.append(item.problem("step_seconds", "missing, expected it, peak_memory_bytes, or fits no"))
+        problems.append(item.problem("step_seconds", "missing, expected it, peak_memory_bytes, or fits no"))
     if row.step_seconds is not None and not row.fits:
-        found.append(item.problem("step_seconds", "given for a run that was out of memory (fits no)"))
-    return found
+        problems.append(item.problem("step_seconds", "given for a run that was out of memory (fits no)"))
+    return problems
 
 
 class _Made:

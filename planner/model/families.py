@@ -215,7 +215,7 @@ Kind = tuple[str, str]
 
 def with_runs(shape: Shape, config: Config, mixers: Sequence[str] | None = None) -> Shape:
     """The shape with runs of unlike layers: those without experts among those that have, and what ``mixers`` names."""
-    dense = {index for _, found in _dense_layers(config) for index in found}
+    dense = {index for _, indices in _dense_layers(config) for index in indices}
     experts = bool(shape.get("experts"))
     if mixers is None and (not experts or not dense):
         return shape
@@ -258,8 +258,8 @@ def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
     if ahead == {("attention", "dense")} and others == {("attention", "experts")}:
         return {**shape, "layers": blocks, "dense_layers": start}
     runs = {"ahead": kinds[:start], "block": kinds[start : start + length], "behind": kinds[end:]}
-    found = {name: tuple(_runs(part)) for name, part in runs.items() if part}
-    return {**shape, "layers": blocks, **found}
+    parts = {name: tuple(_runs(part)) for name, part in runs.items() if part}
+    return {**shape, "layers": blocks, **parts}
 
 
 def _runs(kinds: Sequence[Kind]) -> Iterator[Shape]:
@@ -454,8 +454,8 @@ _NEMOTRON: dict[str, Kind] = {
 
 
 def _nemotron_kinds(config: Config) -> list[str]:
-    found = first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types"))
-    return [str(each) for each in found] if isinstance(found, str | list) else []
+    kinds = first_of(config, ("hybrid_override_pattern", "layers_block_type", "layer_types"))
+    return [str(each) for each in kinds] if isinstance(kinds, str | list) else []
 
 
 def _nemotron_h(config: Config) -> Shape:

@@ -97,9 +97,9 @@ def unsaid(path: Path) -> str | None:
     batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
     if not (length or batch):
         return None
-    found = load_model(path).training
-    parts = [f"sequences of {found.sequence_length:,} tokens"] if length else []
-    parts += [f"{found.global_batch:,} sequences a step"] if batch else []
+    settings = load_model(path).training
+    parts = [f"sequences of {settings.sequence_length:,} tokens"] if length else []
+    parts += [f"{settings.global_batch:,} sequences a step"] if batch else []
     return f"{_named(path)}: nobody says how it is trained, so on {' and '.join(parts)}"
 
 
@@ -125,12 +125,12 @@ def _from_shape(document: Document) -> ModelSpec:
 
 
 def _from_import(path: Path, document: Document) -> ModelSpec:
-    found = [
+    problems = [
         *document.problems(ImportedModelFile),
         *_training_problems(document),
         *_frozen_problems(document),
     ]
-    fail_on(found)
+    fail_on(problems)
     file = document.to(ImportedModelFile)
     return _imported(_config(path.parent, file.huggingface, document), file, document)
 

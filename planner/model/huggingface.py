@@ -93,11 +93,11 @@ def in_cache(name: str) -> Path:
     except ImportError:
         raise _cannot(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
     try:
-        found = try_to_load_from_cache(repository, "config.json", revision=revision or None)
+        path = try_to_load_from_cache(repository, "config.json", revision=revision or None)
     except HFValidationError:
         raise _cannot(name, "expected hf://ORGANIZATION/NAME") from None
-    if isinstance(found, str):
-        return Path(found)
+    if isinstance(path, str):
+        return Path(path)
     hint = f"with network: hf download {repository} config.json"
     raise _cannot(
         name, "is not in the local cache of Hugging Face, where its config.json is looked for", hint
@@ -142,9 +142,9 @@ def _tower_problems(document: Document) -> list[Problem]:
     vision = document.part("vision_config")
     if vision is None:
         return [document.problem(("vision_config",), "missing, expected the configuration of the tower")]
-    found = vision.data.get("model_type")
-    if found not in (None, seeing.tower, str(document.data["model_type"])):
-        what = f"expected {seeing.tower}, got {shown(found)}: other towers are not supported yet"
+    tower = vision.data.get("model_type")
+    if tower not in (None, seeing.tower, str(document.data["model_type"])):
+        what = f"expected {seeing.tower}, got {shown(tower)}: other towers are not supported yet"
         return [vision.problem(("model_type",), what)]
     problems = []
     width, heads = (first_given(vision.data, keys) for keys in (("embed_dim", "hidden_size"), _TOWER_HEADS))

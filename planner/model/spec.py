@@ -233,15 +233,15 @@ class StateSpec(Frozen):
     @property
     def own_parameters(self) -> int:
         """Parameters beside the projections: convolution, decays, biases of time steps, norm."""
-        found = self.convolved * (self.conv + self.conv_bias)
+        parameters = self.convolved * (self.conv + self.conv_bias)
         if self.kind == "mamba":
             norms = (self.rank or 1) + 2 * self.size if self.norm else 0
-            return found + self.inner * (self.size + 2) + norms
+            return parameters + self.inner * (self.size + 2) + norms
         if self.kind == "mamba2":
-            return found + 3 * self.heads + (self.inner if self.norm else 0)
+            return parameters + 3 * self.heads + (self.inner if self.norm else 0)
         if self.kind == "delta":
-            return found + 2 * self.heads + (self.head_dim if self.norm else 0)
-        return found
+            return parameters + 2 * self.heads + (self.head_dim if self.norm else 0)
+        return parameters
 
 
 class TowerSpec(Frozen):
@@ -307,9 +307,9 @@ class TowerSpec(Frozen):
     def embedding_parameters(self) -> int:
         """Parameters of the tower ahead of its layers, and its last norm."""
         norm = 2 if self.norm == "layer" else 1
-        found = self.patch * self.hidden + (self.hidden if self.patch_bias else 0)
-        found += (self.positions + self.class_token) * self.hidden
-        return found + (self.norm_first + self.norm_last) * norm * self.hidden + self.other_parameters
+        parameters = self.patch * self.hidden + (self.hidden if self.patch_bias else 0)
+        parameters += (self.positions + self.class_token) * self.hidden
+        return parameters + (self.norm_first + self.norm_last) * norm * self.hidden + self.other_parameters
 
     @property
     def projector_parameters(self) -> int:
@@ -504,7 +504,7 @@ class ModelSpec(Frozen):
         counted: Counter[tuple[Mixer, FeedForwardKind]] = Counter()
         for run in runs:
             counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
-        found = []
+        kinds = []
         for (mixer, feeds), layers in counted.items():
             update: dict[str, Any] = {
                 "tower": None,
@@ -520,8 +520,8 @@ class ModelSpec(Frozen):
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
-            found.append(Run(layers, self.model_copy(update=update)))
-        return tuple(found)
+            kinds.append(Run(layers, self.model_copy(update=update)))
+        return tuple(kinds)
 
     @cached_property
     def feed_forward_kind(self) -> FeedForwardKind:
@@ -574,16 +574,16 @@ class ModelSpec(Frozen):
         if self.latent is not None or not self.usual_layers or self.unlike:
             return {}
         queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        found: dict[AdapterTarget, tuple[int, int]] = {
+        linears: dict[AdapterTarget, tuple[int, int]] = {
             "q_proj": (self.hidden, queries),
             "k_proj": (self.hidden, pairs),
             "v_proj": (self.hidden, pairs),
             "o_proj": (queries, self.hidden),
         }
         if self.experts is None:
-            found |= {"gate_proj": (self.hidden, self.ffn)} if self.gated_mlp else {}
-            found |= {"up_proj": (self.hidden, self.ffn), "down_proj": (self.ffn, self.hidden)}
-        return found
+            linears |= {"gate_proj": (self.hidden, self.ffn)} if self.gated_mlp else {}
+            linears |= {"up_proj": (self.hidden, self.ffn), "down_proj": (self.ffn, self.hidden)}
+        return linears
 
     @cached_property
     def adapted(self) -> dict[AdapterTarget, tuple[int, int]]:

@@ -31,11 +31,9 @@ def is_amd(text: Text) -> bool:
 def parse_amd_gpus(text: Text) -> tuple[SeenGpu, ...]:
     """Devices of ``amd-smi static`` or of ``rocm-smi --csv`` by index; raises SpecError."""
     rows = list(text.lines())
-    found = _table(text, rows) if rows[0][1].lower().startswith("device,") else _sections(text, rows)
+    gpus = _table(text, rows) if rows[0][1].lower().startswith("device,") else _sections(text, rows)
     return tuple(
-        sorted(
-            (gpu for gpu in found if (gpu.memory_mib or LEAST_MIB) >= LEAST_MIB), key=lambda gpu: gpu.index
-        )
+        sorted((gpu for gpu in gpus if (gpu.memory_mib or LEAST_MIB) >= LEAST_MIB), key=lambda gpu: gpu.index)
     )
 
 

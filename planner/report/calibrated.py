@@ -203,29 +203,32 @@ class VariationDocument(JsonDocument):
     """What the run told."""
 
 
-def variation_section(found: Variation, output: Path) -> Group:
+def variation_section(variation: Variation, output: Path) -> Group:
     """How much steps and devices vary, and what waiting for the slowest takes of groups of several sizes."""
     rows = [
-        ("steps", f"{found.steps}, whose time varies by {percent(found.spread)}"),
-        ("devices", f"{found.devices} {found.family} wait for each other, {percent(found.work)} of the step"),
-        ("sigma", f"{percent(found.sigma)} of a device's time: written to {output}"),
+        ("steps", f"{variation.steps}, whose time varies by {percent(variation.spread)}"),
+        (
+            "devices",
+            f"{variation.devices} {variation.family} wait for each other, {percent(variation.work)} of the step",
+        ),
+        ("sigma", f"{percent(variation.sigma)} of a device's time: written to {output}"),
         (
             "waiting",
             ", ".join(
-                f"{number} devices {percent(stretch(found.sigma, number) - 1)}" for number in (8, 64, 512)
+                f"{number} devices {percent(stretch(variation.sigma, number) - 1)}" for number in (8, 64, 512)
             ),
         ),
-        ("backups", _backups_text(found)),
+        ("backups", _backups_text(variation)),
     ]
     return section("How much step times vary", pairs(rows))
 
 
-def _backups_text(found: Variation) -> str:
+def _backups_text(variation: Variation) -> str:
     """Whether dropping the slowest gradients would pay."""
-    if not found.backups:
-        return f"of {found.replicas} replicas none is slow enough for its gradients to be worth dropping"
-    gain = percent(found.backups_gain)
+    if not variation.backups:
+        return f"of {variation.replicas} replicas none is slow enough for its gradients to be worth dropping"
+    gain = percent(variation.backups_gain)
     return (
-        f"without the slowest {found.backups} of {found.replicas} replicas in each step {gain} more sequences a "
-        "second; no runtime here drops them"
+        f"without the slowest {variation.backups} of {variation.replicas} replicas in each step {gain} more sequences "
+        "a second; no runtime here drops them"
     )

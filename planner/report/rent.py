@@ -43,10 +43,10 @@ class RentDocument(JsonDocument):
     """The best plan found on the rented machines, in short; null without one."""
 
 
-def rent_document(found: Rent, goal: RentGoal) -> RentDocument:
+def rent_document(answer: Rent, goal: RentGoal) -> RentDocument:
     """The answer of ``rent``."""
-    plan = None if found.best is None else in_short(found.best.scored.plan)
-    return RentDocument(command="rent", tokens=goal.tokens, rent=found, plan=plan)
+    plan = None if answer.best is None else in_short(answer.best.scored.plan)
+    return RentDocument(command="rent", tokens=goal.tokens, rent=answer, plan=plan)
 
 
 def machines_text(rental: Rental) -> str:
@@ -60,22 +60,22 @@ def place_text(rental: Rental) -> str:
     return f" at {place}" if place else ""
 
 
-def rent_report(found: Rent, goal: RentGoal, model: ModelSpec) -> list[RenderableType]:
+def rent_report(answer: Rent, goal: RentGoal, model: ModelSpec) -> list[RenderableType]:
     """What was asked, what to rent, the front, and what to know."""
     training = model.training
     batch = f"{training.global_batch} x {training.sequence_length} tokens a step, {training.precision}"
-    what = f"{format_count(goal.tokens)} tokens, from {count(found.offers, 'offer')}"
+    what = f"{format_count(goal.tokens)} tokens, from {count(answer.offers, 'offer')}"
     parts: list[RenderableType] = [
         Paragraph(f"{model.name} ({batch}): {what}"),
         Paragraph(f"goal: {goal_line(goal)}"),
     ]
-    best = found.best
+    best = answer.best
     if best is not None:
         parts.append(Text(visible(f"Rent: {machines_text(best)}{place_text(best)}"), style="bold"))
         parts += [Indented(Paragraph(line)) for line in _lines(best)]
-    if found.front:
-        parts.append(Indented(_front(found)))
-    return [*parts, bullets(_notes(found, goal), mark="!")]
+    if answer.front:
+        parts.append(Indented(_front(answer)))
+    return [*parts, bullets(_notes(answer, goal), mark="!")]
 
 
 def goal_line(goal: RentGoal) -> str:
@@ -99,10 +99,10 @@ def _lines(best: Rental) -> Iterator[str]:
     yield f"plan: {in_short(best.scored.plan)}; {duration(estimate.step_seconds, estimate.spread)} a step"
 
 
-def _front(found: Rent) -> RenderableType:
+def _front(answer: Rent) -> RenderableType:
     """Machines that no others beat in time and money."""
-    unit = time_unit(each.scored.estimate.step_seconds for each in found.front)
-    speed = count_unit(each.scored.estimate.tokens_per_second for each in found.front)
+    unit = time_unit(each.scored.estimate.step_seconds for each in answer.front)
+    speed = count_unit(each.scored.estimate.tokens_per_second for each in answer.front)
     columns = (
         words("time against money", least=20),
         words("where", least=8),
@@ -122,44 +122,46 @@ def _front(found: Rent) -> RenderableType:
             speed.show(each.scored.estimate.tokens_per_second),
             at_most(each.gap),
         ]
-        for each in found.front
+        for each in answer.front
     ]
     chosen = [
-        index for index, each in enumerate(found.front) if found.best and each.numbers == found.best.numbers
+        index
+        for index, each in enumerate(answer.front)
+        if answer.best and each.numbers == answer.best.numbers
     ]
     return table(columns, rows, chosen, ruled=False)
 
 
-def _notes(found: Rent, goal: RentGoal) -> Iterator[str]:
-    if found.front:
+def _notes(answer: Rent, goal: RentGoal) -> Iterator[str]:
+    if answer.front:
         yield "gap: how much less time machines that cost no more may take, by what is proven"
-    if found.without_plan:
-        yield f"cannot train the model: {', '.join(found.without_plan)}"
-    if found.best is not None and found.status != "optimal":
+    if answer.without_plan:
+        yield f"cannot train the model: {', '.join(answer.without_plan)}"
+    if answer.best is not None and answer.status != "optimal":
         yield "the gap is open: --time-limit gives it more time, --provider, --region and --machines narrow it"
-    for each in found.nearest:
+    for each in answer.nearest:
         yield f"nearest: {machines_text(each)}{place_text(each)}: {long_text(each.seconds)}, cost {money(each.price)}"
-    if found.best is not None:
-        yield from found.best.scored.estimate.warnings
+    if answer.best is not None:
+        yield from answer.best.scored.estimate.warnings
 
 
-def rent_line(found: Rent, goal: RentGoal, model: ModelSpec) -> str:
+def rent_line(answer: Rent, goal: RentGoal, model: ModelSpec) -> str:
     """The answer in one line that stands alone."""
     what = f"{model.name}, {format_count(goal.tokens)} tokens"
-    best = found.best
+    best = answer.best
     if best is None:
-        if found.status == "unknown":
+        if answer.status == "unknown":
             return f"{what}: no plan found in time, nothing proven"
         return f"{what}: proven: no machines of these offers {_failing(goal)}"
     claim = (
-        f"proven within {at_most(found.gap)}"
-        if found.status == "optimal"
-        else f"within {at_most(found.gap)} of the bound"
+        f"proven within {at_most(answer.gap)}"
+        if answer.status == "optimal"
+        else f"within {at_most(answer.gap)} of the bound"
     )
-    stopped = "stopped early, " if found.interrupted else ""
+    stopped = "stopped early, " if answer.interrupted else ""
     return (
         f"{what}: rent {machines_text(best)}{place_text(best)}: {long_text(best.seconds)} for {money(best.price)}, "
-        f"{stopped}{WORDS[found.wanted]} {claim}"
+        f"{stopped}{WORDS[answer.wanted]} {claim}"
     )
 
 

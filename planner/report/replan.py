@@ -31,7 +31,7 @@ from planner.search.replan import Replan, devices_of
 from planner.units import gib_from_bytes
 
 
-@told("move_seconds", without=("found",))
+@told("move_seconds", without=("answer",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """What becomes of the plan without some nodes."""
@@ -60,7 +60,7 @@ class Loss:
     """Its step."""
     fastest_move_seconds: float
     """How long its state takes to move."""
-    found: Replan
+    answer: Replan
     """The answer."""
 
     @property
@@ -104,23 +104,23 @@ class ReplanDocument(JsonDocument):
 SENT_AND_LOST = "sent: by other nodes; lost: held by no node any more, read from the checkpoint"
 
 
-def loss_of(found: Replan) -> Loss:
+def loss_of(answer: Replan) -> Loss:
     """The answer in words and numbers."""
-    before, after = found.before, found.chosen.scored
+    before, after = answer.before, answer.chosen.scored
     return Loss(
-        without=found.without,
+        without=answer.without,
         before=in_short(before.plan),
         before_step_seconds=before.estimate.step_seconds,
         plan=in_short(after.plan),
         step_seconds=after.estimate.step_seconds,
         slower=after.estimate.step_seconds / before.estimate.step_seconds - 1,
-        gap=found.result.gap,
-        status=found.result.status,
-        move=found.chosen.move,
-        fastest=in_short(found.fastest.scored.plan),
-        fastest_step_seconds=found.fastest.scored.estimate.step_seconds,
-        fastest_move_seconds=found.fastest.move.seconds,
-        found=found,
+        gap=answer.result.gap,
+        status=answer.result.status,
+        move=answer.chosen.move,
+        fastest=in_short(answer.fastest.scored.plan),
+        fastest_step_seconds=answer.fastest.scored.estimate.step_seconds,
+        fastest_move_seconds=answer.fastest.move.seconds,
+        answer=answer,
     )
 
 
@@ -142,17 +142,17 @@ def failure_cost(stops: Interruptions, devices: int, model: ModelSpec) -> Failur
 
 def replan_report(loss: Loss, failures: FailureCost | None) -> list[RenderableType]:
     """Both plans, what moves, and what failures take."""
-    found = loss.found
+    answer = loss.answer
     name = f"without {names(loss.without)}"
     contenders = (
-        Contender(name="before", scored=found.before, cluster_devices=found.cluster_devices),
-        Contender(name=name, scored=found.chosen.scored, cluster_devices=devices_of(found.chosen.cluster)),
+        Contender(name="before", scored=answer.before, cluster_devices=answer.cluster_devices),
+        Contender(name=name, scored=answer.chosen.scored, cluster_devices=devices_of(answer.chosen.cluster)),
     )
     return [compare_section(contenders), _move_section(loss), *failures_section(failures)]
 
 
 def _move_section(loss: Loss) -> Group:
-    found, moved = loss.found, loss.move
+    answer, moved = loss.answer, loss.move
     columns = (
         words("each of", least=10),
         words("pool", least=6),
@@ -169,24 +169,24 @@ def _move_section(loss: Loss) -> Group:
     ]
     if not lines:
         lines = ["nothing moves"]
-    if found.fastest.scored.plan != found.chosen.scored.plan:
+    if answer.fastest.scored.plan != answer.chosen.scored.plan:
         quicker = 1 - loss.fastest_step_seconds / loss.step_seconds
         lines.append(
             f"{at_most(quicker)} faster, but {duration(loss.fastest_move_seconds)} to move: {loss.fastest}"
         )
-    if found.result.status == "optimal" or found.result.bound_seconds > 0:
+    if answer.result.status == "optimal" or answer.result.bound_seconds > 0:
         lines.append(f"no plan of the space is more than {at_most(loss.gap)} faster")
     return section("What moves", table(columns, rows), Paragraph(SENT_AND_LOST), bullets(lines))
 
 
 def _alike(moved: Move) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Hosts by what they keep and get, as it is shown."""
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    hosts: dict[tuple[str, ...], tuple[str, ...]] = {}
     for entry in moved.hosts:
         sizes = (entry.needed_bytes, entry.kept_bytes, entry.moved_bytes, entry.lost_bytes)
         numbers = (entry.pool, *map(gib, sizes))
-        found[numbers] = (*found.get(numbers, ()), entry.host)
-    return found
+        hosts[numbers] = (*hosts.get(numbers, ()), entry.host)
+    return hosts
 
 
 def failures_section(cost: FailureCost | None) -> Iterator[Group]:

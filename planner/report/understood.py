@@ -313,10 +313,10 @@ def _trained(model: ModelSpec) -> str:
 
 def _attention(model: ModelSpec) -> str:
     """``, latent attention``, ``, window 128 in 18 layers``; empty where every token sees all before it."""
-    found = ", latent attention" if model.latent else ""
+    text = ", latent attention" if model.latent else ""
     if model.window is not None:
-        found += f", window {model.window} in {model.window_layers or model.layers} layers"
-    return found
+        text += f", window {model.window} in {model.window_layers or model.layers} layers"
+    return text
 
 
 def _feed_forward(model: ModelSpec) -> str:

@@ -118,8 +118,8 @@ def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     flat = functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
     scales = flat.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
     codes = torch.tensor(NF4, device=weight.device)
-    found = torch.bucketize(flat / scales[:, None], (codes[1:] + codes[:-1]) / 2).to(torch.uint8).flatten()
-    return found[0::2] << 4 | found[1::2], scales.view(torch.int32)
+    indices = torch.bucketize(flat / scales[:, None], (codes[1:] + codes[:-1]) / 2).to(torch.uint8).flatten()
+    return indices[0::2] << 4 | indices[1::2], scales.view(torch.int32)
 
 
 def dequantised(

@@ -255,21 +255,21 @@ class Experts(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        found = shape.experts
-        assert found is not None
+        experts = shape.experts
+        assert experts is not None
         if not hasattr(functional, "grouped_mm"):
             raise SystemExit(
                 f"experts need torch.nn.functional.grouped_mm, which PyTorch {torch.__version__} lacks"
             )
-        self.number, self.top_k, self.gated = found.number, found.top_k, shape.gated_mlp
-        hidden, width, ways = shape.hidden, found.ffn, 2 if shape.gated_mlp else 1
-        self.router = Linear(hidden, self.number, bias=found.router_bias)
+        self.number, self.top_k, self.gated = experts.number, experts.top_k, shape.gated_mlp
+        hidden, width, ways = shape.hidden, experts.ffn, 2 if shape.gated_mlp else 1
+        self.router = Linear(hidden, self.number, bias=experts.router_bias)
         self.into = nn.Parameter(torch.empty(self.number, hidden, ways * width).normal_(std=INITIAL_STD))
         self.out = nn.Parameter(torch.empty(self.number, width, hidden).normal_(std=INITIAL_STD))
-        self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if found.bias else None
-        self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if found.bias else None
-        self.shared = FeedForward(shape, found.shared_ffn) if found.shared_ffn else None
-        self.shared_gate = Linear(hidden, 1, bias=False) if found.shared_gate else None
+        self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if experts.bias else None
+        self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if experts.bias else None
+        self.shared = FeedForward(shape, experts.shared_ffn) if experts.shared_ffn else None
+        self.shared_gate = Linear(hidden, 1, bias=False) if experts.shared_gate else None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = hidden.flatten(0, -2)

@@ -113,10 +113,10 @@ class State(nn.Module):  # type: ignore[misc]
     def _selected(self, inputs: torch.Tensor) -> torch.Tensor:
         shape = self.shape
         assert shape.rank is not None
-        found = self.selecting(inputs).split([shape.rank, shape.size, shape.size], dim=-1)
+        parts = self.selecting(inputs).split([shape.rank, shape.size, shape.size], dim=-1)
         if self.norms is not None:
-            found = [norm(each) for norm, each in zip(self.norms, found, strict=True)]
-        low, write, read = found
+            parts = [norm(each) for norm, each in zip(self.norms, parts, strict=True)]
+        low, write, read = parts
         steps = functional.softplus(self.steps(low).float() + self.step_bias.float())
         decay = -self.decay.float().exp().view(self.inner, shape.size)
         assert self.skip is not None

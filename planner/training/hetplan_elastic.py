@@ -77,13 +77,13 @@ def meeting_point(store: TCPStore, is_first: bool, host: str) -> tuple[str, str]
             probe.bind(("", 0))
             place.set("port", str(probe.getsockname()[1]))
         place.set("address", os.environ.get("HETPLAN_ADDRESS", host))
-    found = place.get("address").decode(), place.get("port").decode()
+    point = place.get("address").decode(), place.get("port").decode()
     # The store is gone when its process becomes the program: all have to know by then.
     ready = place.add("ready", 1)
     if ready == int(os.environ["WORLD_SIZE"]):
         place.set("all", "1")
     place.wait(["all"], timedelta(minutes=5))
-    return found
+    return point
 
 
 def command(plan: dict[str, Any], rank: int, first: tuple[str, str]) -> tuple[list[str], dict[str, str]]:

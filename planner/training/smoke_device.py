@@ -68,8 +68,8 @@ def smi(fields: str) -> list[list[str]]:
 
 def address(text: str) -> str:
     """A PCI address without the leading zeros of its domain: ``00000000:1B:00.0`` is ``0:1b:00``."""
-    found = re.fullmatch(r"([0-9A-Fa-f]*):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})(\.\d)?", text.strip())
-    return f"{int(found[1] or '0', 16):x}:{found[2].lower()}:{found[3].lower()}" if found else ""
+    match = re.fullmatch(r"([0-9A-Fa-f]*):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})(\.\d)?", text.strip())
+    return f"{int(match[1] or '0', 16):x}:{match[2].lower()}:{match[3].lower()}" if match else ""
 
 
 def machine() -> str:
@@ -92,18 +92,18 @@ def device_facts(index: int) -> dict[str, Any]:
     """Name, PCI addresses and architectures of this rank's device; ``index`` is the planned one on the node."""
     if not torch.cuda.is_available():
         return {"name": "", "bus": "", "slot_bus": "", "architecture": "", "wheel": ()}
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     bus = ""
-    if hasattr(found, "pci_bus_id"):
-        domain = getattr(found, "pci_domain_id", 0)
-        bus = f"{domain:x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}"
+    if hasattr(properties, "pci_bus_id"):
+        domain = getattr(properties, "pci_domain_id", 0)
+        bus = f"{domain:x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
     slots = {row[0]: address(row[1]) for row in smi("index,pci.bus_id") if len(row) == 2}
-    hip = getattr(found, "gcnArchName", "") if torch.version.hip else ""
+    hip = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
     return {
-        "name": found.name,
+        "name": properties.name,
         "bus": bus,
         "slot_bus": slots.get(str(index), ""),
-        "architecture": hip.split(":")[0] or f"sm_{found.major}{found.minor}",
+        "architecture": hip.split(":")[0] or f"sm_{properties.major}{properties.minor}",
         "wheel": tuple(torch.cuda.get_arch_list()),
     }
 
@@ -136,13 +136,13 @@ def runs_on(architecture: str, wheel: tuple[str, ...]) -> bool:
     if own is None:
         return False
     for each in wheel:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)", each)
-        if found is None:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)", each)
+        if match is None:
             continue
-        major, minor = int(found[2]), int(found[3])
-        if found[1] == "sm" and major == int(own[1]) and minor <= int(own[2]):
+        major, minor = int(match[2]), int(match[3])
+        if match[1] == "sm" and major == int(own[1]) and minor <= int(own[2]):
             return True
-        if found[1] == "compute" and (major, minor) <= (int(own[1]), int(own[2])):
+        if match[1] == "compute" and (major, minor) <= (int(own[1]), int(own[2])):
             return True
     return False
 

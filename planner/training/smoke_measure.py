@@ -56,12 +56,12 @@ class Links:
     def measure(self, seconds: float) -> dict[str, list[Point]]:
         """Seconds of each size by operation, of this rank's group's slowest member; sizes that would take longer than
         what is left of ``seconds`` are left out, but for the first of an operation."""
-        found: dict[str, list[Point]] = {}
+        curves: dict[str, list[Point]] = {}
         if self.group is None:
-            return found
+            return curves
         share = seconds / len(self.entry["operations"])
         for operation, points in self.entry["operations"].items():
-            left, own = share, found.setdefault(operation, [])
+            left, own = share, curves.setdefault(operation, [])
             for size, _ in points:
                 # All members see the same times, so they agree on what is left out.
                 if own and size / own[-1][0] * own[-1][1] * (READINGS + 1) > left:
@@ -69,7 +69,7 @@ class Links:
                 taken, spent = self._seconds(self._call(operation, int(size)))
                 own.append([size, taken])
                 left -= spent
-        return found
+        return curves
 
     def _call(self, operation: str, size: int) -> Callable[[], Any]:
         """The operation on a tensor of so many bytes; a send goes from every other member to the next."""

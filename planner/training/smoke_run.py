@@ -39,7 +39,7 @@ class Row:
     check: str
     where: str
     plan: str
-    found: str
+    fact: str
     verdict: str
 
 
@@ -99,14 +99,14 @@ def run(arguments: Sequence[str] | None = None) -> None:
     if any(row.verdict == FAULT and row.check in ("architecture", "GPU") for row in rows):
         rows.append(Row("links, layer, memory", "all ranks", "", "", UNKNOWN))
         finish(spec, rows, options, [], [], rank)
-    found = shared(measured(spec, rank, device, options.seconds, dog))
+    findings = shared(measured(spec, rank, device, options.seconds, dog))
     rows += [
-        *link_rows(spec, found),
-        *layer_rows(spec, found),
-        *memory_rows(spec, found),
-        *clock_rows(spec, found),
+        *link_rows(spec, findings),
+        *layer_rows(spec, findings),
+        *memory_rows(spec, findings),
+        *clock_rows(spec, findings),
     ]
-    finish(spec, rows, options, seen, found, rank)
+    finish(spec, rows, options, seen, findings, rank)
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -134,41 +134,41 @@ def shared(own: Any) -> list[Any]:
 
 def own_look(spec: dict[str, Any], rank: int, options: argparse.Namespace) -> Seen:
     """This rank's device, node and starting weights."""
-    found = look(rank, spec["ranks"][rank]["device"])
+    device = look(rank, spec["ranks"][rank]["device"])
     try:
-        return replace(found, weights=checksum(spec["hidden"], 0, options.weights))
+        return replace(device, weights=checksum(spec["hidden"], 0, options.weights))
     except OSError as error:
-        return replace(found, weights=f"cannot be read: {error.strerror}")
+        return replace(device, weights=f"cannot be read: {error.strerror}")
 
 
 def measured(spec: dict[str, Any], rank: int, device: str, seconds: float, dog: Watchdog) -> Findings:
     """Everything that this rank measures; links together with all others."""
-    found = Findings(rank)
+    findings = Findings(rank)
     for index, entry in enumerate(spec["groups"]):
         dog.doing = f"measuring: {entry['what']}"
         links = Links(entry, rank, device)
         distributed.barrier()
-        found.links[index] = links.measure(seconds * LINKS_SHARE / len(spec["groups"]))
+        findings.links[index] = links.measure(seconds * LINKS_SHARE / len(spec["groups"]))
     own = spec["ranks"][rank]
     layer = None if own["layer"] is None else spec["layers"][own["layer"]]
     if layer is not None:
         dog.doing = "timing a layer"
-        attempt(found, "layer", lambda: layer_seconds(layer, device))
+        attempt(findings, "layer", lambda: layer_seconds(layer, device))
     if device == "cuda":
         keep_busy()
-        found.clocks, found.slowed = under_load(look(rank, own["device"]).bus)
+        findings.clocks, findings.slowed = under_load(look(rank, own["device"]).bus)
     dog.doing = "allocating memory"
-    found.memory = allocated(own["memory_bytes"] or 0, device)
+    findings.memory = allocated(own["memory_bytes"] or 0, device)
     dog.doing = "waiting for the other ranks"
-    return found
+    return findings
 
 
-def attempt(found: Findings, what: str, measure: Callable[[], Any]) -> None:
+def attempt(findings: Findings, what: str, measure: Callable[[], Any]) -> None:
     """Keep what a measurement gives, or why it fails: the other ranks do not depend on it."""
     try:
-        setattr(found, what, measure())
+        setattr(findings, what, measure())
     except RuntimeError as error:
-        found.failed[what] = (str(error).splitlines() or ["failed"])[0]
+        findings.failed[what] = (str(error).splitlines() or ["failed"])[0]
 
 
 def named(spec: dict[str, Any], rank: int) -> str:
@@ -214,8 +214,8 @@ def node_rows(spec: dict[str, Any], seen: Sequence[Seen]) -> Iterator[Row]:
             if other != own.rank:
                 yield Row("device", where, "its own", f"that of rank {other} ({own.bus})", FAULT)
     machines: dict[str, str] = {}
-    for host, found in homes.items():
-        first = machines.setdefault(found, host)
+    for host, machine in homes.items():
+        first = machines.setdefault(machine, host)
         if first != host:
             yield Row("node", host, "a machine of its own", f"the machine of {first}", FAULT)
     yield Row("node", "all ranks", f"nodes: {len(homes)}", f"machines: {len(machines)}", OK)
@@ -232,14 +232,14 @@ def alike(check: str, plan: str, values: Sequence[tuple[int, str]], spec: dict[s
 
 
 def slowest(
-    spec: dict[str, Any], found: Sequence[Findings]
+    spec: dict[str, Any], findings: Sequence[Findings]
 ) -> Iterator[tuple[int, str, list[Point], list[int]]]:
     """(entry of groups, operation, points of its slowest group, members of that group)."""
     for index, entry in enumerate(spec["groups"]):
         for operation in entry["operations"]:
             reports = [
                 (own.links[index][operation], own.rank)
-                for own in found
+                for own in findings
                 if operation in own.links.get(index, {})
             ]
             if not reports:
@@ -249,9 +249,9 @@ def slowest(
             yield index, operation, points, next(each for each in entry["members"] if rank in each)
 
 
-def link_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row]:
+def link_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
     """Each operation of each kind of group at its largest size: that of the slowest group."""
-    for index, operation, points, members in slowest(spec, found):
+    for index, operation, points, members in slowest(spec, findings):
         entry = spec["groups"][index]
         planned = dict(map(tuple, entry["operations"][operation]))
         size, seconds = points[-1]
@@ -279,10 +279,10 @@ def short(ranks: Sequence[int]) -> str:
     )
 
 
-def layer_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row]:
+def layer_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
     """A layer's forward and backward against the plan, and each device against its like."""
     for index, layer in enumerate(spec["layers"]):
-        own = [each for each in found if spec["ranks"][each.rank]["layer"] == index]
+        own = [each for each in findings if spec["ranks"][each.rank]["layer"] == index]
         times = {each.rank: sum(each.layer) for each in own if each.layer is not None}
         wanted = layer["forward_seconds"] + layer["backward_seconds"]
         usual = sorted(times.values())[len(times) // 2] if times else 0.0
@@ -299,9 +299,9 @@ def layer_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row]
             yield Row("layer", where, plan, text, FAULT if slow or lags else OK)
 
 
-def memory_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row]:
+def memory_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
     """The planned peak of every rank."""
-    for each in found:
+    for each in findings:
         wanted = spec["ranks"][each.rank]["memory_bytes"]
         if wanted is None:
             continue
@@ -312,9 +312,9 @@ def memory_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row
         )
 
 
-def clock_rows(spec: dict[str, Any], found: Sequence[Findings]) -> Iterator[Row]:
+def clock_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
     """Clocks under load, where the driver tells them."""
-    for each in found:
+    for each in findings:
         if each.clocks:
             text = f"{each.clocks}{': ' if each.slowed else ''}{each.slowed}"
             verdict = OK if not each.slowed else WARNING if each.slowed == "low clock" else FAULT
@@ -326,16 +326,16 @@ def finish(
     rows: Sequence[Row],
     options: argparse.Namespace,
     seen: Sequence[Seen],
-    found: Sequence[Findings],
+    findings: Sequence[Findings],
     rank: int,
 ) -> None:
     """The table and the calibration from the first rank; then all ranks end with one exit code."""
     faults = sum(row.verdict == FAULT for row in rows)
     if rank == 0:
         print_table(spec, rows)
-        if found:
+        if findings:
             path = options.calibration or FOLDER / "smoke-calibration.yaml"
-            text = calibration(spec, seen, found, rehearsal=options.cpu)
+            text = calibration(spec, seen, findings, rehearsal=options.cpu)
             try:
                 path.write_text(text, encoding="utf-8")
                 say(f"wrote {path}: hetplan search --calibration {path.name} plans with what was measured")
@@ -354,11 +354,11 @@ def print_table(spec: dict[str, Any], rows: Iterable[Row]) -> None:
     """Rows that say the same of several ranks as one; faults once more at the end."""
     merged: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:
-        merged.setdefault((row.check, row.plan, row.found, row.verdict), []).append(row.where)
+        merged.setdefault((row.check, row.plan, row.fact, row.verdict), []).append(row.where)
     table = [("check", "where", "plan", "found", "")]
-    for (check, plan, found, verdict), places in merged.items():
+    for (check, plan, fact, verdict), places in merged.items():
         where = places[0] if len(places) == 1 else f"{len(places)} ranks, first {places[0]}"
-        table.append((check, where, plan, found, verdict))
+        table.append((check, where, plan, fact, verdict))
     say(f"smoke run of {spec['model']} on {spec['target']}: {len(spec['ranks'])} ranks")
     widths = [min(44, max(len(line[at]) for line in table)) for at in range(4)]
     for line in table:
@@ -366,11 +366,11 @@ def print_table(spec: dict[str, Any], rows: Iterable[Row]) -> None:
         say("  ".join([*cells, line[4]]).rstrip())
     for row in rows:
         if row.verdict == FAULT:
-            say(f"fault: {row.where}: {row.check}: {row.found or 'nothing'}, the plan has {row.plan}")
+            say(f"fault: {row.where}: {row.check}: {row.fact or 'nothing'}, the plan has {row.plan}")
 
 
 def calibration(
-    spec: dict[str, Any], seen: Sequence[Seen], found: Sequence[Findings], *, rehearsal: bool
+    spec: dict[str, Any], seen: Sequence[Seen], findings: Sequence[Findings], *, rehearsal: bool
 ) -> str:
     """A calibration file of hetplan's, in JSON, which is YAML."""
     about = {
@@ -383,7 +383,7 @@ def calibration(
     layers = []
     for index, layer in enumerate(spec["layers"]):
         times = sorted(
-            each.layer for each in found if each.layer and spec["ranks"][each.rank]["layer"] == index
+            each.layer for each in findings if each.layer and spec["ranks"][each.rank]["layer"] == index
         )
         if times:
             point = {key: layer[key] for key in ("gpu", "model", "tp", "micro_batch")}
@@ -393,7 +393,7 @@ def calibration(
                 point["without_collectives"] = True
             layers.append(point)
     points: dict[tuple[str, str, int, float], float] = {}
-    for index, operation, reached, members in slowest(spec, found):
+    for index, operation, reached, members in slowest(spec, findings):
         entry = spec["groups"][index]
         for size, seconds in reached if entry["curve"] else ():
             key = (entry["curve"], operation, len(members), size * entry["sharing"])

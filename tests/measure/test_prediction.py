@@ -47,8 +47,8 @@ def test_steps_are_predicted() -> None:
         family=one.backend.family,
     )
     here = cluster(pool("here", ("A100",), 1)).model_copy(update={"gpus": {"A100": gpu}})
-    layers = tuple(replace(point, gpu="A100") for point in one.found.layers)
-    found = merged(ASSUMED, replace(one.found, layers=layers))
+    layers = tuple(replace(point, gpu="A100") for point in one.calibration.layers)
+    found = merged(ASSUMED, replace(one.calibration, layers=layers))
     for steps in (12, 4):
         asked = plan("torch", 0, (4,), ((group("here", "A100", share=12, steps=steps),),))
         predicted = estimate(asked, here, spec, found).step_seconds

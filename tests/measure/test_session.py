@@ -51,7 +51,7 @@ def test_everything_is_measured_once(cpu: Backend, small: ModelSpec) -> None:
     events: list[Event] = []
     first = session(cpu, tell=events.append, model=small, tps=(1, 2), largest=4)
     assert first.run()
-    found = first.found
+    found = first.calibration
     assert {point.kernel for point in found.kernel_points} == {
         "floor",
         "launch",
@@ -76,7 +76,7 @@ def test_everything_is_measured_once(cpu: Backend, small: ModelSpec) -> None:
     second = session(cpu, found, tell=events.append, model=small, tps=(1, 2), largest=4)
     assert second.run()
     assert events == []
-    assert second.found == found
+    assert second.calibration == found
 
 
 def test_points_are_kept_as_they_come(
@@ -100,7 +100,7 @@ def test_no_time_left(cpu: Backend) -> None:
     """Is no error."""
     one = session(cpu, model=None, seconds=0.0)
     assert not one.run()
-    assert one.found.kernel_points == ()
+    assert one.calibration.kernel_points == ()
 
 
 def measured_up_to(limit: int, error: Exception) -> Callable[[LayerBench, int], Any]:
@@ -136,7 +136,7 @@ def test_sizes_that_differ_are_read_again_in_turns(
     assert turns == [1, 2] * 3
 
     turns.clear()
-    session(cpu, first.found, model=small, largest=4).run()
+    session(cpu, first.calibration, model=small, largest=4).run()
     assert turns == [4] * 3
 
     turns.clear()
@@ -178,10 +178,12 @@ def test_memory_that_runs_out_is_the_limit(
     one = session(cpu, model=small)
     one.run()
     assert one.limits == {1: Limit(3, 4)}
-    assert [point.micro_batch for point in one.found.layers] == [1, 2, 3]
+    assert [point.micro_batch for point in one.calibration.layers] == [1, 2, 3]
     monkeypatch.setattr(LayerBench, "measure", measured_up_to(0, error))
     with pytest.raises(UsageError, match="out of memory at micro-batch 1, tp 1"):
-        session(cpu, one.found.__class__(kernel_points=one.found.kernel_points), model=small).run()
+        session(
+            cpu, one.calibration.__class__(kernel_points=one.calibration.kernel_points), model=small
+        ).run()
 
 
 def test_parameters_that_do_not_fit(cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec) -> None:
@@ -202,11 +204,11 @@ def test_the_context_of_a_gpu_is_a_constant_of_the_stack(
     monkeypatch.setattr(Backend, "context_bytes", lambda self: 5e8)
     first = session(cpu, model=None)
     first.run()
-    assert first.found.stack("torch").runtime_bytes == 5e8
+    assert first.calibration.stack("torch").runtime_bytes == 5e8
     monkeypatch.setattr(Backend, "context_bytes", lambda self: 1e8)
-    second = session(cpu, first.found, model=None)
+    second = session(cpu, first.calibration, model=None)
     second.run()
-    assert second.found.stack("torch").runtime_bytes == 5e8
+    assert second.calibration.stack("torch").runtime_bytes == 5e8
 
 
 def test_other_errors_are_not_memory(cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec) -> None:

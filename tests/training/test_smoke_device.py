@@ -119,4 +119,4 @@ def test_one_slow_device_among_its_like() -> None:
     found = [Findings(rank, layer=times[rank]) for rank in range(4)]
     assert [row.where for row in layer_rows(spec, found) if row.verdict == FAULT] == ["rank 3: b GPU 1"]
     found[0] = Findings(0, failed={"layer": "CUDA error: no kernel image"})
-    assert next(layer_rows(spec, found)).found == "CUDA error: no kernel image"
+    assert next(layer_rows(spec, found)).fact == "CUDA error: no kernel image"

@@ -168,15 +168,15 @@ def _places(plan: Plan, cluster: ClusterSpec) -> dict[tuple[str, int], Place]:
 
 def _nodes(pool: PoolSpec, places: dict[tuple[str, int], Place], *, pipeline: bool) -> Iterator[Node]:
     """Every node of a small pool; of a large one neighbours with the same stages on the same devices together."""
-    found = [
+    rows = [
         (host, tuple(places.get((host, device)) for device in range(len(pool.devices))))
         for host in pool.hosts
     ]
-    if len(found) <= FEW_NODES:
-        for host, row in found:
+    if len(rows) <= FEW_NODES:
+        for host, row in rows:
             yield Node(hosts=host, nodes=1, teams=tuple(_teams(pool, row, row, pipeline)))
         return
-    alike = groupby(found, key=lambda entry: tuple(place and (place.lane, place.stage) for place in entry[1]))
+    alike = groupby(rows, key=lambda entry: tuple(place and (place.lane, place.stage) for place in entry[1]))
     for _, members in alike:
         same = list(members)
         teams = tuple(_teams(pool, same[0][1], same[-1][1], pipeline))

@@ -325,13 +325,13 @@ class _View:
     def limits(self) -> list[tuple[str, float, float, str, str]]:
         """(key, value, limit, text of both) of the deadline and the budget, where they are given."""
         goal, run = self.subject.goal, self.training
-        found = []
+        limits = []
         if goal.deadline_seconds is not None and math.isfinite(run.seconds):
             texts = self.long, long_text(goal.deadline_seconds)
-            found.append(("deadline_seconds", run.seconds, goal.deadline_seconds, *texts))
+            limits.append(("deadline_seconds", run.seconds, goal.deadline_seconds, *texts))
         if goal.budget is not None and run.price is not None and math.isfinite(run.price):
-            found.append(("budget", run.price, goal.budget, money(run.price), money(goal.budget)))
-        return found
+            limits.append(("budget", run.price, goal.budget, money(run.price), money(goal.budget)))
+        return limits
 
     @property
     def proof(self) -> str | None:
@@ -358,14 +358,14 @@ class _View:
         return [self._colours(stage, group, index, len(lanes)) for index, (stage, group) in enumerate(lanes)]
 
     def _colours(self, stage: int, group: int | None, index: int, many: int) -> Colours:
-        found = colour(index, many)
+        shade = colour(index, many)
         estimate = self.estimate.stages[stage]
         groups = estimate.groups if group is None else (estimate.groups[group],)
         devices = " + ".join(f"{each.tp * each.count} {each.gpu} ({each.pool})" for each in groups)
         layers = f"layers {estimate.first_layer}-{estimate.end_layer - 1}"
         return Colours(
-            fill=found.fill,
-            ink=found.ink,
+            fill=shade.fill,
+            ink=shade.ink,
             name=f"stage {stage}" if group is None else f"group {index}",
             text=f"{layers}, {devices}" if group is None else devices,
         )

@@ -79,16 +79,18 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
 def overrides(job: Job) -> dict[str, object]:
     """The plan and the model's shape by the fields of the recipe."""
     words = [word for part in arguments(job).values() for word in part]
-    found: dict[str, object] = {"mixed_precision": FORMATS[job.model.training.precision], **UNLESS}
+    settings: dict[str, object] = {"mixed_precision": FORMATS[job.model.training.precision], **UNLESS}
     for name, value in read_words(words).items():
         if name in RENAMED:
-            found |= {f"model.{key}": each for key, each in RENAMED[name].items()}
+            settings |= {f"model.{key}": each for key, each in RENAMED[name].items()}
         else:
             key = {"num_experts": "num_moe_experts"}.get(name, name)
-            found |= {f"{section}.{key}": _value(name, value) for section in SECTIONS.get(name, ("model",))}
+            settings |= {
+                f"{section}.{key}": _value(name, value) for section in SECTIONS.get(name, ("model",))
+            }
     if job.plan.interleave > 1:
-        found["model.virtual_pipeline_model_parallel_size"] = job.plan.interleave
-    return found
+        settings["model.virtual_pipeline_model_parallel_size"] = job.plan.interleave
+    return settings
 
 
 def _value(name: str, value: Any) -> object:
@@ -140,10 +142,10 @@ def bridge():
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for what the overrides cannot say."""
         super().check(plan, model)
-        found = next(_faults(plan, model), None)
-        if found is not None:
+        fault = next(_faults(plan, model), None)
+        if fault is not None:
             raise EmitError(
-                f"--library megatron-bridge: {found}",
+                f"--library megatron-bridge: {fault}",
                 hint="leave out --library: Megatron's own script runs the plan",
             )
 

@@ -29,7 +29,9 @@ def elastic_files(
         for rank in each.ranks:
             devices.setdefault(rank.host, set()).add(rank.device)
             pools[rank.host] = rank.pool
-    lines = [f"{host} {pools[host]} {','.join(map(str, sorted(found)))}\n" for host, found in devices.items()]
+    lines = [
+        f"{host} {pools[host]} {','.join(map(str, sorted(indices)))}\n" for host, indices in devices.items()
+    ]
     script = rendered(
         "runtimes/torch/elastic.sh.j2",
         name=job.name,
@@ -58,7 +60,7 @@ def elastic_files(
 
 def _ranks(job: Job) -> dict[str, dict[str, int]]:
     """Rank by host and index of the device."""
-    found: dict[str, dict[str, int]] = {}
+    ranks: dict[str, dict[str, int]] = {}
     for rank in job.ranks:
-        found.setdefault(rank.host, {})[str(rank.device)] = rank.rank
-    return found
+        ranks.setdefault(rank.host, {})[str(rank.device)] = rank.rank
+    return ranks

@@ -76,7 +76,7 @@ def settings(job: Job) -> dict[str, object]:
     group, dp = plan.stages[0].replicas[0], plan.stages[0].dp
     size = (plan.shard_size or dp) if plan.zero else 1
     kept = "always" if plan.zero == 3 else "never"
-    found: dict[str, object] = {
+    arguments: dict[str, object] = {
         "parallelism.data-parallel-replicate-degree": dp // size,
         "parallelism.data-parallel-shard-degree": size,
         "parallelism.fsdp-reshard-after-forward": kept,
@@ -90,14 +90,19 @@ def settings(job: Job) -> dict[str, object]:
         "training.mixed-precision-param": WORKING[training.precision],
     }
     if plan.pp > 1:
-        found |= {
+        arguments |= {
             "parallelism.pipeline-parallel-schedule": "1F1B",
             "parallelism.pipeline-parallel-microbatch-size": group.micro_batch,
             "parallelism.module-fqns-per-model-part": [modules(stage, plan) for stage in plan.stages],
         }
     if plan.offload.parameters != "none":
-        found["training.enable-cpu-offload"] = None
-    return {**found, "training.disable-cuda-graphs": None, "compile.no-enable": None, "metrics.log-freq": 1}
+        arguments["training.enable-cpu-offload"] = None
+    return {
+        **arguments,
+        "training.disable-cuda-graphs": None,
+        "compile.no-enable": None,
+        "metrics.log-freq": 1,
+    }
 
 
 def modules(stage: Stage, plan: Plan) -> str:
@@ -132,10 +137,10 @@ class Titan(PyTorch):
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for what its arguments cannot say."""
-        found = next(_faults(plan, model), None)
-        if found is not None:
+        fault = next(_faults(plan, model), None)
+        if fault is not None:
             raise EmitError(
-                f"--library torchtitan: {found}", hint="leave out --library: hetplan's example runs the plan"
+                f"--library torchtitan: {fault}", hint="leave out --library: hetplan's example runs the plan"
             )
         if configuration(model) is None:
             known = ", ".join(function for _, function in CONFIGURATIONS)

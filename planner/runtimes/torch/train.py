@@ -238,10 +238,10 @@ def restored(model: Any, optimizer: Any, folder: Path, group: Any = None) -> int
 
 def progress(model: Any, optimizer: Any, steps: int) -> dict[str, Any]:
     """Steps, and moments and counters by the name of their weight; of optimizers in parts the steps alone."""
-    found: dict[str, Any] = {}
+    optimizer_state: dict[str, Any] = {}
     if isinstance(optimizer, torch.optim.Optimizer):
-        found = get_optimizer_state_dict(model, optimizer, options=FLAT)
-    states = {key: value for key, value in found.items() if key.startswith("state.")}
+        optimizer_state = get_optimizer_state_dict(model, optimizer, options=FLAT)
+    states = {key: value for key, value in optimizer_state.items() if key.startswith("state.")}
     return {**states, STEPS: torch.tensor(steps)}
 
 

@@ -69,10 +69,10 @@ def _calibrate_model(
     except UsageError as error:
         tell(f"calibration: {error.message}")
     if backend.kind == "cpu":
-        session.found = _without_context(session.found)
-        keep(session.found)
+        session.calibration = _without_context(session.calibration)
+        keep(session.calibration)
     results.write_cluster(backend, session.peaks())
-    return with_facts(session.found, facts)
+    return with_facts(session.calibration, facts)
 
 
 def _without_context(found: Calibration) -> Calibration:
