@@ -32,6 +32,11 @@ from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation", "oam")
 
+_WITHOUT_TARGET = {
+    "Intel Gaudi": re.compile(r"(intel|habana)*(gaudi|hl[23]\d\d)"),
+    "Huawei Ascend": re.compile(r"(huawei)?(ascend|910[a-d])"),
+}
+
 
 Vendor = Literal["nvidia", "amd", "intel", "huawei"]
 LIBRARIES: dict[Vendor, str] = {"nvidia": "NCCL", "amd": "RCCL", "intel": "oneCCL", "huawei": "HCCL"}
@@ -160,6 +165,11 @@ def gpus_like(name: str) -> tuple[str, ...]:
         for entry in _gpus()
         if key and (_key(entry.name).startswith(key) or words <= set(_words(entry.name)))
     )
+
+
+def without_target(name: str) -> str:
+    """What kind of device this is where none of the targets runs on it, e.g. Intel Gaudi; empty for others."""
+    return next((kind for kind, names in _WITHOUT_TARGET.items() if names.match(_key(name))), "")
 
 
 @cache

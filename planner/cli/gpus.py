@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.catalog import gpu, gpu_names, gpus_like
+from planner.catalog import gpu, gpu_names, gpus_like, without_target
 from planner.cli.options import AsJson
 from planner.cli.output import show, show_document
 from planner.errors import UsageError
@@ -43,6 +43,12 @@ def _named(name: str) -> tuple[str, ...]:
     like = gpus_like(name)
     if like:
         return like
+    kind = without_target(name)
+    if kind:
+        raise UsageError(
+            f"no device {name!r} in the catalogue: no target runs on {kind}",
+            hint="to compare plans alone, write its numbers under gpus: in the file",
+        )
     by_fold = {each.lower(): each for each in gpu_names()}
     near = [by_fold[each] for each in get_close_matches(name.lower(), by_fold, n=3)]
     hint = (

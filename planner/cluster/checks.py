@@ -44,7 +44,10 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
             if len(family) > 1
             else f'no GPU is known as "{name}"'
         )
-        near = "write one of them" if len(family) > 1 else _near_gpus(name, own)
+        kind = catalog.without_target(name)
+        if kind:
+            what += f": no target runs on {kind}"
+        near = "write one of them" if len(family) > 1 else None if kind else _near_gpus(name, own)
         yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
 
 

@@ -37,7 +37,10 @@ REQUIRED = [
     "MI300X",
     *("RTX-5090", "RTX-4080", "RTX-4090-D", "RTX-3090-Ti", "RTX-3080", "RTX-2080", "GTX-1080-Ti"),
     *("RTX-6000-Ada", "RTX-PRO-6000", "Quadro-RTX-6000", "Quadro-RTX-8000", "RTX-A5000"),
-    *("A30", "A2", "L40", "MI250", "MI300A", "MI355X"),
+    *("A30", "A2", "L40", "MI210", "MI250", "MI300A", "MI355X"),
+    *("RTX-5080", "RTX-5070-Ti", "RTX-4070-Ti", "RTX-3080-Ti", "RTX-3070", "RTX-3060"),
+    *("RTX-A4000", "Quadro-RTX-5000", "Titan-V", "V100-PCIe-32GB", "P100-PCIe-16GB", "P40"),
+    *("H200-NVL-141GB", "GH200-144GB", "H20-96GB"),
 ]
 NO_BF16 = (
     "V100-SXM-16GB",
@@ -51,7 +54,12 @@ NO_BF16 = (
     "RTX-2080",
     "Quadro-RTX-6000",
     "Quadro-RTX-8000",
+    "Quadro-RTX-5000",
     "GTX-1080-Ti",
+    "Titan-V",
+    "V100-PCIe-32GB",
+    "P100-PCIe-16GB",
+    "P40",
 )
 
 
@@ -92,7 +100,7 @@ def test_numbers_are_plausible(name: str) -> None:
     assert set(facts.tflops) <= {"bf16", "fp16", "fp32", "tf32", "fp8"}
     half = facts.tflops.get("fp16")
     if half is None:
-        assert name == "GTX-1080-Ti"
+        assert name in ("GTX-1080-Ti", "P40")
         return
     assert half > facts.tflops["fp32"]
     assert facts.tflops.get("bf16", half) == half
@@ -131,6 +139,25 @@ def test_old_devices_have_no_bf16() -> None:
         ("TitanRTX", "Titan-RTX"),
         ("H100-SXM5-80GB", "H100-SXM-80GB"),
         ("AMD Instinct MI300X OAM", "MI300X"),
+        ("AMD Instinct MI210", "MI210"),
+        ("Tesla P40", "P40"),
+        ("Tesla P100-PCIE-16GB", "P100-PCIe-16GB"),
+        ("Tesla V100-PCIE-32GB", "V100-PCIe-32GB"),
+        ("NVIDIA H200 NVL", "H200-NVL-141GB"),
+        ("H200", "H200"),
+        ("NVIDIA GH200 144G HBM3e", "GH200-144GB"),
+        ("GH200 144GB", "GH200-144GB"),
+        ("GH200", "GH200-96GB"),
+        ("5080", "RTX-5080"),
+        ("RTX5070Ti", "RTX-5070-Ti"),
+        ("4070 Ti", "RTX-4070-Ti"),
+        ("3080ti", "RTX-3080-Ti"),
+        ("3080", "RTX-3080"),
+        ("RTX 3070", "RTX-3070"),
+        ("RTX 3060 12GB", "RTX-3060"),
+        ("A4000", "RTX-A4000"),
+        ("TitanV", "Titan-V"),
+        ("Quadro RTX 5000", "Quadro-RTX-5000"),
     ],
 )
 def test_names_are_forgiving(written: str, name: str) -> None:
@@ -161,9 +188,32 @@ def test_families() -> None:
         "V100-SXM-16GB",
         "V100-SXM-32GB",
         "V100-PCIe-16GB",
+        "V100-PCIe-32GB",
         "V100S-PCIe-32GB",
     )
     assert catalog.gpus_like("") == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        *(
+            (name, "Intel Gaudi")
+            for name in ("Gaudi 2", "gaudi3", "Intel Gaudi-3", "HL-225", "Habana Gaudi2")
+        ),
+        *((name, "Huawei Ascend") for name in ("910B", "Ascend 910B3", "Huawei Ascend 910C", "ascend910b")),
+    ],
+)
+def test_devices_that_no_target_runs_on(written: str, kind: str) -> None:
+    """They are not in the catalogue, and why is told."""
+    with pytest.raises(KeyError):
+        catalog.gpu(written)
+    assert catalog.without_target(written) == kind
+
+
+def test_targets_run_on_the_whole_catalogue() -> None:
+    """And on what it lacks nothing is said."""
+    assert not any(map(catalog.without_target, (*catalog.gpu_names(), "", "V200", "RTX-9100")))
 
 
 def test_links() -> None:

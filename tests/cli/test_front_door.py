@@ -57,6 +57,16 @@ def test_an_unknown_device(hetplan: Command, name: str, hint: str) -> None:
     assert hint in done.err
 
 
+def test_a_device_that_no_target_runs_on(hetplan: Command) -> None:
+    """Said so, without a name that only looks alike."""
+    done = hetplan("gpus", "gaudi2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: no device 'gaudi2' in the catalogue: no target runs on Intel Gaudi\n"
+        "  hint: to compare plans alone, write its numbers under gpus: in the file\n"
+    )
+
+
 def test_examples_are_those_of_the_repository() -> None:
     """All of them, each with a first line that says what it is."""
     found = {example.path: example for example in examples()}

@@ -174,7 +174,8 @@ KNOWN = (
         "H100 80",
         "V100 16",
     ),
-    "V100 32",
+    *("V100 32", "P100 16", "P40 24", "A4000 16", "H200NVL 141", "MI210 64"),
+    *("RTX3060 12", "RTX3070 8", "RTX3080Ti 12", "RTX4070Ti 12", "RTX5070Ti 16", "RTX5080 16"),
 )
 """Devices that both catalogues have, as gpuhunt names them, with its GiB."""
 

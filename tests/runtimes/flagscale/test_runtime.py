@@ -11,8 +11,9 @@ from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.flagscale.runtime import meshes
-from tests.worlds import cluster, group, model, nic, plan, pool
+from tests.worlds import GPUS, cluster, group, model, nic, plan, pool
 
+CUDA_CHOICE = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
 CLUSTER = cluster(pool("a", ("A100",) * 8, 3), pool("t", ("T4",) * 4, 4))
 
 
@@ -67,6 +68,21 @@ def test_golden() -> None:
     assert nodes["t-1"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert nodes["t-1"]["NCCL_NET"] == "Socket"
     assert "| A100 | 4 | 2 | 1 |" in made["README.md"]
+
+
+def test_devices_of_amd() -> None:
+    """HIP numbers them as rocm-smi does; no variable of CUDA is left to contradict it."""
+    amd = GPUS["A100"].model_copy(update={"vendor": "amd", "name": "MI"})
+    where = cluster(pool("red", ("MI",) * 4, 2), gpus={"MI": amd})
+    stages = [(group("red", "MI", tp=2, share=4, steps=4),), (group("red", "MI", tp=2, share=4, steps=4),)]
+    chosen = plan("flagscale", 1, [2, 2], stages, sequence_parallel=True)
+    made = {file.path: file.text for file in emit(chosen, where, model(4, tied_embeddings=False))}
+    nodes = yaml.safe_load(made["conf/experiment.yaml"])["experiment"]["envs"]["node_specific"]
+    assert {host: variables["HIP_VISIBLE_DEVICES"] for host, variables in nodes.items()} == {
+        "red-0": "0,1,2,3"
+    }
+    assert not any(name in variables for variables in nodes.values() for name in CUDA_CHOICE)
+    assert "CUDA_VISIBLE_DEVICES" not in "".join(made.values())
 
 
 def test_recompute_per_stage() -> None:
