@@ -173,10 +173,15 @@ def _entry(key: str, value: Any) -> Iterator[str]:
         yield _row(item) or _dumped([item])
 
 
-def _dumped(data: Any, flow: bool | None = None) -> str:
+def flow(value: Any) -> str:
+    """A value without line breaks as YAML on one line."""
+    return _dumped([value], flow=True, width=float("inf")).removeprefix("[").removesuffix("]\n")
+
+
+def _dumped(data: Any, flow: bool | None = None, width: float = WIDTH) -> str:
     return str(
         yaml.dump(
-            data, Dumper=_Dumper, sort_keys=False, default_flow_style=flow, allow_unicode=True, width=WIDTH
+            data, Dumper=_Dumper, sort_keys=False, default_flow_style=flow, allow_unicode=True, width=width
         )
     )
 

@@ -10,6 +10,7 @@ from planner.errors import Problem
 from planner.files.document import Document
 from planner.files.nodes import parse
 from planner.files.short_lists import compress_devices, compress_hosts
+from planner.files.writing import flow
 from planner.probe.entries import (
     ASSUMED,
     FABRICS,
@@ -18,7 +19,6 @@ from planner.probe.entries import (
     DraftType,
     cards_of,
     device_types_of,
-    flow,
     intra_node,
     remark,
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from planner import catalog
-from planner.files.writing import dump
+from planner.files.writing import flow
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
 
@@ -425,14 +424,6 @@ class DraftEntry:
 def remark(note: str) -> DraftEntry:
     """A comment on a line of its own."""
     return DraftEntry("", None, note)
-
-
-def flow(value: Any) -> str:
-    """A value as YAML on one line."""
-    plain = not isinstance(value, (list, dict))
-    lines = dump({"key": [value] if plain else value}).splitlines()
-    text = " ".join(line.strip() for line in lines).removeprefix("key: ")
-    return text[1:-1] if plain else text
 
 
 def number(value: float) -> float | int:

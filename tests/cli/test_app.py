@@ -93,7 +93,8 @@ SURFACE: dict[str, set[str]] = {
     | {"--model", "--network", "--nodes", "--price"},
     "trace": JSON | MEASURED | {"--output", "-o", "--log"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
-    "emit": JSON | {"--output", "-o", "--force", "--launcher", "--cluster", "--model", "--script"},
+    "emit": JSON
+    | {"--output", "-o", "--force", "--launcher", "--cluster", "--model", "--script", "--library"},
     "validate": JSON | MEASURED | {"--measured", "--source", "--half", "--groups", "--worst", "--plot"},
     "probe": {
         "--nvidia-smi",

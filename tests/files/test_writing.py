@@ -53,3 +53,18 @@ def test_rows_are_written_as_the_library_writes_them(data: dict[str, Any]) -> No
         width=yaml_text.WIDTH,
     )
     assert yaml_text.dump(data) == whole
+
+
+ONE_LINE = st.text(st.characters(exclude_characters="\n\r\x85\u2028\u2029"))
+
+
+@given(
+    st.recursive(ONE_LINE, lambda part: st.lists(part, max_size=4) | st.dictionaries(KEYS, part, max_size=4))
+)
+@example({"interface": "\xadeth0"})
+@example("a " * 200)
+def test_one_line_reads_back(value: Any) -> None:
+    """Also what needs quotes, and what is longer than a line."""
+    line = yaml_text.flow(value)
+    assert "\n" not in line
+    assert yaml.safe_load(f"[{line}]") == [value]

@@ -174,9 +174,14 @@ def test_stock_runtimes_have_one_network_for_all_groups() -> None:
 
 
 def test_holmes_gains_over_megatron_what_it_published() -> None:
-    """Figure 6, 7.5B on 4 nodes of InfiniBand and 4 of RoCE: 183 against 131 TFLOP/s, 1.40 times as fast."""
+    """Figure 6, 7.5B on 4 nodes of InfiniBand and 4 of RoCE: 183 against 131 TFLOP/s, 1.40 times as fast.
+
+    With the kernels of its scripts: where layers take less time, Ethernet is more of the step.
+    """
     spec = load_cluster(ROOT / "cluster_specs" / "holmes_hybrid.yaml")
     model = load_model(ROOT / "model_specs" / "gpt_7.5b.yaml")
+    training = model.training.model_copy(update={"kernels": "megatron-2021"})
+    model = model.model_copy(update={"training": training})
     found = {item.family: item for item in baselines(spec, model, shipped())}
     ratio = seconds(found["even pipeline (Megatron-LM)"]) / seconds(found["a stage per network (Holmes)"])
     assert 1.4 * 0.9 < ratio < 1.4 * 1.12
