@@ -59,16 +59,21 @@ def chosen(sync: Sync, zero: int) -> Plan:
 
 def train_all(root: Path) -> None:
     """Every case, and one that goes on from a checkpoint, in one start of four ranks."""
-    folders = []
-    for name, (optimizer, sync) in CASES.items():
-        spec = model(13, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
-        zero = int(name[-1]) if "zero" in name else 0
-        write_folder(emit(chosen(sync, zero), four_ranks(), spec), root / name)
-        (root / name / "arguments.json").write_text(
-            json.dumps(["--steps", str(STEPS), "--lr", str(LR[optimizer])])
-        )
-        folders.append(root / name)
+    folders = [written(root, name, *case) for name, case in CASES.items()]
+    keep = ("--keep", str(root / "checkpoints"), "--every", "2")
+    for name, steps in (("kept", 2), ("gone-on", STEPS)):
+        folders.append(written(root, name, *CASES["bf16"], *keep, steps=steps))
     run_all(folders, root / "log")
+
+
+def written(root: Path, name: str, optimizer: str, sync: Sync, *arguments: str, steps: int = STEPS) -> Path:
+    """The folder of a case with the arguments of its training."""
+    spec = model(13, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
+    zero = int(name[-1]) if "zero" in name else 0
+    write_folder(emit(chosen(sync, zero), four_ranks(), spec), root / name)
+    options = ["--steps", str(steps), "--lr", str(LR[optimizer]), *arguments]
+    (root / name / "arguments.json").write_text(json.dumps(options))
+    return root / name
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +224,13 @@ def test_islands_equal_one_process(trained: dict[str, tuple[Path, list[float]]],
     assert printed == pytest.approx(wanted, rel=10 * limit)
     if name in TOLERANCE:
         assert error > 1e-6, "nothing was rounded"
+
+
+def test_a_checkpoint_on_the_way_goes_on(trained: dict[str, tuple[Path, list[float]]]) -> None:
+    """Gradients in bf16 leave nothing behind that a checkpoint does not hold: the rest is that of the unbroken run."""
+    unbroken, losses_of_all = trained["bf16"]
+    folder, printed = trained["gone-on"]
+    assert printed == pytest.approx(losses_of_all[2:], rel=1e-5)
+    wanted = weights(unbroken)
+    for name, value in weights(folder).items():
+        torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-6)
