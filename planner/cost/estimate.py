@@ -220,9 +220,11 @@ class Estimator:
 
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
-        constants = hypot(
-            self.calibration.spread((device_type.family,), pricer.kernels), device_type.clock_spread
-        )
+        known = self.calibration.spread((device_type.family,), pricer.kernels)
+        if self.model.states or self.model.tower is not None:
+            # No run with such layers stands behind the constants.
+            known = max(known, self.calibration.default_spread)
+        constants = hypot(known, device_type.clock_spread)
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 

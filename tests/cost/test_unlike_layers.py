@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, Calibration, Residual
 from planner.cluster.topology import Topology
 from planner.cost.compute import model_flops, state_flops
 from planner.cost.estimate import estimate
@@ -220,3 +220,15 @@ def test_unlike_layers_are_trained_whole(tmp_path: Path, key: str) -> None:
     path.write_text(f"{HEAD}block: [{{layers: 2}}]\n{TRAINING.replace('}', f', {key}}}')}")
     with pytest.raises(SpecError, match="are trained whole, expected none"):
         load_model(path)
+
+
+def test_layers_without_runs_have_the_bar_of_what_is_not_known() -> None:
+    """However well the family and the runtime are known from other layers."""
+    family = Topology(CLUSTER).device_type("a", "A100").family
+    residuals = (Residual(family=family, stack="torch", rows=9, spread=0.1),)
+    calibration = Calibration(residuals=residuals, default_spread=0.4)
+    bars = {
+        mixer: estimate(staged([8], "torch"), CLUSTER, alone(mixer, layers=8), calibration).spread
+        for mixer in ("attention", "state")
+    }
+    assert bars == {"attention": 0.1, "state": 0.4}
