@@ -11,7 +11,12 @@ from rich.console import Group
 from rich.text import Text
 
 from planner.cli.inputs import check_same_inputs, concerning, read_calibration, read_priced
-from planner.cli.options import AsJson, SavedPlan
+from planner.cli.options import (
+    AsJson,
+    ClusterNow,
+    ModelNow,
+    SavedPlan,
+)
 from planner.cli.output import show, show_document
 from planner.cli.process import warn
 from planner.emit.interface import (
@@ -80,14 +85,6 @@ Launcher = Annotated[
         metavar="NAME",
         help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
     ),
-]
-ClusterNow = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
-]
-ModelNow = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
 ]
 Script = Annotated[
     Path | None,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from planner.errors import UsageError
-from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TOKENS, Range
+from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
 from planner.runtimes.registry import BY_REQUEST, NAMES, in_words
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
@@ -116,6 +116,14 @@ _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
 _SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+ClusterNow = Annotated[
+    Path | None,
+    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
+]
+ModelNow = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
+]
 
 
 def tokens_of(text: str) -> float:
@@ -173,6 +181,18 @@ def a_number(value: float | None) -> float | None:
     if value is not None and value != value:
         raise typer.BadParameter("nan is not a number.")
     return value
+
+
+def time_limit(text: str) -> Any:
+    """``--time-limit`` with the help of its command."""
+    return typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=TIME_LIMIT.least,
+        max=TIME_LIMIT.most,
+        callback=a_number,
+        help=text,
+    )
 
 
 def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -24,6 +24,7 @@ from planner.cli.options import (
     Storage,
     TargetName,
     a_number,
+    time_limit,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import (
@@ -42,7 +43,7 @@ from planner.errors import UsageError
 from planner.files.messages import nearest as nearest_name
 from planner.files.writing import write_whole
 from planner.probe.market import catalogue, market, offers_file
-from planner.ranges import FAILURES, NODES, TIME_LIMIT
+from planner.ranges import FAILURES, NODES
 from planner.report.layout import Answer
 from planner.report.numbers import count
 from planner.report.rent import rent_document, rent_line, rent_report
@@ -116,15 +117,7 @@ Gap = Annotated[
     ),
 ]
 TimeLimit = Annotated[
-    float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=TIME_LIMIT.least,
-        max=TIME_LIMIT.most,
-        callback=a_number,
-        help="Total time limit; the best machines so far are returned with their gap.",
-    ),
+    float, time_limit("Total time limit; the best machines so far are returned with their gap.")
 ]
 
 

@@ -23,11 +23,14 @@ from planner.cli.options import (
     AsJson,
     CalibrationFile,
     CheckpointTime,
+    ClusterNow,
     Failures,
+    ModelNow,
     RestartTime,
     SavedPlan,
     Storage,
     seconds_of,
+    time_limit,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
@@ -38,7 +41,6 @@ from planner.errors import UsageError
 from planner.files.short_lists import expand_hosts
 from planner.plan.file import PlanFile, UsedCalibration, write
 from planner.plan.placement import ranks
-from planner.ranges import TIME_LIMIT
 from planner.report.replan import (
     ReplanDocument,
     failure_cost,
@@ -86,24 +88,7 @@ Force = Annotated[
         "--force", help="Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."
     ),
 ]
-ClusterNow = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
-]
-ModelNow = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
-]
-TimeLimit = Annotated[
-    float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=TIME_LIMIT.least,
-        max=TIME_LIMIT.most,
-        help="Time limit of each search.",
-    ),
-]
+TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
 
 
 def replan(

@@ -20,7 +20,7 @@ from planner.cli.options import (
     RestartTime,
     SavedPlan,
     Storage,
-    a_number,
+    time_limit,
     tokens_of,
 )
 from planner.cli.output import require_writable, show, show_document
@@ -30,7 +30,6 @@ from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.files.writing import write_whole
 from planner.plan.file import PlanFile
-from planner.ranges import TIME_LIMIT
 from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
 from planner.report.page.page import page
@@ -60,17 +59,7 @@ WithFront = Annotated[
         help="Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
     ),
 ]
-TimeLimit = Annotated[
-    float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=TIME_LIMIT.least,
-        max=TIME_LIMIT.most,
-        callback=a_number,
-        help="Time limit of --pareto.",
-    ),
-]
+TimeLimit = Annotated[float, time_limit("Time limit of --pareto.")]
 
 
 def report(

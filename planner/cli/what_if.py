@@ -17,12 +17,12 @@ from planner.cli.options import (
     Safe,
     SequenceLength,
     TargetName,
+    time_limit,
 )
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
 from planner.errors import UsageError
-from planner.ranges import TIME_LIMIT
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
 from planner.runtimes.registry import target as runtime
 from planner.search.swings import swings
@@ -44,16 +44,7 @@ Changes = Annotated[
         help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool), or -POOL; repeatable.",
     ),
 ]
-TimeLimit = Annotated[
-    float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=TIME_LIMIT.least,
-        max=TIME_LIMIT.most,
-        help="Time limit of each search.",
-    ),
-]
+TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
 
 
 def what_if(

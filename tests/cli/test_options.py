@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from planner.cli.options import choices, integers
 from planner.errors import UsageError
 from planner.ranges import NODE_DEVICES, ZERO
+from tests.cli.running import Command
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,11 @@ def test_numbers_above_what_an_option_knows_are_refused() -> None:
     """There is no ZeRO stage 7."""
     with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, in rising order, got '7'"):
         integers("--zero", "1,7", ZERO)
+
+
+@pytest.mark.parametrize("words", ["search c m", "what-if c m", "rent m", "replan p", "report p -o r"])
+def test_a_time_limit_is_a_number(hetplan: Command, files: Path, words: str) -> None:
+    """Not every version of typer refuses nan by its limits."""
+    result = hetplan(*words.split(), "--time-limit", "nan")
+    assert result.code == 2
+    assert "Invalid value for '--time-limit'" in result.err
