@@ -11,7 +11,7 @@ from pathlib import Path
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
-from planner.cli.options import choices
+from planner.cli.options import GlobalBatch, Precision, Safe, SequenceLength, choices
 from planner.cli.output import typed
 from planner.cli.process import warn
 from planner.cluster.file import load_cluster
@@ -91,10 +91,10 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 class Overrides:
     """Settings given on the command line; None keeps those of the files."""
 
-    precision: str | None = None
-    global_batch: int | None = None
-    sequence_length: int | None = None
-    safe: float | None = None
+    precision: Precision = None
+    global_batch: GlobalBatch = None
+    sequence_length: SequenceLength = None
+    safe: Safe = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for a chance that is none."""
