@@ -52,6 +52,15 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
     return saved, Scored(plan=saved.plan, estimate=priced)
 
 
+def read_plan(path: Path, calibration: Path | None) -> tuple[Calibration, PlanFile, Scored]:
+    """The constants, and the same with them; what is to be doubted of them is said on stderr."""
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(path, constants)
+    warn_of_other_calibration(path, saved, calibration)
+    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    return constants, saved, scored
+
+
 def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
     """Raise PlanError when a plan was made for another cluster or model than the files given, naming what differs."""
     parts = []
