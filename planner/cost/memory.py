@@ -157,7 +157,7 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    plain, length, carried = eager, model.training.sequence_length, model.carried
+    plain, carried = eager, model.carried
     width, heads = model.head_dim, model.heads
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
@@ -173,7 +173,7 @@ def activation_bytes_per_layer(
         rows = kept_rows(model, tp=tp, tokens=tokens, ep=ep)
         routed = scale * rows * _expert_row_bytes(model, plain, narrow, discards)
         routed += 8.0 * tokens / tp * model.experts.number
-    pairs = heads if plain else model.kv_heads
+    pairs = (heads if plain else model.kv_heads) * model.pairs_per_token
     # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
     whole = 0.0
     if model.mixer != "none":
@@ -194,7 +194,7 @@ def activation_bytes_per_layer(
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
-        scores = (5.0 if model.drops else 2.0) * heads * length / tp
+        scores = (5.0 if model.drops else 2.0) * heads * model.attended / tp
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
 
@@ -471,8 +471,10 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch, and what layers at either end keep on the device."""
+    """Output of the embedding and of an encoder for one micro-batch, and what layers at either end keep."""
     ends = _ends_alive(model, load) if load.offload.activations == "none" else 0.0
+    # What layers of this stage attend to.
+    ends += load.micro_batch * ELEMENT_BYTES[model.training.precision] * model.encoded
     if not load.first:
         return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
@@ -482,6 +484,10 @@ def _embedding(model: ModelSpec, load: Load) -> float:
         # Inputs and outputs of what embeds patches and of the projector.
         widths = [(each, inputs + outputs) for each, inputs, outputs in model.tower.matrices]
         made = load.micro_batch * model.tower.images * sum(each * width for each, width in widths)
+    if model.encoder is not None:
+        # Its embedded tokens, and inputs and outputs of its convolutions.
+        widths = [(each.tokens, each.inputs + each.outputs) for each in model.encoder.front]
+        made += load.micro_batch * (model.encoded + sum(each * width for each, width in widths))
     return ELEMENT_BYTES[model.training.precision] * (tokens * model.hidden / ways + made) + ends
 
 

@@ -951,7 +951,7 @@ class Pricer:
 
     def _kept_layers(self, run: Run) -> int:
         """Layers of the model with as many elements at their inputs."""
-        if run.frozen or (run.inputs == 1 and run.kind.hidden == self.model.hidden):
+        if run.frozen or run.kind.kind == self.model.kind:
             return 0 if run.frozen else run.layers
         own = run.inputs * run.kind.training.sequence_length * run.kind.hidden
         return ceil(run.layers * own / (self.model.training.sequence_length * self.model.hidden))

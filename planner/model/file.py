@@ -365,6 +365,9 @@ def _run_problems(document: Document) -> list[Problem]:
         if mixer in ("state", "both") and data.get("state") is None:
             what = f"{mixer} needs a state, expected attention or none"
             problems.append(document.problem((*path, "mixer"), what, "give the model's state"))
+        if mixer == "cross" and data.get("encoder") is None:
+            what = "cross needs an encoder, expected attention, state or none"
+            problems.append(document.problem((*path, "mixer"), what, "give the model's encoder"))
         if feeds == "experts" and data.get("experts") is None:
             what = "expected dense or none: the model has no experts"
             problems.append(document.problem((*path, "feed_forward"), what))
@@ -374,6 +377,7 @@ def _run_problems(document: Document) -> list[Problem]:
         what = "no layer carries a state, expected mixer state or both somewhere"
         problems.append(document.problem(("state",), what, "remove it"))
     problems += _tower_problems(document)
+    problems += _encoder_problems(document, any(mixer == "cross" for _, mixer, _ in layers))
     usual = all(mixer == "attention" and feeds != "none" for _, mixer, feeds in layers)
     if data.get("kind") == "encoder" and (listed or not usual):
         what = "encoders have layers of attention and a feed-forward, all alike"
@@ -407,6 +411,38 @@ def _tower_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("tower", "outputs"), what))
     if document.data.get("kind") == "encoder":
         problems.append(document.problem(("tower",), "expected none in an encoder"))
+    return problems + _unlike_problems(document, True)
+
+
+def _encoder_problems(document: Document, attended: bool) -> list[Problem]:
+    """What does not go with an encoder, ``attended`` where layers attend to its output."""
+    encoder, data = document.data.get("encoder"), document.data
+    if not isinstance(encoder, dict):
+        return []
+    problems = []
+    if not attended:
+        what = "no layer attends to its output, expected mixer cross somewhere"
+        problems.append(document.problem(("encoder",), what, "add {mixer: cross} to the block"))
+    for key in ("tower", "latent"):
+        if data.get(key) is not None:
+            problems.append(document.problem(("encoder",), f"expected none beside {key}"))
+    if data.get("kind") == "encoder":
+        problems.append(document.problem(("encoder",), "expected none in an encoder", "write kind: decoder"))
+    width, heads = (encoder.get(key) or data.get(key) for key in ("hidden", "heads"))
+    given = encoder.get("head_dim") or (not encoder.get("heads") and data.get("head_dim"))
+    if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads and not given:
+        what = f"expected a divisor of the encoder's hidden {width}, got {heads}"
+        problems.append(document.problem(("encoder", "heads"), what))
+    block = encoder.get("block")
+    for number, run in enumerate(block if isinstance(block, list) else []):
+        if not isinstance(run, dict):
+            continue
+        if run.get("mixer") not in (None, "attention"):
+            what = f"expected attention in an encoder, got {shown(run['mixer'])}"
+            problems.append(document.problem(("encoder", "block", number, "mixer"), what))
+        if run.get("feed_forward") == "experts" and data.get("experts") is None:
+            what = "expected dense: the model has no experts"
+            problems.append(document.problem(("encoder", "block", number, "feed_forward"), what))
     return problems + _unlike_problems(document, True)
 
 

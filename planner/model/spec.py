@@ -168,7 +168,7 @@ class LatentSpec(Frozen):
     """Width of a head's value."""
 
 
-Mixer = Literal["attention", "state", "both", "none"]
+Mixer = Literal["attention", "cross", "state", "both", "none"]
 FeedForwardKind = Literal["experts", "dense", "none"]
 
 
@@ -319,6 +319,61 @@ class TowerSpec(Frozen):
         return norm + biases + sum(inputs * outputs for _, inputs, outputs in self.matrices[1:])
 
 
+class FrontSpec(Frozen):
+    """A convolution ahead of an encoder's layers, as a product with what stands under its kernel (Whisper)."""
+
+    inputs: Width
+    """Elements under the kernel: its width by the channels that come in."""
+    outputs: Width
+    """Channels that it makes."""
+    tokens: SequenceLength
+    """Places of the kernel in one input."""
+    bias: bool = True
+    """Bias of the channels."""
+
+
+class EncoderSpec(Frozen):
+    """A stack of its own with full attention, whose output the decoder's layers of mixer ``cross`` attend to.
+
+    It stands with the embedding on the first stage. What is not given is as in the decoder.
+    """
+
+    layers: Layers
+    """Layers, or equal blocks of unlike ones."""
+    sequence_length: SequenceLength
+    """Tokens of an input in it."""
+    hidden: Width | None = None
+    """Its width."""
+    heads: Heads | None = None
+    """Its attention heads."""
+    kv_heads: Heads | None = None
+    """Its key/value heads; absent, as many as heads where these are given."""
+    head_dim: Width | None = None
+    """Width of one of its heads."""
+    ffn: FeedForward | None = None
+    """Width of its feed-forward."""
+    gated_mlp: bool | None = None
+    """True for three matrices."""
+    block: Annotated[tuple[RunSpec, ...], Field(min_length=1)] | None = None
+    """Runs of unlike layers of which each of its layers consists; the mixer is attention."""
+    window: SequenceLength | None = None
+    """Tokens that a token attends to in every layer; absent, all."""
+    vocab: OptionalRows = 0
+    """Rows of a token embedding of its own; 0 where it shares the decoder's, or has none."""
+    learned_positions: OptionalRows = 0
+    """Rows of its position table."""
+    relative_positions: OptionalRows = 0
+    """Rows of its tables of biases by distance, each as wide as it has heads."""
+    embedding_norm: bool = False
+    """Norm ahead of its layers."""
+    final_norm: bool = True
+    """Norm behind them."""
+    front: tuple[FrontSpec, ...] = ()
+    """Convolutions in place of a token embedding."""
+    other_parameters: OptionalRows = 0
+    """Parameters that take part in few operations."""
+
+
 class RunSpec(Frozen):
     """Equal layers in a row that differ from the model's own."""
 
@@ -383,6 +438,10 @@ class ModelSpec(Frozen):
     """Bias of the attention's output projection; absent, only without gated_mlp."""
     mlp_bias: bool = Field(default_factory=_not_gated)
     """Biases of the feed-forward layer; absent, only without gated_mlp."""
+    key_bias: bool = True
+    """False where only queries and values have the biases of ``qkv_bias`` (Whisper)."""
+    relative_positions: OptionalRows = 0
+    """Rows of the tables of biases of scores by distance, each as wide as there are heads (T5); 0 for none."""
     embedding_width: Width = Field(default_factory=_hidden)
     """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
     token_types: OptionalRows = 0
@@ -411,7 +470,8 @@ class ModelSpec(Frozen):
     output_gate: bool = False
     """True when a gate as wide as the queries scales what attention makes of a token (Qwen3-Next)."""
     mixer: Mixer = "attention"
-    """What mixes tokens in a layer: attention, state (``state``), both side by side, or none."""
+    """What mixes tokens in a layer: attention, cross (to the output of ``encoder``), state (``state``), both attention
+    and state side by side, or none."""
     feed_forward: FeedForwardKind | None = None
     """experts, dense or none; absent, experts where they are given."""
     state: StateSpec | None = None
@@ -424,6 +484,8 @@ class ModelSpec(Frozen):
     """Runs of layers behind ``layers``; they stand with the head on the last stage."""
     tower: TowerSpec | None = None
     """What makes tokens of images; it stands with the embedding on the first stage."""
+    encoder: EncoderSpec | None = None
+    """The stack whose output layers of mixer cross attend to; it stands with the embedding on the first stage."""
     training: TrainingSpec
 
     @cached_property
@@ -436,7 +498,35 @@ class ModelSpec(Frozen):
         """Those that stand with the embedding."""
         dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
         tower = () if self.tower is None else (self._tower_run(self.tower),)
-        return (*tower, *self._runs(self.ahead or dense))
+        # A model of layers that attend to an encoder knows it for its sizes alone.
+        encoder = () if self.encoder is None or self.mixer == "cross" else self._encoder_runs(self.encoder)
+        return (*tower, *encoder, *self._runs(self.ahead or dense))
+
+    def _encoder_runs(self, encoder: EncoderSpec) -> tuple[Run, ...]:
+        """Layers of each kind of an encoder, as models of their own."""
+        width, heads = encoder.hidden or self.hidden, encoder.heads or self.heads
+        parts = ("tower", "ahead", "behind", "encoder", "state", "window_layers", "feed_forward")
+        update: dict[str, Any] = {
+            **dict.fromkeys(parts),
+            "name": f"{self.name[:90]}.encoder",
+            "kind": "encoder",
+            "layers": encoder.layers,
+            "hidden": width,
+            "heads": heads,
+            "kv_heads": encoder.kv_heads or (heads if encoder.heads else self.kv_heads),
+            "head_dim": encoder.head_dim or (width // heads if encoder.heads else self.head_dim),
+            "ffn": encoder.ffn or self.ffn,
+            "gated_mlp": self.gated_mlp if encoder.gated_mlp is None else encoder.gated_mlp,
+            "block": encoder.block,
+            "window": encoder.window,
+            "mixer": "attention",
+            "dense_layers": 0,
+            "training": self.training.model_copy(update={"sequence_length": encoder.sequence_length}),
+        }
+        stack = self.model_copy(update=update)
+        if not encoder.block:
+            return (Run(encoder.layers, stack.model_copy(update={"experts": None})),)
+        return tuple(run._replace(layers=encoder.layers * run.layers) for run in stack.runs)
 
     def _tower_run(self, tower: TowerSpec) -> Run:
         """Layers of a tower as a model of their own, whose sequences are images."""
@@ -475,7 +565,8 @@ class ModelSpec(Frozen):
     @cached_property
     def unlike(self) -> bool:
         """True when it has layers of several kinds."""
-        return bool(self.block or self.ahead or self.behind or self.dense_layers or self.tower)
+        parts = self.block, self.ahead, self.behind, self.dense_layers, self.tower, self.encoder
+        return any(parts)
 
     @cached_property
     def layers_each(self) -> int:
@@ -516,7 +607,10 @@ class ModelSpec(Frozen):
             update |= {"mixer": mixer, "feed_forward": feeds, "window_layers": None}
             update |= {} if feeds == "experts" else {"experts": None}
             update |= {} if mixer in ("state", "both") else {"state": None}
-            update["layer_norms"] = self.layer_norms if "none" not in (mixer, feeds) else 1
+            update |= {} if mixer == "cross" else {"encoder": None}
+            update["layer_norms"] = (
+                self.layer_norms if "none" not in (mixer, feeds) else max(1, self.layer_norms // 2)
+            )
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
@@ -531,7 +625,38 @@ class ModelSpec(Frozen):
     @cached_property
     def attends(self) -> bool:
         """True when its layers have attention."""
-        return self.mixer in ("attention", "both")
+        return self.mixer in ("attention", "cross", "both")
+
+    @cached_property
+    def attended(self) -> int:
+        """Tokens of a sequence whose keys and values its layers attend to."""
+        crosses = self.mixer == "cross" and self.encoder is not None
+        return self.encoder.sequence_length if crosses and self.encoder else self.training.sequence_length
+
+    @cached_property
+    def causal(self) -> bool:
+        """True when tokens attend to none behind them."""
+        return self.kind == "decoder" and self.mixer != "cross"
+
+    @cached_property
+    def encoded(self) -> int:
+        """Elements of the encoder's output of a sequence, which every stage has beside its own; 0 without one."""
+        return 0 if self.encoder is None else self.encoder.sequence_length * self.encoder_width
+
+    @property
+    def encoder_width(self) -> int:
+        """Width of the encoder's output."""
+        return (None if self.encoder is None else self.encoder.hidden) or self.hidden
+
+    @cached_property
+    def cross_matrix(self) -> tuple[int, int] | None:
+        """(inputs, outputs) of what makes keys and values of the encoder's output."""
+        return (self.encoder_width, 2 * self.kv_heads * self.head_dim) if self.mixer == "cross" else None
+
+    @property
+    def pairs_per_token(self) -> float:
+        """Keys that a layer has for each of its own tokens."""
+        return self.attended / self.training.sequence_length
 
     @cached_property
     def carried(self) -> StateSpec | None:
@@ -606,7 +731,7 @@ class ModelSpec(Frozen):
             return self.layer_parameters
         if self.runs:
             return sum(run.layers * run.kind.trained_layer_parameters for run in self.runs)
-        matrices = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        matrices = self._attention_elements
         of_part = {
             "attention": matrices + self._attention_biases,
             "mlp": self.mlp_matrices * self.hidden * self.common_ffn
@@ -673,11 +798,17 @@ class ModelSpec(Frozen):
 
     @cached_property
     def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
-        """(inputs, outputs, what tensor parallelism divides) of each matrix of what mixes tokens in a layer."""
+        """(inputs, outputs, what tensor parallelism divides) of each matrix by which a layer's own tokens are mixed."""
         heads, latent = self.heads, self.latent
         own = () if self.carried is None else self.carried.matrices(self.hidden)
         if not self.attends:
             return own
+        if self.mixer == "cross":
+            return (self.hidden, heads * self.head_dim, "columns"), (
+                heads * self.head_dim,
+                self.hidden,
+                "rows",
+            )
         if latent is None:
             inputs = (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads) * self.head_dim
             return *own, (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
@@ -712,12 +843,18 @@ class ModelSpec(Frozen):
         """Parameters of one of ``layers``: matrices, biases and norms, with all its experts."""
         if self.runs:
             return sum(run.layers * run.kind.layer_parameters for run in self.runs)
-        attention = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
         own = self.heads if self.sinks and self.attends else 0
         own += 0 if self.carried is None else self.carried.own_parameters
         return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
+
+    @property
+    def _attention_elements(self) -> int:
+        """Parameters of the matrices of what mixes tokens in a layer."""
+        pairs = () if self.cross_matrix is None else ((*self.cross_matrix, "columns"),)
+        return sum(inputs * outputs for inputs, outputs, _ in (*self.attention_matrices, *pairs))
 
     @cached_property
     def active_parameters(self) -> int:
@@ -733,6 +870,7 @@ class ModelSpec(Frozen):
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
         projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
         tables = (self.learned_positions + self.token_types) * self.hidden
+        tables += self.relative_positions * self.heads
         norm = self._norm_parameters if self.embedding_norm else 0
         return self.vocab * self.embedding_width + projections + tables + norm
 
@@ -757,7 +895,19 @@ class ModelSpec(Frozen):
     def ahead_parameters(self) -> int:
         """Parameters of what stands with the embedding."""
         ends = 0 if self.tower is None else self.tower.embedding_parameters + self.tower.projector_parameters
+        ends += 0 if self.encoder is None else self._encoder_ends(self.encoder)
         return ends + sum(run.layers * run.kind.layer_parameters for run in self.first_runs)
+
+    def _encoder_ends(self, encoder: EncoderSpec) -> int:
+        """Parameters of an encoder beside its layers."""
+        width = self.encoder_width
+        tables = (encoder.vocab + encoder.learned_positions) * width
+        tables += encoder.relative_positions * (encoder.heads or self.heads)
+        norm = {"layer": 2, "rms": 1, "plain": 0}[self.norm] * width
+        front = sum(each.outputs * (each.inputs + each.bias) for each in encoder.front)
+        return (
+            tables + (encoder.embedding_norm + encoder.final_norm) * norm + front + encoder.other_parameters
+        )
 
     @cached_property
     def frozen_ahead(self) -> int:
@@ -799,7 +949,8 @@ class ModelSpec(Frozen):
     @property
     def _attention_biases(self) -> int:
         latent = self.latent
-        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads)
+        keys = (2 if self.key_bias else 1) * self.kv_heads
+        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + keys)
         if latent is not None:
             # Of what leads to the low ranks.
             biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim

@@ -183,6 +183,8 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    encoder_decoders: bool = False
+    """True when layers may attend to the output of an encoder on the first stage: without tensor parallelism."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False
