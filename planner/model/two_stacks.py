@@ -71,6 +71,7 @@ def _t5(config: Config, *, each: bool = False) -> Shape:
     if not config.get("num_experts") or config["model_type"] != "switch_transformers":
         return {**_decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
     experts = {"number": config["num_experts"], "top_k": 1, "ffn": config["d_ff"]}
+    encoder |= _tables(shape)
     shape["experts"] = {**experts, "router_bias": bool(config.get("router_bias", False))}
     ways = {
         which: config.get(f"{which}_sparse_step")
@@ -113,6 +114,7 @@ def _bart(
     }
     encoder: Shape = {
         **_encoder_sizes(config),
+        **_tables(shape),
         "sequence_length": positions,
         "learned_positions": rows,
         "embedding_norm": embedding_norm,
@@ -122,6 +124,13 @@ def _bart(
         **_decoded(shape, ["dense"] * config["decoder_layers"]),
         "encoder": _encoded(encoder, ["dense"] * config["encoder_layers"]),
     }
+
+
+def _tables(shape: Shape) -> Shape:
+    """Of the encoder's own where nothing is tied: one for its tokens, and the shared one that is left unused."""
+    if shape["tied_embeddings"]:
+        return {}
+    return {"vocab": shape["vocab"], "other_parameters": shape["vocab"] * shape["hidden"]}
 
 
 def _encoder_sizes(config: Config) -> Shape:
@@ -169,7 +178,14 @@ def _whisper(config: Config) -> Shape:
         {"inputs": 3 * config["num_mel_bins"], "outputs": width, "tokens": 2 * heard},
         {"inputs": 3 * width, "outputs": width, "tokens": heard},
     )
-    places = {"sequence_length": heard, "learned_positions": heard, "front": front}
+    # No table of tokens is shared.
+    places = {
+        "vocab": 0,
+        "other_parameters": 0,
+        "sequence_length": heard,
+        "learned_positions": heard,
+        "front": front,
+    }
     return {**shape, "encoder": {**shape["encoder"], **places}}
 
 
@@ -186,7 +202,8 @@ def _speech_to_text(config: Config) -> Shape:
         outputs = 2 * config["d_model"] if last else config["conv_channels"]
         front.append({"inputs": kernel * channels, "outputs": outputs, "tokens": heard})
         channels = outputs // 2
-    return {**shape, "encoder": {**shape["encoder"], "sequence_length": heard, "front": tuple(front)}}
+    places = {"vocab": 0, "other_parameters": 0, "sequence_length": heard, "front": tuple(front)}
+    return {**shape, "encoder": {**shape["encoder"], **places}}
 
 
 _STACKS = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
