@@ -379,6 +379,16 @@ def with_unlike_layers(seed: int) -> Problem:
     return spec, model.model_copy(update={**blocks, **plain}), calibration
 
 
+def with_further_tokens(seed: int) -> Problem:
+    """Modules that predict further tokens on the last stage, with experts now and then, and untied embeddings."""
+    spec, model, calibration = with_experts(seed)
+    draw = random.Random(seed + 19)
+    training = model.training.model_copy(update={"mtp_layers": draw.choice([1, 1, 2])})
+    changes = {"training": training, "learned_positions": 0, "tied_embeddings": draw.random() < 0.5}
+    dense = {"experts": None, "dense_layers": 0} if draw.random() < 0.3 else {}
+    return spec, model.model_copy(update={**changes, **dense}), calibration
+
+
 def with_encoders(seed: int) -> Problem:
     """Decoders that attend to an encoder, of its width or another, with experts and a front now and then."""
     spec, model, calibration = with_experts(seed)

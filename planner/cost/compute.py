@@ -642,7 +642,7 @@ LOGIT_BYTES = (24.0, 20.0)
 
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
-    """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
+    """Seconds of the output layer and the loss, the vocabulary split over ``tp``, for every token that is predicted."""
     tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
@@ -651,10 +651,18 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     forward, backward = device.products((product,), name)
     if ("embedding" if model.tied_embeddings else "head") in model.frozen:
         backward = device.product(product.backward()[0], name)
-    return EndPass(
-        forward_seconds=forward + device.stream(LOGIT_BYTES[0] * tokens * columns, 6),
-        backward_seconds=backward + device.stream(LOGIT_BYTES[1] * tokens * columns, 4),
-    )
+    forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
+    backward += device.stream(LOGIT_BYTES[1] * tokens * columns, 4)
+    more = model.training.mtp_layers
+    if more:
+        # Each further token has logits of its own; a module embeds, normalises and projects ahead of its layer.
+        ahead, back = device.products((Product(tokens, model.hidden / tp, 2 * model.hidden),), name)
+        streams = device.stream(14.0 * device.size * tokens * model.hidden, 7)
+        forward, backward = (
+            forward + more * (forward + ahead + streams),
+            backward + more * (backward + back + 2 * streams),
+        )
+    return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
 def update_bytes(training: TrainingSpec) -> float:
@@ -698,7 +706,11 @@ def model_flops(model: ModelSpec) -> float:
     for number, each in enumerate(model.encoder.front if model.encoder is not None else ()):
         sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
     predicted = predicted_tokens(model, length)
-    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab
+    more = model.training.mtp_layers
+    sequence += (
+        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab * (1 + more)
+    )
+    sequence += more * 3.0 * 2.0 * length * 2 * model.hidden**2
     return sequence * model.training.global_batch
 
 

@@ -458,7 +458,7 @@ def _step_seconds(plan: Plan, priced: Priced) -> float:
 
 def outer_stages_wait(model: ModelSpec, runtime: Capabilities, depth: int) -> bool:
     """True when the first and the last stage wait for each other before they reduce gradients."""
-    return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
+    return runtime.reduces_tied_first and model.embeds_twice and depth > 1
 
 
 def together(ends: Sequence[float]) -> tuple[float, ...]:

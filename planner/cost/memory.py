@@ -92,9 +92,10 @@ def replicas_with_experts(dp: int, tp: int, ep: int) -> int:
     return dp if ep == tp else cast("int", larger(1, dp * tp // ep))
 
 
-def experts_of(model: ModelSpec, *, layers: int, ep: int) -> float:
+def experts_of(model: ModelSpec, *, layers: int, ep: int, first: bool = False, last: bool = False) -> float:
     """Elements of the experts on one device: some whole ones, whatever tensor parallelism does to all else."""
-    return layers * model.expert_parameters / ep
+    ends = (model.ahead_experts if first else 0) + (model.behind_experts if last else 0)
+    return (layers * model.expert_parameters + ends) / ep
 
 
 def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
@@ -105,11 +106,11 @@ def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
     total = layers * (model.layer_parameters - model.expert_parameters)
-    total += model.embedding_parameters + model.ahead_parameters if first else 0
+    total += model.embedding_parameters + model.ahead_parameters - model.ahead_experts if first else 0
     if last:
-        total += model.head_parameters + model.behind_parameters
-        total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
-    return total / tp + experts_of(model, layers=layers, ep=ep)
+        total += model.head_parameters + model.behind_parameters - model.behind_experts
+        total += model.vocab * model.embedding_width if model.embeds_twice and not first else 0
+    return total / tp + experts_of(model, layers=layers, ep=ep, first=first, last=last)
 
 
 def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
@@ -305,7 +306,9 @@ class Footprint:
         self._device_type, self._tp = device_type, load.tp
         self._layer_elements: float = model.layer_parameters - model.expert_parameters
         self._expert_elements = experts_of(model, layers=1, ep=load.ep)
-        self._end_elements = parameters_of(model, layers=0, first=load.first, last=load.last, tp=1)
+        here = {"first": load.first, "last": load.last}
+        self._end_experts = experts_of(model, layers=0, ep=load.ep, **here)
+        self._end_elements = parameters_of(model, layers=0, tp=1, ep=load.ep, **here) - self._end_experts
         self._frozen_layer, self._frozen_ends = self._freeze(model, load)
         one = layer_elements(model, tp=load.tp, ep=load.ep)
         self._measured_elements = (load.parameter_ratio - 1.0) * one
@@ -363,12 +366,13 @@ class Footprint:
 
     def _elements(self, layers: int) -> float:
         """Parameters on the device that are trained."""
-        elements = (layers * self._layer_elements + self._end_elements) / self._tp
+        elements = (layers * self._layer_elements + self._end_elements) / self._tp + self._end_experts
         return elements + layers * (self._expert_elements + self._measured_elements)
 
     def _updated(self, layers: int, elements: float) -> float:
         """As many as the optimizer would have of them if experts were shared by as many as all else."""
-        return elements + layers * self._expert_elements * (self._expert_states - 1.0)
+        experts = layers * self._expert_elements + self._end_experts
+        return elements + experts * (self._expert_states - 1.0)
 
     def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float]:
         """Bytes of weights, gradients, states, activations and buffers."""
@@ -475,6 +479,11 @@ def _embedding(model: ModelSpec, load: Load) -> float:
     ends = _ends_alive(model, load) if load.offload.activations == "none" else 0.0
     # What layers of this stage attend to.
     ends += load.micro_batch * ELEMENT_BYTES[model.training.precision] * model.encoded
+    if load.last and model.training.mtp_layers:
+        # Embeddings and hidden states, both once more normalised and side by side.
+        wide = 4.0 * model.hidden * model.training.mtp_layers / norm_ways(load.tp, load.sequence_parallel)
+        length = model.training.sequence_length
+        ends += load.micro_batch * length * ELEMENT_BYTES[model.training.precision] * wide
     if not load.first:
         return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
@@ -575,6 +584,8 @@ def _logits(model: ModelSpec, load: Load) -> float:
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
+    # Those of every token that is predicted wait for the same backward.
+    tokens *= 1 + model.training.mtp_layers
     return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 

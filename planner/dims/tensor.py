@@ -85,7 +85,7 @@ def tp_degrees(
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
-    if (model.states and not target.splits_states) or model.routed_ends:
+    if model.states and not target.splits_states:
         largest = 1
     if model.tower is not None or model.encoder is not None:
         largest = 1

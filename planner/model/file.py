@@ -18,7 +18,7 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.model.huggingface import HUB, in_cache, shape_of, usual_batch, usual_length
+from planner.model.huggingface import HUB, further_tokens, in_cache, shape_of, usual_batch, usual_length
 from planner.model.spec import AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
@@ -95,12 +95,19 @@ def unsaid(path: Path) -> str | None:
         return None
     length = given.get("sequence_length") is None
     batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
-    if not (length or batch):
+    further = 0
+    if given.get("mtp_layers") is None:
+        named = document.data.get("huggingface")
+        config = _config(path.parent, str(named), document) if named else document
+        further = further_tokens(config)
+    if not (length or batch or further):
         return None
     settings = load_model(path).training
     parts = [f"sequences of {settings.sequence_length:,} tokens"] if length else []
     parts += [f"{settings.global_batch:,} sequences a step"] if batch else []
-    return f"{_named(path)}: nobody says how it is trained, so on {' and '.join(parts)}"
+    so = [f"on {' and '.join(parts)}"] if parts else []
+    so += [f"without the modules that predict further tokens (mtp_layers: {further})"] if further else []
+    return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
 
 
 def _on_disk(path: Path, beside: Path | None = None) -> Path:
@@ -164,6 +171,11 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))
     fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
+    modules = further_tokens(config)
+    if model.training.mtp_layers and model.training.mtp_layers != modules:
+        what = f"expected 0, or num_nextn_predict_layers {modules} of the configuration"
+        what += f", got {model.training.mtp_layers}"
+        raise SpecError((document.problem(("training", "mtp_layers"), what),))
     absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
     fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))
     return model
@@ -256,6 +268,13 @@ def _frozen_problems(document: Document) -> list[Problem]:
         return []
     lora, frozen, path = training.get("lora"), training.get("freeze"), ("training", "freeze")
     problems = []
+    further = training.get("mtp_layers")
+    if further and (lora or frozen):
+        what = "modules that predict further tokens are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("training", "mtp_layers"), what))
+    if further and document.data.get("kind") == "encoder":
+        what = "an encoder predicts masked tokens, expected 0"
+        problems.append(document.problem(("training", "mtp_layers"), what))
     if not isinstance(lora, dict):
         if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
             what = "freezes all of the layers, expected something in them that is trained"
@@ -420,6 +439,10 @@ def _encoder_problems(document: Document, attended: bool) -> list[Problem]:
     if not isinstance(encoder, dict):
         return []
     problems = []
+    training = data.get("training")
+    if isinstance(training, dict) and training.get("mtp_layers"):
+        what = "layers that attend to an encoder predict no further tokens yet, expected 0"
+        problems.append(document.problem(("training", "mtp_layers"), what))
     if not attended:
         what = "no layer attends to its output, expected mixer cross somewhere"
         problems.append(document.problem(("encoder",), what, "add {mixer: cross} to the block"))

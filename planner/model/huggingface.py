@@ -23,7 +23,7 @@ from planner.model.families import (
 from planner.model.families import FAMILIES as ONE_STACK
 from planner.model.spec import Precision
 from planner.model.two_stacks import TWO_STACKS
-from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
+from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
 USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 """Tokens of a sequence, and about those of an optimizer step, when nobody says: as most models are pretrained."""
@@ -78,6 +78,14 @@ def _built(family: Family, document: Document, whole: Document) -> Shape:
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
     return tuple(sorted({*FAMILIES, *SEEING}))
+
+
+def further_tokens(document: Document) -> int:
+    """Modules that predict further tokens, which transformers leaves out."""
+    config = document.data
+    text = config.get("text_config")
+    count = (text if isinstance(text, dict) else config).get("num_nextn_predict_layers")
+    return count if isinstance(count, int) and MTP_LAYERS.holds(count) else 0
 
 
 def usual_length(longest: int) -> int:

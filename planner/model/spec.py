@@ -17,6 +17,7 @@ from planner.files.fields import (
     Heads,
     Imbalance,
     Layers,
+    MtpLayers,
     Name,
     Norms,
     OptionalFeedForward,
@@ -91,6 +92,9 @@ class TrainingSpec(Frozen):
     (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
+    mtp_layers: MtpLayers = 0
+    """Modules behind the last layer that predict one token more each, with a layer of the model's own kind and the
+    embedding and output layer that it has (arXiv:2412.19437, section 2.2)."""
     lora: LoraSpec | None = None
     """Adapters that are trained alone, all else frozen; absent, the model itself is trained."""
     freeze: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
@@ -521,7 +525,9 @@ class ModelSpec(Frozen):
             "window": encoder.window,
             "mixer": "attention",
             "dense_layers": 0,
-            "training": self.training.model_copy(update={"sequence_length": encoder.sequence_length}),
+            "training": self.training.model_copy(
+                update={"sequence_length": encoder.sequence_length, "mtp_layers": 0}
+            ),
         }
         stack = self.model_copy(update=update)
         if not encoder.block:
@@ -553,8 +559,12 @@ class ModelSpec(Frozen):
 
     @cached_property
     def last_runs(self) -> tuple[Run, ...]:
-        """Those that stand with the head."""
-        return self._runs(self.behind or ())
+        """Those that stand with the head, with those of modules that predict further tokens."""
+        behind = self.behind or ()
+        if self.training.mtp_layers:
+            mixer, feeds = self.ordered[-1]
+            behind += (RunSpec(layers=self.training.mtp_layers, mixer=mixer, feed_forward=feeds),)
+        return self._runs(behind)
 
     @property
     def kinds(self) -> tuple[ModelSpec, ...]:
@@ -596,8 +606,12 @@ class ModelSpec(Frozen):
         for run in runs:
             counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
         kinds = []
+        training = self.training
+        if training.mtp_layers:
+            training = training.model_copy(update={"mtp_layers": 0})
         for (mixer, feeds), layers in counted.items():
             update: dict[str, Any] = {
+                "training": training,
                 "tower": None,
                 "block": None,
                 "ahead": None,
@@ -668,10 +682,10 @@ class ModelSpec(Frozen):
         """Kinds of states that layers carry."""
         return tuple(dict.fromkeys(kind.carried.kind for kind in self.kinds if kind.carried is not None))
 
-    @cached_property
-    def routed_ends(self) -> bool:
-        """True when layers at either end have experts."""
-        return any(run.kind.experts is not None for run in (*self.first_runs, *self.last_runs))
+    @property
+    def embeds_twice(self) -> bool:
+        """True when a last stage of its own has a copy of the embedding: for a tied output layer, or further tokens."""
+        return self.tied_embeddings or self.training.mtp_layers > 0
 
     @cached_property
     def usual_layers(self) -> bool:
@@ -862,7 +876,7 @@ class ModelSpec(Frozen):
         if self.experts is None:
             return self.parameters
         idle = 1 - self.experts.top_k / self.experts.number
-        ends = sum(run.layers * run.kind.expert_parameters for run in (*self.first_runs, *self.last_runs))
+        ends = self.ahead_experts + self.behind_experts
         return self.parameters - round(idle * (self.layers * self.expert_parameters + ends))
 
     @cached_property
@@ -882,7 +896,9 @@ class ModelSpec(Frozen):
             self.hidden * self.hidden + self.hidden + self._norm_parameters if self.head_transform else 0
         )
         output = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return norm + transform + output + (self.vocab if self.head_bias else 0)
+        # Each module for a further token has norms of what it takes and makes, and a projection of two to one.
+        further = self.training.mtp_layers * (2 * self.hidden**2 + 3 * self._norm_parameters)
+        return norm + transform + output + (self.vocab if self.head_bias else 0) + further
 
     @cached_property
     def parameters(self) -> int:
@@ -923,6 +939,16 @@ class ModelSpec(Frozen):
     def behind_parameters(self) -> int:
         """Parameters of what stands with the head."""
         return sum(run.layers * run.kind.layer_parameters for run in self.last_runs)
+
+    @cached_property
+    def ahead_experts(self) -> int:
+        """Those of them in experts."""
+        return sum(run.layers * run.kind.expert_parameters for run in self.first_runs)
+
+    @cached_property
+    def behind_experts(self) -> int:
+        """Those of what stands with the head in experts."""
+        return sum(run.layers * run.kind.expert_parameters for run in self.last_runs)
 
     @property
     def _norm_parameters(self) -> int:
