@@ -224,7 +224,8 @@ class Estimator:
         if self.model.states or self.model.tower is not None or self.model.encoder is not None:
             # No run with such layers stands behind the constants.
             known = max(known, self.calibration.default_spread)
-        constants = hypot(known, device_type.clock_spread)
+        alone = self.calibration.spread_alone(device_type.family, pricer.kernels, device_type.gpu)
+        constants = hypot(known, alone, device_type.clock_spread)
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 
