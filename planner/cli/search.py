@@ -321,6 +321,16 @@ AllowCompression = Annotated[
 ]
 
 
+AllowUnequalShards = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unequal-shards",
+        help="Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
+        "memories differ. Torch runs them without FSDP2.",
+    ),
+]
+
+
 WithAdvice = Annotated[
     bool,
     typer.Option(
@@ -363,6 +373,7 @@ def search(
     offload: OffloadNames = None,
     allow_local_sgd: AllowLocalSgd = None,
     allow_compression: AllowCompression = None,
+    allow_unequal_shards: AllowUnequalShards = False,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -391,6 +402,7 @@ def search(
         recompute=_recompute(recompute),
         offload=_offload(offload),
         syncs=_syncs(allow_local_sgd, allow_compression, target),
+        unequal_shards=_unequal(allow_unequal_shards, target),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -450,6 +462,15 @@ def _target(name: str | None) -> str | None:
 def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
 
     return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+
+
+def _unequal(asked: bool, name: str | None) -> bool:
+    """Whether replicas may hold more or less of what ZeRO shards."""
+    if asked and name is not None and not target(name).unequal_shards:
+        able = in_words([row.name for row in TARGETS.values() if row.unequal_shards], "or")
+        what = f"{name} deals equal shards to all replicas, expected --target {able}"
+        raise UsageError(f"--allow-unequal-shards: {what}")
+    return asked
 
 
 def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
+from planner.dims.shards import with_equal_shards
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
@@ -54,7 +55,7 @@ class Sharding(Dimension):
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
                 size = plan.shard_size if zero in target.hybrid_zero else None
-                changed = replace(plan, zero=zero, shard_size=size)
+                changed = replace(plan if zero else with_equal_shards(plan), zero=zero, shard_size=size)
                 yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
         if plan.shard_size is not None:
             yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
@@ -62,7 +63,7 @@ class Sharding(Dimension):
             if size != plan.shard_size and all(
                 stage.dp % size == 0 and size < stage.dp for stage in plan.stages
             ):
-                changed = replace(plan, shard_size=size)
+                changed = replace(with_equal_shards(plan), shard_size=size)
                 yield Change("sharding", f"sharded over groups of {size} replicas", changed)
 
 
@@ -125,16 +126,16 @@ def holds_groups(device_type: DeviceType, size: int) -> bool:
     return device_type.per_node % size == 0 or size % device_type.per_node == 0
 
 
-def optimizer_ways(zero: int, replicas: int) -> int:
+def optimizer_ways(zero: int, replicas: float) -> float:
     """Replicas over which the optimizer's states are divided (arXiv:1910.02054, section 5)."""
     return replicas if zero >= 1 else 1
 
 
-def gradient_ways(zero: int, replicas: int) -> int:
+def gradient_ways(zero: int, replicas: float) -> float:
     """Replicas over which gradients are divided."""
     return replicas if zero >= 2 else 1
 
 
-def parameter_ways(zero: int, replicas: int) -> int:
+def parameter_ways(zero: int, replicas: float) -> float:
     """Replicas over which parameters are divided."""
     return replicas if zero >= 3 else 1

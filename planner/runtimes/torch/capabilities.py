@@ -52,6 +52,7 @@ CAPABILITIES = Capabilities(
     towers=True,
     experts="whole",
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
+    unequal_shards=True,
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
