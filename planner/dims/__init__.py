@@ -13,13 +13,11 @@ from planner.dims.pipeline import PipelineParallelism
 from planner.dims.recompute import Recomputation
 from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
-from planner.dims.shards import UnequalShards
 from planner.dims.sync import Synchronisation
 from planner.dims.tensor import TensorParallelism
 
 DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
-    UnequalShards(),
     PipelineParallelism(),
     TensorParallelism(),
     ContextParallelism(),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
-from planner.dims.shards import with_equal_shards
+from planner.dims.shards import shard_faults, shards_text, with_equal_shards
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
@@ -19,14 +19,19 @@ MAX_SHARD_NODES = 16
 
 
 class Sharding(Dimension):
-    """``Plan.zero`` and ``Plan.shard_size``."""
+    """``Plan.zero``, ``Plan.shard_size`` and ``ReplicaGroup.shard``."""
 
-    fields = ("Plan.zero", "Plan.shard_size")
+    fields = ("Plan.zero", "Plan.shard_size", "ReplicaGroup.shard")
 
     def traits(self, plan: Plan) -> dict[str, str]:
         """The stage, and over what it shards."""
         over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"
-        return {"ZeRO": str(plan.zero), "sharded over": over}
+        unequal = f", in {shards_text(plan)} parts" if plan.unequal_shards else ""
+        return {"ZeRO": str(plan.zero), "sharded over": over + unequal}
+
+    def words(self, plan: Plan) -> str:
+        """Unequal shards; the stage is named elsewhere."""
+        return f"shards of {shards_text(plan)} parts" if plan.unequal_shards else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Stages that the runtime has with and without a pipeline, in groups, and for this optimizer."""
@@ -37,6 +42,7 @@ class Sharding(Dimension):
         if plan.shard_size is not None and plan.zero not in target.hybrid_zero:
             what = f"{target.name} shards over all replicas of a stage, expected none, got {plan.shard_size}"
             yield Fault(("shard_size",), what)
+        yield from shard_faults(plan, target, model)
         optimizer = model.training.optimizer
         if plan.zero and optimizer not in target.sharding_optimizers:
             able = in_words(target.sharding_optimizers)
@@ -57,6 +63,8 @@ class Sharding(Dimension):
                 size = plan.shard_size if zero in target.hybrid_zero else None
                 changed = replace(plan if zero else with_equal_shards(plan), zero=zero, shard_size=size)
                 yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
+        if plan.unequal_shards:
+            yield Change("sharding", "equal shards", with_equal_shards(plan))
         if plan.shard_size is not None:
             yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
         for size in shard_sizes(target, plan.zero, device_types):

@@ -11,7 +11,7 @@ from itertools import product
 from math import gcd
 
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, by_group
+from planner.dims.dimension import by_group
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
 from planner.runtimes.capabilities import Capabilities
@@ -26,57 +26,32 @@ MOST_TYPES = 4
 """Device types that each have parts of their own; of more, only that with most memory and the others are told apart."""
 
 
-class UnequalShards(Dimension):
-    """``ReplicaGroup.shard``."""
-
-    fields = ("ReplicaGroup.shard",)
-
-    def traits(self, plan: Plan) -> dict[str, str]:
-        """Parts of each group, where they differ."""
-        return {"shards": shards_text(plan)} if plan.unequal_shards else {}
-
-    def words(self, plan: Plan) -> str:
-        """The same."""
-        return f"shards of {shards_text(plan)} parts" if plan.unequal_shards else ""
-
-    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
-        """A runtime that has them, one stage, replicas of one device each that have everything else alike."""
-        if not plan.unequal_shards:
-            return
-        first = next(path for path, group in groups_of(plan) if group.shard != 1)
-        shard = (*first, "shard")
-        parts = plan.stages[int(first[1])].replicas[int(first[3])].shard
-        if not target.unequal_shards:
-            what = f"{target.name} deals equal shards to all replicas, expected 1 everywhere, got {parts}"
-            yield Fault(shard, what)
-            return
-        if plan.pp > 1:
-            yield Fault(("stages",), f"unequal shards are for plans of one stage, expected 1, got {plan.pp}")
-        for path, group in groups_of(plan):
-            if group.tp > 1:
-                what = f"replicas with unequal shards are one device each, expected 1, got {group.tp}"
-                yield Fault((*path, "tp"), what)
-        if plan.cp > 1:
-            yield Fault(
-                ("cp",), f"replicas with unequal shards have whole sequences, expected 1, got {plan.cp}"
-            )
-        if plan.offload.anything:
-            yield Fault(("offload",), "unequal shards are kept on the devices, expected none")
-        if not plan.sync.exact:
-            yield Fault(
-                ("sync",), "replicas of islands have equal shards, expected whole gradients in every step"
-            )
-        if not trains_whole(model):
-            yield Fault(
-                shard, f"only models that are trained whole have unequal shards, expected 1, got {parts}"
-            )
-
-    def neighbours(
-        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
-    ) -> Iterator[Change]:
-        """Equal shards."""
-        if plan.unequal_shards:
-            yield Change("shards", "equal shards", with_equal_shards(plan))
+def shard_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """What unequal shards need: a runtime that has them, one stage, replicas of one device each, all of it trained."""
+    if not plan.unequal_shards:
+        return
+    path, parts = next(((*path, "shard"), group.shard) for path, group in groups_of(plan) if group.shard != 1)
+    if not target.unequal_shards:
+        what = f"{target.name} deals equal shards to all replicas, expected 1 everywhere, got {parts}"
+        yield Fault(path, what)
+        return
+    if plan.pp > 1:
+        yield Fault(("stages",), f"unequal shards are for plans of one stage, expected 1, got {plan.pp}")
+    for place, group in groups_of(plan):
+        if group.tp > 1:
+            what = f"replicas with unequal shards are one device each, expected 1, got {group.tp}"
+            yield Fault((*place, "tp"), what)
+    if plan.cp > 1:
+        yield Fault(("cp",), f"replicas with unequal shards have whole sequences, expected 1, got {plan.cp}")
+    if plan.offload.anything:
+        yield Fault(("offload",), "unequal shards are kept on the devices, expected none")
+    if not plan.sync.exact:
+        yield Fault(
+            ("sync",), "replicas with unequal shards exchange whole gradients in every step, expected none"
+        )
+    if not trains_whole(model):
+        what = f"only models that are trained whole have unequal shards, expected 1 everywhere, got {parts}"
+        yield Fault(path, what)
 
 
 def with_equal_shards(plan: Plan) -> Plan:
