@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import estimate
+from planner.emit.interface import emit, write_folder
 from tests.runtimes.torch.test_hetplan_torch import (
     DELTA,
     EXPERTS,
@@ -24,7 +27,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     written,
 )
 from tests.training.once import once
-from tests.worlds import cluster, group, nic, plan, pool
+from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 torch = pytest.importorskip("torch")
 
@@ -49,10 +52,10 @@ def of_two(zero: int, *parts: int, **changes: Any) -> Case:
     return replace(case, name=f"{case.name}-{parts[0]}-of-two", plan=chosen, cluster=two_ranks())
 
 
-def two_ranks() -> ClusterSpec:
+def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
     """Two nodes with a device each."""
     nics = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",), 1, nics), pool("small", ("T4",), 1, nics))
+    return cluster(pool("big", ("A100",), 1, nics), pool("small", ("T4",), 1, nics), gpus=gpus)
 
 
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
@@ -91,3 +94,31 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_equals_one_process(trained: Trained, case: Case) -> None:
     """Losses, and weights in a checkpoint, of three clipped steps are those of the whole batch."""
     equals_one_process(trained, case)
+
+
+@pytest.mark.slow
+def test_ranks_take_the_memory_that_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaks of two processes with 80 M parameters: what unequal shards add to one and take from the other."""
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.setenv(name, "65536")
+    spec = gpt(
+        layers=6, hidden=1024, heads=16, vocab=2000, sequence_length=64, global_batch=4, precision="fp32"
+    )
+    able = {name: GPUS[name].model_copy(update={"tflops": {"fp32": 10.0}}) for name in ("A100", "T4")}
+    measured, predicted = {}, {}
+    for parts in ((1, 1), (4, 1)):
+        groups = (group("big", "A100", share=2, steps=2), group("small", "T4", share=2, steps=2))
+        replicas = tuple(replace(each, shard=part) for each, part in zip(groups, parts, strict=True))
+        chosen = plan("torch", 3, [6], [replicas])
+        folder = tmp_path / str(parts[0])
+        write_folder(emit(chosen, two_ranks(able), spec), folder)
+        (folder / "arguments.json").write_text('["--steps", "2"]')
+        run_all([folder], tmp_path / "log", ranks=2)
+        measured[parts] = [int((folder / f"peak-{rank}").read_text()) for rank in range(2)]
+        memories = [each.memory for each in estimate(chosen, two_ranks(able), spec).stages[0].groups]
+        predicted[parts] = [each.used_bytes - each.runtime_bytes for each in memories]
+    for rank in range(2):
+        moved = measured[4, 1][rank] - measured[1, 1][rank]
+        wanted = predicted[4, 1][rank] - predicted[1, 1][rank]
+        assert moved == pytest.approx(wanted, abs=0.1 * predicted[1, 1][rank])
+        assert 0.7 < measured[4, 1][rank] / predicted[4, 1][rank] < 1.05
