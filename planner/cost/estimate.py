@@ -246,8 +246,21 @@ class Estimator:
         pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
         _, joined = self._network(sockets)
         nodes = joined.placement(placement)
-        rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
+        rings = tuple(
+            ring.with_shards(stage.shards)
+            for ring, stage in zip(
+                stage_rings(
+                    nodes,
+                    plan.shard_size,
+                    joined.topology,
+                    self.calibration,
+                    pricer.kernels,
+                    self.curves,
+                    plan.ep,
+                ),
+                plan.stages,
+                strict=True,
+            )
         )
         sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -346,8 +359,9 @@ class Estimator:
         pricer = self.pricer(plan.target, context=plan.context)
         return [
             [
-                pricer.memory(shape, group, (priced.inside[number] if priced.inside else ring).size)
+                pricer.memory(shape, group, over.ways(group.shard), over.padding)
                 for number, group in enumerate(stage.replicas)
+                for over in [priced.inside[number] if priced.inside else ring]
             ]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
