@@ -65,7 +65,7 @@ def workplace() -> Iterator[Path]:
     """A folder with what a fresh clone offers the commands."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for given in ("cluster_specs", "model_specs"):
+        for given in ("cluster_specs", "model_specs", "job_specs"):
             (folder / given).symlink_to(ROOT / given)
         yield folder
 

@@ -44,6 +44,7 @@ from planner.report.replan import ReplanDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
+from planner.share.report import ShareDocument
 
 INTRODUCTION = """\
 # Command line
@@ -91,6 +92,7 @@ DOCUMENTS: dict[str, type] = {
     "what-if": WhatIfDocument,
     "replan": ReplanDocument,
     "rent": RentDocument,
+    "share": ShareDocument,
     "sweep": SweepDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,

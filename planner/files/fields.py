@@ -86,6 +86,11 @@ ExchangeSteps = Annotated[int, whole(ranges.EXCHANGE_STEPS)]
 KeptShare = Annotated[float, number(ranges.KEPT_SHARE)]
 ZeroStage = Annotated[int, whole(ranges.ZERO)]
 
+Tokens = Annotated[float, number(ranges.TOKENS)]
+Steps = Annotated[int, whole(ranges.STEPS)]
+Hours = Annotated[float, number(ranges.RUN_HOURS)]
+Weight = Annotated[float, number(ranges.WEIGHT)]
+
 Share = Annotated[float, number(ranges.SHARE)]
 Fraction = Annotated[float, number(ranges.FRACTION)]
 Spread = Annotated[float, number(ranges.SPREAD)]
