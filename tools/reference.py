@@ -41,10 +41,10 @@ from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
+from planner.report.share import ShareDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
-from planner.share.report import ShareDocument
 
 INTRODUCTION = """\
 # Command line

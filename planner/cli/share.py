@@ -24,12 +24,12 @@ from planner.cluster.file import load_cluster
 from planner.emit.interface import write_folder
 from planner.errors import UsageError
 from planner.report.layout import Answer
+from planner.report.share import share_document, share_files, share_line, share_report
 from planner.runtimes.registry import in_words
 from planner.runtimes.registry import target as runtime
 from planner.search.deadline import Deadline
 from planner.search.values import Limits
 from planner.share.jobs import load_jobs
-from planner.share.report import share_document, share_files, share_line, share_report
 from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
 
 JobsFile = Annotated[

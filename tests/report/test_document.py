@@ -40,6 +40,7 @@ from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
+from planner.report.share import share_document
 from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
@@ -49,7 +50,6 @@ from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
 from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
-from planner.share.report import share_document
 from planner.share.search import Need, Portion, Share
 from tests.measured import examples as measured
 from tests.report import examples
