@@ -137,7 +137,7 @@ def _notes(answer: Share) -> Iterator[str]:
         if each.devices:
             yield (
                 f"{each.job} has devices {runs(each.devices)} of {each.hosts[0]}: start it there with "
-                f"CUDA_VISIBLE_DEVICES={','.join(map(str, each.devices))}"
+                f"HETPLAN_DEVICES={','.join(map(str, each.devices))}"
             )
 
 

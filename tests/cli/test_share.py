@@ -54,7 +54,7 @@ def test_nodes_are_divided_where_there_are_too_few(hetplan: Command, jobs: Path)
     Path("jobs.yaml").write_text(THREE)
     done = hetplan(*WORDS, "--objective", "throughput", "-o", "shared")
     assert done.code == 0
-    assert "CUDA_VISIBLE_DEVICES=" in done.out
+    assert "HETPLAN_DEVICES=" in done.out
     found = json.loads(hetplan(*WORDS, "--objective", "throughput", "--json").out)
     assert found["divided"]
     assert any(each["devices"] for each in found["portions"])
