@@ -29,6 +29,7 @@ from planner.runtimes.registry import in_words
 from planner.runtimes.registry import target as runtime
 from planner.search.deadline import Deadline
 from planner.search.values import Limits
+from planner.share.crossover import Crossover
 from planner.share.jobs import load_jobs
 from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
 
@@ -65,6 +66,14 @@ Gap = Annotated[
         help="Stop once the partition is proven to be within this fraction of the best.",
     ),
 ]
+CrossoverOption = Annotated[
+    bool,
+    typer.Option(
+        "--crossover",
+        help="Say of every pair of jobs what both would take on the same devices, one computing while the other waits "
+        "for the network. Takes half of the time limit.",
+    ),
+]
 TimeLimit = Annotated[
     float, time_limit("Total time limit; the best partition so far is returned with its gap.")
 ]
@@ -76,6 +85,7 @@ def share(
     objective: Objective = "makespan",
     output: Output = None,
     force: Force = False,
+    crossover: CrossoverOption = False,
     target: TargetName = None,
     gap: Gap = 0.02,
     time_limit: TimeLimit = 120.0,
@@ -98,20 +108,25 @@ def share(
     wish = Wish()
     ends = Deadline.after(time_limit, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:
-        answer = ShareSearch(
-            cluster_spec, loaded, read_calibration(calibration), limits, wanted, talk, deadline=ends
-        ).run()
-    if output is not None and answer.portions:
-        write_folder(share_files(answer, used_calibration(calibration)), output, force)
+        constants = read_calibration(calibration)
+        part = ends.part(0.5) if crossover else ends
+        answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
+        pairs = None
+        if crossover:
+            talk.phase("crossover")
+            pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
+    files = share_files(answer, pairs or (), used_calibration(calibration))
+    if output is not None and files:
+        write_folder(files, output, force)
     if as_json:
-        show_document(share_document(answer))
+        show_document(share_document(answer, pairs))
     else:
         following = None
         if answer.portions:
             name = f"{answer.portions[0].job}.plan.yaml"
             emit = typed("hetplan", "emit", (output or Path()) / name, "-o", f"run/{answer.portions[0].job}")
             following = emit if output else "the same with -o FOLDER to keep the plans"
-        show(*share_report(answer, cluster_spec.name), then=following, last=Answer(share_line(answer)))
+        show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
     raise typer.Exit(_exit_code(answer))
 
 

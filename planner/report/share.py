@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.cluster.spec import ClusterSpec
 from planner.described import JsonDocument, told
 from planner.files.short_lists import compress_hosts
 from planner.files.writing import dump
 from planner.job.files import EmittedFile
+from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, UsedCalibration, cluster_part, to_text
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
@@ -21,6 +23,7 @@ from planner.report.numbers import (
     count_unit,
     long_text,
     names,
+    percent,
     rate,
     runs,
     significant,
@@ -28,6 +31,8 @@ from planner.report.numbers import (
 )
 from planner.report.plan_table import in_short
 from planner.report.summary import summary_of
+from planner.search.values import SearchResult
+from planner.share.crossover import Crossing
 from planner.share.search import Need, Portion, Share, ShareObjective
 from planner.visible import visible
 
@@ -47,33 +52,52 @@ class ShareDocument(JsonDocument):
     """The answer."""
     plans: tuple[str, ...]
     """The plan of each job, in short."""
+    crossover: tuple[Crossing, ...] | None
+    """Pairs of jobs on the same devices; null where nobody asked."""
 
 
-def share_document(answer: Share) -> ShareDocument:
+def share_document(answer: Share, pairs: Sequence[Crossing] | None = None) -> ShareDocument:
     """The answer of ``share``."""
     plans = tuple(in_short(each.scored.plan) for each in answer.portions)
-    return ShareDocument(command="share", share=answer, plans=plans)
+    crossover = None if pairs is None else tuple(pairs)
+    return ShareDocument(command="share", share=answer, plans=plans, crossover=crossover)
 
 
-def share_files(answer: Share, used: UsedCalibration | None) -> tuple[EmittedFile, ...]:
-    """A cluster file and a plan file for each job."""
-    return tuple(file for each in answer.portions for file in _files(each, used))
+def share_files(
+    answer: Share, pairs: Sequence[Crossing], used: UsedCalibration | None
+) -> tuple[EmittedFile, ...]:
+    """A cluster file and a plan file for each job; those of pairs on the same devices in a folder of their own."""
+    found = [
+        file
+        for each in answer.portions
+        for file in _files(each.job, each.cluster, each.model, each.result, used)
+    ]
+    for pair in pairs:
+        for side in pair.plans:
+            name = f"{pair.first}+{pair.second}/{side.job.job.name}"
+            found += _files(name, side.cluster, side.job.model, side.result, used)
+    return tuple(found)
 
 
-def _files(portion: Portion, used: UsedCalibration | None) -> Iterator[EmittedFile]:
-    cluster = {key: value for key, value in cluster_part(portion.cluster).items() if value}
-    yield EmittedFile(f"{portion.job}.cluster.yaml", dump(cluster))
+def _files(
+    name: str,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    result: SearchResult,
+    used: UsedCalibration | None,
+) -> Iterator[EmittedFile]:
+    assert result.best is not None
+    data = {key: value for key, value in cluster_part(cluster).items() if value}
+    yield EmittedFile(f"{name}.cluster.yaml", dump(data))
     plan_file = PlanFile(
-        plan=portion.scored.plan,
-        cluster=portion.cluster,
-        model=portion.model,
-        summary=summary_of(portion.result),
-        calibration=used,
+        plan=result.best.plan, cluster=cluster, model=model, summary=summary_of(result), calibration=used
     )
-    yield EmittedFile(f"{portion.job}.plan.yaml", to_text(plan_file))
+    yield EmittedFile(f"{name}.plan.yaml", to_text(plan_file))
 
 
-def share_report(answer: Share, cluster: str) -> list[RenderableType]:
+def share_report(
+    answer: Share, cluster: str, pairs: Sequence[Crossing] | None = None
+) -> list[RenderableType]:
     """What was asked, what each job gets, and what to know."""
     parts: list[RenderableType] = [
         Paragraph(f"{count(answer.jobs, 'job')} on {cluster}: {GOALS[answer.objective]}")
@@ -82,7 +106,33 @@ def share_report(answer: Share, cluster: str) -> list[RenderableType]:
         parts.append(Indented(_table(answer)))
         plans = [f"{each.job}: {in_short(each.scored.plan)}" for each in answer.portions]
         parts.append(Indented(bullets(plans)))
+    if pairs is not None:
+        parts.append(Text("On the same devices, all of the cluster", style="bold"))
+        parts.append(Indented(bullets([line for pair in pairs for line in _crossing(pair)] or [NO_PAIR])))
     return [*parts, bullets(_notes(answer), mark="!")]
+
+
+NO_PAIR = "no two jobs were found that fit on the cluster alone"
+
+
+def _crossing(pair: Crossing) -> Iterator[str]:
+    waits = f"{pair.first} waits for the network {percent(pair.network_share)} of its step"
+    if pair.fits is None:
+        yield f"{waits}; time was up before a plan of {pair.second} was found that fits beside it"
+        return
+    if pair.gain is None or pair.first_seconds is None or pair.second_seconds is None:
+        yield f"{waits}; {pair.second} does not fit in memory beside it"
+        return
+    unit = time_unit([pair.first_seconds, pair.second_seconds])
+    steps = f"{unit.show(pair.first_seconds)} and {unit.show(pair.second_seconds)} {unit.name} a step"
+    alone = f"{unit.show(pair.first_alone_seconds)} and {unit.show(pair.second_alone_seconds)} alone"
+    lasting = ""
+    if pair.both_seconds is not None and pair.in_turn_seconds is not None:
+        lasting = f"; both end after {long_text(pair.both_seconds)}, in turn after {long_text(pair.in_turn_seconds)}"
+    yield (
+        f"{waits}; {pair.second} fits in memory beside it: {steps} ({alone}), {pair.gain:.2f} times the work of taking "
+        f"turns{lasting}"
+    )
 
 
 def _table(answer: Share) -> RenderableType:

@@ -90,7 +90,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--target", "--time-limit", "--network", "--interruptions", "--safe"},
     "share": JSON
     | MEASURED
-    | {"--force", "--gap", "--objective", "--output", "-o", "--target", "--time-limit"},
+    | {"--crossover", "--force", "--gap", "--objective", "--output", "-o", "--target", "--time-limit"},
     "sweep": JSON | MEASURED | {"--backend", "--jobs", "-j", "--output", "-o", "--yes"},
     "init": {"--bandwidth-gbps", "--cards", "--force", "--gpu", "--gpus-per-node", "--intra-node"}
     | {"--model", "--network", "--nodes", "--price"},

@@ -50,6 +50,7 @@ from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
 from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
+from planner.share.crossover import Crossing
 from planner.share.search import Need, Portion, Share
 from tests.measured import examples as measured
 from tests.report import examples
@@ -134,6 +135,21 @@ def documents() -> dict[str, object]:
         seconds=1.0,
         interrupted=False,
     )
+    crossing = Crossing(
+        first="a",
+        second="b",
+        network_share=0.4,
+        idle_share=0.1,
+        fits=True,
+        first_alone_seconds=1.0,
+        second_alone_seconds=1.0,
+        first_seconds=1.5,
+        second_seconds=1.5,
+        gain=1.3,
+        both_seconds=2.0,
+        in_turn_seconds=3.0,
+        plans=(),
+    )
     result = replace(
         result,
         goal=replace(result.goal, tokens=1e9),
@@ -167,7 +183,7 @@ def documents() -> dict[str, object]:
     )
     return {
         "search": search_document(result, cluster, model),
-        "share": share_document(share),
+        "share": share_document(share, [crossing]),
         "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
         "sweep": SweepDocument(command="sweep", file="r.csv", points=1, kept=0, errors=0, seconds=1.0),
         "search --pareto": front_document(examples.front(), cluster, model),
