@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/guide.md", "docs/api.md"))
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/guide.md", "docs/api.md", "docs/share.md"))
 SEARCHED = re.compile(r"(?<=solved, )[\d.]+ (?:ms|s|min)(?P<rest>\).*?)(?=\n\n|\Z)", re.DOTALL)
 """What differs from run to run: how long a search took, and where the lines of its paragraph break after it."""
 _BLOCK = re.compile(

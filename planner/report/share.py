@@ -118,7 +118,7 @@ NO_PAIR = "no two jobs were found that fit on the cluster alone"
 def _crossing(pair: Crossing) -> Iterator[str]:
     waits = f"{pair.first} waits for the network {percent(pair.network_share)} of its step"
     if pair.fits is None:
-        yield f"{waits}; time was up before a plan of {pair.second} was found that fits beside it"
+        yield f"{waits}; no plan of {pair.second} was found in time that fits beside it"
         return
     if pair.gain is None or pair.first_seconds is None or pair.second_seconds is None:
         yield f"{waits}; {pair.second} does not fit in memory beside it"

@@ -33,6 +33,8 @@ STEPS = 32
 """Steps of the slower job that are simulated; the first quarter is not counted."""
 BEGINNINGS = 8
 """Points of its step at which the second job may be when the first begins one."""
+ALONE = 4
+"""Parts of the time for each job alone, next to one for each search of a pair."""
 LEAST = 1e-12
 """Part of a step that is none, for floating-point arithmetic."""
 MOST_EVENTS = 50_000
@@ -191,11 +193,6 @@ class Side:
         assert self.result.best is not None
         return self.result.best
 
-    @property
-    def seconds(self) -> float:
-        """Of a step alone."""
-        return self.scored.estimate.step_seconds
-
 
 @told(without=("plans",))
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +208,7 @@ class Crossing:
     idle_share: float
     """Part of a step that they wait for each other."""
     fits: bool | None
-    """Whether plans of both were found that fit in memory beside each other; null where time was up first."""
+    """Whether plans of both fit in memory beside each other; null where none were found and it is not proven."""
     first_alone_seconds: float
     """A step of the first, alone on the cluster."""
     second_alone_seconds: float
@@ -243,86 +240,99 @@ class Crossover:
     ) -> None:
         self.cluster, self.jobs, self.calibration = cluster, jobs, calibration
         self.limits, self.deadline = limits, deadline
+        pairs = len(jobs) * (len(jobs) - 1) // 2
+        self._left = ALONE * len(jobs) + 4 * pairs
+        """Parts of the time that are not given out yet."""
+        self._unknown = 0
+        """Searches that ended without a plan and without a proof that there is none."""
+        self._least = dict[str, float]()
+        """Shortest step of each job that was found, with whatever memory."""
 
     def run(self) -> tuple[Crossing, ...]:
         """Every pair, that which gains most first; none of jobs that do not fit alone."""
-        pairs = len(self.jobs) * (len(self.jobs) - 1) // 2
-        searches = len(self.jobs) + 4 * pairs
-        self._left = searches
-        alone = [self._side(job, self.cluster) for job in self.jobs]
-        found = [
-            self._crossing(*sorted(pair, key=lambda side: -waiting(side.moments, side.scored.plan)[0]))
-            for pair in combinations([side for side in alone if side is not None], 2)
-        ]
+        alone = [self._side(job, self.cluster, ALONE) for job in self.jobs]
+        pairs = []
+        for pair in combinations([side for side in alone if side is not None], 2):
+            first, second = sorted(pair, key=lambda side: -waiting(side.moments, side.scored.plan)[0])
+            before = self._unknown
+            ways = [(one, other) for one, other in self._ways(first, second) if one and other]
+            pairs.append((first, ways, second, self._unknown > before))
+        found = [self._crossing(first, ways, second, cut) for first, ways, second, cut in pairs]
         return tuple(sorted(found, key=lambda each: -(each.gain or 0.0)))
 
-    def _side(self, job: LoadedJob, cluster: ClusterSpec | None) -> Side | None:
+    def _side(self, job: LoadedJob, cluster: ClusterSpec | None, parts: int = 1) -> Side | None:
         """The best plan of a job there; None where none was found."""
-        part = self.deadline.part(1.0 / max(1, self._left))
-        self._left -= 1
-        if cluster is None or self.deadline.struck:
+        deadline = self.deadline.part(parts / self._left)
+        self._left = max(1, self._left - parts)
+        if cluster is None:
+            return None
+        if self.deadline.struck:
+            self._unknown += 1
             return None
         limits = replace(self.limits, target=job.job.target or self.limits.target, offload=("none",))
-        result = choose(cluster, job.model, self.calibration, limits, Goal(), explain=False, deadline=part)
+        result = choose(
+            cluster, job.model, self.calibration, limits, Goal(), explain=False, deadline=deadline
+        )
         if result.best is None:
+            self._unknown += result.status == "unknown"
             return None
         moments = moments_of(result.best, Estimator(cluster, job.model, self.calibration))
+        name, step = job.job.name, result.best.estimate.step_seconds
+        self._least[name] = min(step, self._least.get(name, step))
         return Side(job=job, cluster=cluster, result=result, moments=moments)
 
-    def _crossing(self, first: Side, second: Side) -> Crossing:
-        """The best of three ways to divide the memory: one plans as if alone, or both for half of it."""
-        ways: list[tuple[Side | None, Side | None]] = [
-            (first, self._side(second.job, _beside(self.cluster, first))),
-            (self._side(first.job, _beside(self.cluster, second)), second),
-        ]
+    def _ways(self, first: Side, second: Side) -> Iterator[tuple[Side | None, Side | None]]:
+        """Three ways to divide the memory: one plans as if alone, or both for half of it."""
+        yield first, self._side(second.job, _beside(self.cluster, first))
+        yield self._side(first.job, _beside(self.cluster, second)), second
         modest = self._side(first.job, _half(self.cluster))
-        ways.append((modest, self._side(second.job, _beside(self.cluster, modest))))
-        able = [(one, other) for one, other in ways if one is not None and other is not None]
-        simulated = [(beside(one.moments, other.moments), one, other) for one, other in able]
+        yield modest, self._side(second.job, _beside(self.cluster, modest))
+
+    def _crossing(self, first: Side, ways: Sequence[tuple[Side, Side]], second: Side, cut: bool) -> Crossing:
+        """The best of the ways."""
+        alone = [self._least[side.job.job.name] for side in (first, second)]
+        simulated = [(beside(one.moments, other.moments), one, other) for one, other in ways]
 
         def gain(found: Beside) -> float:
-            return first.seconds / found.first_seconds + second.seconds / found.second_seconds
+            return alone[0] / found.first_seconds + alone[1] / found.second_seconds
 
         best = max(simulated, key=lambda entry: gain(entry[0]), default=None)
         network, idle = waiting(first.moments, first.scored.plan)
-        turns = [_lasts(side, side.seconds) for side in (first, second)]
+        turns = [_lasts(side.job, seconds) for side, seconds in zip((first, second), alone, strict=True)]
         return Crossing(
             first=first.job.job.name,
             second=second.job.job.name,
             network_share=network,
             idle_share=idle,
-            fits=True if best else None if self.deadline.struck else False,
-            first_alone_seconds=first.seconds,
-            second_alone_seconds=second.seconds,
+            fits=True if best else None if cut else False,
+            first_alone_seconds=alone[0],
+            second_alone_seconds=alone[1],
             first_seconds=best[0].first_seconds if best else None,
             second_seconds=best[0].second_seconds if best else None,
             gain=gain(best[0]) if best else None,
-            both_seconds=_both(best[0], first, second) if best else None,
+            both_seconds=_both(best[0], (first.job, second.job), alone) if best else None,
             in_turn_seconds=None if None in turns else sum(each or 0.0 for each in turns),
             plans=best[1:] if best else (),
         )
 
 
-def _lasts(side: Side, step_seconds: float) -> float | None:
+def _lasts(job: LoadedJob, step_seconds: float) -> float | None:
     """Seconds of all that is left of a job."""
-    if side.job.tokens is None:
+    if job.tokens is None:
         return None
-    training = side.job.model.training
-    return side.job.tokens / (training.global_batch * training.sequence_length) * step_seconds
+    training = job.model.training
+    return job.tokens / (training.global_batch * training.sequence_length) * step_seconds
 
 
-def _both(found: Beside, first: Side, second: Side) -> float | None:
+def _both(found: Beside, jobs: tuple[LoadedJob, LoadedJob], alone: Sequence[float]) -> float | None:
     """Beside each other until one has ended; the other one goes on alone, as if nothing had been beside it."""
-    lasting = _lasts(first, found.first_seconds), _lasts(second, found.second_seconds)
+    steps = (found.first_seconds, found.second_seconds)
+    lasting = [_lasts(job, step) for job, step in zip(jobs, steps, strict=True)]
     if lasting[0] is None or lasting[1] is None:
         return None
-    longer, side, step = (
-        (lasting[0], first, found.first_seconds)
-        if lasting[0] > lasting[1]
-        else (lasting[1], second, found.second_seconds)
-    )
-    shorter = min(lasting[0], lasting[1])
-    return shorter + (longer - shorter) / step * side.seconds
+    longer = int(lasting[1] > lasting[0])
+    shorter, last = sorted((lasting[0], lasting[1]))
+    return shorter + (last - shorter) / steps[longer] * alone[longer]
 
 
 def _half(cluster: ClusterSpec) -> ClusterSpec:

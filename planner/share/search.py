@@ -34,7 +34,7 @@ from planner.share.jobs import LoadedJob
 ShareObjective = Literal["makespan", "throughput", "fairness"]
 """makespan: the last job ends soonest. throughput: the greatest sum of tokens a second, each times its job's weight.
 fairness: the least favoured job is best off, by its rate over what it would do with an equal share of time on the
-whole cluster (Gavel's max-min fairness, arXiv:2008.09213, section 4.1), over its weight."""
+whole cluster (max-min fairness after Gavel, arXiv:2008.09213), over its weight."""
 OBJECTIVES: tuple[str, ...] = get_args(ShareObjective)
 
 BEGIN = 0.5
@@ -173,7 +173,10 @@ class ShareSearch:
             worth = 1.0 / job.tokens
         return Contender(
             together=Together(
-                rates=rates, most=[unit.most for unit in self.units], kinds=tuple(kinds.values())
+                rates=rates,
+                # Devices without the number format are of no use to the job.
+                most=[unit.most if rate else 0 for unit, rate in zip(self.units, rates, strict=True)],
+                kinds=tuple(kinds.values()),
             ),
             worth=worth,
             least_rate=job.least_rate,
@@ -221,21 +224,23 @@ class ShareSearch:
 
     def _begin(self, indices: Sequence[int]) -> None:
         """Search jobs on the whole cluster: it bounds all their parts, and is what fairness is measured by."""
-        every = tuple(unit.most for unit in self.units)
         deadline = self.deadline.part(BEGIN)
         for number, index in enumerate(indices):
             contender = self.program.jobs[index]
-            self._search(index, every, deadline.part(1.0 / (len(indices) - number)))
+            every = contender.together.everything
+            if any(every):
+                self._search(index, every, deadline.part(1.0 / (len(indices) - number)))
             alone = contender.achieved.get(every)
             if self.objective == "fairness" and alone is not None:
                 contender.worth = len(self.jobs) / (self.jobs[index].job.weight * alone)
 
     def _ask(self) -> tuple[float, Partition | None, tuple[Need, ...]]:
         """(a bound, the best partition, jobs that fit nowhere together); searched until both agree or time is up."""
-        every = tuple(unit.most for unit in self.units)
         while True:
             if self.objective == "fairness" and any(
-                every not in results or results[every].status == "unknown" for results in self.results
+                any(job.together.everything)
+                and ((found := results.get(job.together.everything)) is None or found.status == "unknown")
+                for job, results in zip(self.program.jobs, self.results, strict=True)
             ):
                 return math.inf, None, ()
             bound, asked = self.program.best()
@@ -340,7 +345,6 @@ class ShareSearch:
 
     def _portions(self, partition: Partition) -> Iterator[Portion]:
         """What each job gets, with its own hosts and devices."""
-        every = tuple(unit.most for unit in self.units)
         taken: dict[tuple[str, str | None], int] = {}
         for index, (job, machines) in enumerate(zip(self.jobs, partition, strict=True)):
             result = self.results[index][machines]
@@ -365,7 +369,8 @@ class ShareSearch:
             plan = result.best.plan if self.divided else on_own_pools(result.best.plan, seen, cluster)
             estimate = Estimator(cluster, job.model, self.calibration).estimate(plan)
             scored = Scored(plan=plan, estimate=estimate)
-            alone = self.program.jobs[index].achieved.get(every)
+            contender = self.program.jobs[index]
+            alone = contender.achieved.get(contender.together.everything)
             yield Portion(
                 job=job.job.name,
                 hosts=tuple(host for pool in cluster.pools for host in pool.hosts),
@@ -428,7 +433,8 @@ class ShareSearch:
     def _reasons(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Why not even the whole cluster will do."""
         job = self.jobs[index]
-        most = self.program.jobs[index].together.most_rate(tuple(unit.most for unit in self.units))
+        together = self.program.jobs[index].together
+        most = together.most_rate(together.everything)
         if most:
             what = f"its deadline asks for {job.least_rate:,.0f} tokens/s, the whole cluster does at most {most:,.0f}"
             return (what,), ("give it more hours",)

@@ -114,6 +114,17 @@ def test_a_model_that_no_part_fits(hetplan: Command, jobs: Path) -> None:
     assert done.out.splitlines()[-1] == "2 jobs: proven: second fits nowhere"
 
 
+def test_a_format_that_no_device_has(hetplan: Command, jobs: Path) -> None:
+    """The job cannot run anywhere, whatever the objective, and is named."""
+    Path("cluster.yaml").write_text(FOUR_NODES.replace("A100-SXM-40GB", "V100-SXM-32GB"))
+    Path("wide.yaml").write_text(WIDE.replace("fp16", "bf16"))
+    for objective in ("makespan", "fairness"):
+        done = hetplan(*WORDS, "--objective", objective, "--time-limit", "10")
+        assert done.code == 3
+        assert "! second: V100-SXM-16GB, V100-SXM-32GB cannot be used: no bf16" in " ".join(done.out.split())
+        assert done.out.splitlines()[-1] == "2 jobs: proven: second fits nowhere"
+
+
 def test_a_deadline_that_the_cluster_cannot_keep(hetplan: Command, jobs: Path) -> None:
     """With both rates."""
     Path("jobs.yaml").write_text(JOBS.replace("tokens: 1.0e+9", "tokens: 1.0e+15, deadline_hours: 1"))

@@ -60,8 +60,7 @@ class Sharing:
 
     def best(self) -> tuple[float, Partition | None]:
         """(a bound on the value, the partition that might reach it); minus infinity and None where none is possible."""
-        every = tuple(unit.most for unit in self.units)
-        ceilings = [job.together.most_rate(every) for job in self.jobs]
+        ceilings = [job.together.most_rate(job.together.everything) for job in self.jobs]
         if not all(ceilings):
             return -math.inf, None
         program = Program("sharing")
@@ -141,8 +140,7 @@ class Sharing:
 
     def fewest(self, job: Contender) -> Machines | None:
         """Machines with the fewest devices that the job may be able to run on; None where there are none."""
-        every = tuple(unit.most for unit in self.units)
-        ceiling = job.together.most_rate(every)
+        ceiling = job.together.most_rate(job.together.everything)
         if not ceiling:
             return None
         program = Program("fewest")

@@ -36,6 +36,11 @@ class Together:
     known: dict[Kinds, float] = field(default_factory=dict)
     """Tokens a second that no plan on these machines, or on fewer of them, is above."""
 
+    @property
+    def everything(self) -> Machines:
+        """All machines."""
+        return tuple(self.most)
+
     def by_kind(self, machines: Machines) -> Kinds:
         """How many there are of each kind."""
         return tuple(sum(machines[index] for index in alike) for alike in self.kinds)
