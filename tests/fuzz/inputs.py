@@ -197,7 +197,10 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
         "gpu-list.txt": (MIG_LIST,),
         "offers.yaml": (OFFERS, *(text for text in BLOCKS if "\noffers:" in text)),
         "grid.yaml": (GRID,),
-        "jobs.yaml": (JOBS, *(text for text in BLOCKS if "\njobs:" in text)),
+        "jobs.yaml": (
+            JOBS.replace("model.yaml", "gpt2_345m").replace("wide.yaml", "bert_large"),
+            *(text for text in BLOCKS if "\njobs:" in text),
+        ),
         "slurm.txt": ("dgx[01-03,07],login-01\n", "lab-01\nlab-02\n"),
         "shipped.yaml": tuple(path.read_text() for path in sorted(specs.glob("*.yaml"))),
     }
