@@ -21,6 +21,7 @@ from planner.cluster.change import changed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.failures import Interruptions
+from planner.cost.step import step_of
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, Estimate
 from planner.errors import HetplanError
@@ -32,7 +33,6 @@ from planner.report.brief import answer_line, bar
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import headline, in_short, stage_runs
-from planner.report.step import step_of
 from planner.report.summary import summary_of
 from planner.report.what_if import Case, cases
 from planner.search.objectives.pareto import front, front_objective

@@ -114,10 +114,16 @@ PREDICTED = Range(1e-60, 1e60)
 
 TOKENS = Range(1, 1e18)
 """Tokens of a whole training run."""
+STEPS = Range(1, 1_000_000_000)
+"""Optimizer steps of a training run."""
+WEIGHT = Range(1e-6, 1e6)
+"""How much a job counts next to others."""
 FAILURES = Range(0, 1e4)
 """Failures for each device, or stops of a rented machine, in a month."""
 RUN_SECONDS = Range(1, 1e10)
 """A whole training run, and what a checkpoint or a restart takes of it, which may be 0 s."""
+RUN_HOURS = Range(1e-3, 1e6)
+"""Hours in which a job of several must end."""
 MONEY = Range(1e-6, 1e15)
 """Price of a whole training run."""
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/guide.md", "docs/api.md"))
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/guide.md", "docs/api.md", "docs/share.md"))
 SEARCHED = re.compile(r"(?<=solved, )[\d.]+ (?:ms|s|min)(?P<rest>\).*?)(?=\n\n|\Z)", re.DOTALL)
 """What differs from run to run: how long a search took, and where the lines of its paragraph break after it."""
 _BLOCK = re.compile(
@@ -65,7 +65,7 @@ def workplace() -> Iterator[Path]:
     """A folder with what a fresh clone offers the commands."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for given in ("cluster_specs", "model_specs"):
+        for given in ("cluster_specs", "model_specs", "job_specs"):
             (folder / given).symlink_to(ROOT / given)
         yield folder
 

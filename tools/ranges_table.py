@@ -30,6 +30,7 @@ from planner.ranges import (
     ZERO,
     Range,
 )
+from planner.share.jobs import JobsFile
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 BEGIN, END = "<!-- ranges: written by make docs -->\n", "<!-- end of ranges -->\n"
@@ -40,6 +41,7 @@ FILES: dict[str, type] = {
     "plan": WrittenPlan,
     "calibration and its tables": WrittenCalibration,
     "table of measured runs": Row,
+    "jobs": JobsFile,
 }
 OPTIONS: dict[str, Range] = {
     **{

@@ -41,6 +41,7 @@ from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
+from planner.report.share import ShareDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
@@ -91,6 +92,7 @@ DOCUMENTS: dict[str, type] = {
     "what-if": WhatIfDocument,
     "replan": ReplanDocument,
     "rent": RentDocument,
+    "share": ShareDocument,
     "sweep": SweepDocument,
     "gpus": GpusDocument,
     "links": LinksDocument,

@@ -12,7 +12,9 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Pages from the root of the repository, and where they stand."""
-PLAIN = re.compile(r"\[([^\]]+)\]\((?:LICENSE|cluster_specs|model_specs|(?:docs/)?example\.ipynb)\)")
+PLAIN = re.compile(
+    r"\[([^\]]+)\]\((?:LICENSE|cluster_specs|model_specs|job_specs|(?:docs/)?example\.ipynb)\)"
+)
 """Links to what is no page: their text stays."""
 
 

@@ -244,6 +244,7 @@ COMMANDS: dict[str, Registered] = {
     "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
     "replan": Registered("replan", "replan", "Find the plan that takes over when nodes fail."),
     "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
+    "share": Registered("share", "share", "Divide a cluster among several jobs."),
     "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
     "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
@@ -257,7 +258,9 @@ COMMANDS: dict[str, Registered] = {
     "init": Registered("init", "init", "Write a cluster file and a model file from a few answers."),
     "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
     "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
-    "examples": Registered("examples", "examples", "List the example clusters and models, or copy them."),
+    "examples": Registered(
+        "examples", "examples", "List the example clusters, models and jobs, or copy them."
+    ),
     "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
 }
 

@@ -1,4 +1,4 @@
-"""``hetplan examples``: the clusters and models that ship with hetplan."""
+"""``hetplan examples``: the clusters, models and jobs that ship with hetplan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from planner.report.numbers import count
 
 Copy = Annotated[
     Path | None,
-    typer.Option("--copy", metavar="DIR", help="Write the files into cluster_specs and model_specs in DIR."),
+    typer.Option(
+        "--copy", metavar="DIR", help="Write the files into cluster_specs, model_specs and job_specs in DIR."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
 
@@ -42,11 +44,11 @@ class ExamplesDocument(JsonDocument):
     folder: str | None
     """Where they were written; null where they were listed."""
     examples: tuple[Listed, ...]
-    """Clusters, then models."""
+    """Clusters, then models, then jobs."""
 
 
 def examples(copy: Copy = None, force: Force = False, as_json: AsJson = False) -> None:
-    """List the example clusters and models, or copy them.
+    """List the example clusters, models and jobs, or copy them.
 
     After --copy the commands of the guide run in that folder.
     """

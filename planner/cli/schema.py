@@ -18,6 +18,7 @@ from planner.model.file import ImportedModelFile, ModelFile
 from planner.plan.file import WrittenPlan
 from planner.runtimes.registry import in_words
 from planner.search.sweep import Grid
+from planner.share.jobs import JobsFile
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -96,6 +97,7 @@ def schema_of(name: str) -> Schema:
         "calibration": WrittenCalibration,
         "offers": OffersFile,
         "grid": Grid,
+        "jobs": JobsFile,
     }
     if name in plain:
         schema = _of(plain[name], f"hetplan {name} file")
@@ -107,12 +109,14 @@ def schema_of(name: str) -> Schema:
     return cluster_schema() if name == "cluster" else model_schema()
 
 
-FILES = ("cluster", "model", "plan", "calibration", "offers", "grid")
+FILES = ("cluster", "model", "plan", "calibration", "offers", "grid", "jobs")
 """Files with a schema."""
 
 WhichFile = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="Which schema: cluster, model, plan, calibration, offers or grid."),
+    typer.Argument(
+        metavar="FILE", help="Which schema: cluster, model, plan, calibration, offers, grid or jobs."
+    ),
 ]
 
 

@@ -11,11 +11,11 @@ from planner.cli.inputs import read_plan
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
+from planner.cost.step import step_of
 from planner.files.writing import write_whole
 from planner.logs.profiler import read_profile, require_same_ranks
 from planner.report.layout import Paragraph
 from planner.report.numbers import count, duration
-from planner.report.step import step_of
 from planner.report.trace import TraceDocument, trace_of
 
 Output = Annotated[

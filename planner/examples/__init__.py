@@ -1,6 +1,7 @@
-"""The example files that ship with hetplan: clusters and models, each with its sources at its head.
+"""The example files that ship with hetplan: clusters, models and jobs, each with its sources at its head.
 
-``cluster_specs`` and ``model_specs`` beside this file link to the folders of the repository; a wheel has the files.
+``cluster_specs``, ``model_specs`` and ``job_specs`` beside this file link to the folders of the repository; a wheel has
+the files.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 
-FOLDERS = ("cluster_specs", "model_specs")
+FOLDERS = ("cluster_specs", "model_specs", "job_specs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

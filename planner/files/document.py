@@ -190,7 +190,7 @@ def _failure(path: Path, what: str, hint: str | None = None, line: int | None = 
     return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))
 
 
-Kind = Literal["cluster", "model", "plan", "calibration", "offers"]
+Kind = Literal["cluster", "model", "plan", "calibration", "offers", "jobs"]
 
 
 def read_as(path: Path, kind: Kind) -> Document:
@@ -214,6 +214,8 @@ def kind_of(data: dict[str, Any]) -> Kind | None:
         return "cluster"
     if "offers" in data:
         return "offers"
+    if "jobs" in data:
+        return "jobs"
     if "stages" in data or "replicas" in data:
         return "plan"
     if is_config(data) or "huggingface" in data or {"layers", "hidden"} <= data.keys():

@@ -88,6 +88,11 @@ KeptShare = Annotated[float, number(ranges.KEPT_SHARE)]
 ZeroStage = Annotated[int, whole(ranges.ZERO)]
 ShardParts = Annotated[int, whole(ranges.SHARD_PARTS)]
 
+Tokens = Annotated[float, number(ranges.TOKENS)]
+Steps = Annotated[int, whole(ranges.STEPS)]
+Hours = Annotated[float, number(ranges.RUN_HOURS)]
+Weight = Annotated[float, number(ranges.WEIGHT)]
+
 Share = Annotated[float, number(ranges.SHARE)]
 Fraction = Annotated[float, number(ranges.FRACTION)]
 Spread = Annotated[float, number(ranges.SPREAD)]

@@ -89,6 +89,9 @@ SURFACE: dict[str, set[str]] = {
     | WHOLE_TRAINING
     | {"--gap", "--machines", "--objective", "--offers", "--output", "-o", "--provider", "--region"}
     | {"--target", "--time-limit", "--network", "--interruptions", "--safe"},
+    "share": JSON
+    | MEASURED
+    | {"--crossover", "--force", "--gap", "--objective", "--output", "-o", "--target", "--time-limit"},
     "sweep": JSON | MEASURED | {"--backend", "--jobs", "-j", "--output", "-o", "--yes"},
     "init": {"--bandwidth-gbps", "--cards", "--force", "--gpu", "--gpus-per-node", "--intra-node"}
     | {"--model", "--network", "--nodes", "--price"},

@@ -72,7 +72,7 @@ def test_examples_are_those_of_the_repository() -> None:
     found = {example.path: example for example in examples()}
     on_disk = {
         f"{folder}/{path.name}"
-        for folder in ("cluster_specs", "model_specs")
+        for folder in ("cluster_specs", "model_specs", "job_specs")
         for path in (ROOT / folder).glob("*.yaml")
     }
     assert set(found) == on_disk
@@ -106,7 +106,7 @@ def test_examples_where_no_folder_can_be(hetplan: Command, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "number", "found"),
     [
-        ("hetplan s", "1", "search\nsweep\nshow\nschema"),
+        ("hetplan s", "1", "search\nshare\nsweep\nshow\nschema"),
         ("hetplan search --ta", "2", "--target"),
         ("hetplan calibrate f", "2", "fit"),
     ],

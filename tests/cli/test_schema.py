@@ -17,6 +17,7 @@ from tests.cli.test_sweep import GRID
 from tests.files.writing import CLUSTER, CLUSTERS, MODEL, MODELS, problems
 from tests.report import examples
 from tests.search.test_renting import OFFERS
+from tests.share.test_search import JOBS
 
 POOL = CLUSTER.index("  - name: b")
 
@@ -148,6 +149,7 @@ def test_files_that_hetplan_writes_and_reads_are_valid(tmp_path: Path) -> None:
     jsonschema.validate(yaml.safe_load(to_text(plan)), schema_of("plan"))
     jsonschema.validate(yaml.safe_load(OFFERS), schema_of("offers"))
     jsonschema.validate(yaml.safe_load(GRID), schema_of("grid"))
+    jsonschema.validate(yaml.safe_load(JOBS), schema_of("jobs"))
     jsonschema.validate({"format": "hetplan-calibration/1"}, schema_of("calibration"))
 
 
@@ -156,6 +158,7 @@ def test_files_that_hetplan_writes_and_reads_are_valid(tmp_path: Path) -> None:
     [
         ("offers", OFFERS.replace("    price_per_hour: 5\n", "")),
         ("grid", GRID.replace("clusters: [cluster.yaml]\n", "")),
+        ("jobs", JOBS.replace("model: wide.yaml, ", "")),
         ("plan", "format: hetplan-plan/1\n"),
         ("calibration", "format: hetplan-calibration/2\n"),
     ],

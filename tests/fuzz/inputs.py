@@ -44,6 +44,7 @@ from tests.model.test_huggingface import PUBLISHED
 from tests.probe.test_nvidia_smi import LIST as MIG_LIST
 from tests.report.test_trace import profile_text
 from tests.search.test_renting import OFFERS
+from tests.share.test_search import JOBS
 
 MOST_MEMORY = 3 * 2**30
 """Bytes of address space of one case."""
@@ -90,6 +91,8 @@ COMMANDS = (
         "rent {model} --offers {offers} --tokens {tokens} --time-limit 0.3 -o {new}",
         "rent {model} --offers {offers} --tokens {tokens} --deadline {time} --time-limit 0.3 --json",
         "search {cluster} {model} --time-limit 0.3 --tokens {tokens} --deadline {time} --budget {number}",
+        "share {cluster} {jobs} --time-limit 0.3 -o {new} --force",
+        "share {cluster} {jobs} --objective fairness --time-limit 0.3 --json",
         "sweep {grid} -o {table} -j 1",
     ),
     *("gpus {gpu}", "gpus {gpu} --json", "schema {spec}"),
@@ -194,6 +197,10 @@ def good_files(work: Path) -> dict[str, tuple[str, ...]]:
         "gpu-list.txt": (MIG_LIST,),
         "offers.yaml": (OFFERS, *(text for text in BLOCKS if "\noffers:" in text)),
         "grid.yaml": (GRID,),
+        "jobs.yaml": (
+            JOBS.replace("model.yaml", "gpt2_345m").replace("wide.yaml", "bert_large"),
+            *(text for text in BLOCKS if "\njobs:" in text),
+        ),
         "slurm.txt": ("dgx[01-03,07],login-01\n", "lab-01\nlab-02\n"),
         "shipped.yaml": tuple(path.read_text() for path in sorted(specs.glob("*.yaml"))),
     }

@@ -94,6 +94,15 @@ def test_each_node_starts_its_own_ranks(tmp_path: Path) -> None:
     assert "NCCL_SOCKET_IFNAME==ens1\n" in run(folder, "0").stdout
 
 
+def test_devices_of_a_node_that_jobs_share(tmp_path: Path) -> None:
+    """HETPLAN_DEVICES are those of the job; the plan counts among them."""
+    folder = emitted(tmp_path, deepspeed_plan(), UNEVEN, model(10))
+    assert "CUDA_VISIBLE_DEVICES=4,7\n" in run(folder, "1", HETPLAN_DEVICES="4,5,7").stdout
+    done = run(folder, "1", HETPLAN_DEVICES="4,5")
+    assert done.returncode == 2
+    assert "HETPLAN_DEVICES=4,5 has no device number 2" in done.stderr
+
+
 def test_rendezvous_can_be_moved(tmp_path: Path) -> None:
     """Address and port come from the environment when they are there."""
     folder = emitted(tmp_path, deepspeed_plan(), UNEVEN, model(10))

@@ -40,6 +40,7 @@ from planner.report.observed import observed_document
 from planner.report.pareto import front_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
+from planner.report.share import share_document
 from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
@@ -49,6 +50,8 @@ from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
 from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
+from planner.share.crossover import Crossing
+from planner.share.search import Need, Portion, Share
 from tests.measured import examples as measured
 from tests.report import examples
 from tests.report.pages import about
@@ -104,6 +107,49 @@ def documents() -> dict[str, object]:
         keeps_rdma=False,
         scored=scored,
     )
+    portion = Portion(
+        job="a",
+        hosts=("a-0",),
+        devices=(0,),
+        gpus=1,
+        seconds=1.0,
+        of_equal_share=1.0,
+        gap=0.1,
+        scored=scored,
+        cluster=cluster,
+        model=model,
+        result=result,
+    )
+    share = Share(
+        status="feasible",
+        objective="makespan",
+        jobs=1,
+        value=1.0,
+        bound=0.9,
+        gap=0.1,
+        portions=(portion,),
+        idle=("a-1",),
+        divided=True,
+        conflict=(Need(job="a", gpus=1, reasons=("b",), hints=("c",)),),
+        searches=1,
+        seconds=1.0,
+        interrupted=False,
+    )
+    crossing = Crossing(
+        first="a",
+        second="b",
+        network_share=0.4,
+        idle_share=0.1,
+        fits=True,
+        first_alone_seconds=1.0,
+        second_alone_seconds=1.0,
+        first_seconds=1.5,
+        second_seconds=1.5,
+        gain=1.3,
+        both_seconds=2.0,
+        in_turn_seconds=3.0,
+        plans=(),
+    )
     result = replace(
         result,
         goal=replace(result.goal, tokens=1e9),
@@ -137,6 +183,7 @@ def documents() -> dict[str, object]:
     )
     return {
         "search": search_document(result, cluster, model),
+        "share": share_document(share, [crossing]),
         "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
         "sweep": SweepDocument(command="sweep", file="r.csv", points=1, kept=0, errors=0, seconds=1.0),
         "search --pareto": front_document(examples.front(), cluster, model),

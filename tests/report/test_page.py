@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from planner.cli.app import run
+from planner.cost.step import Lane, Span, Step
 from planner.described import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
 from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, tornado
 from planner.report.page.page import in_script, page
-from planner.report.step import Lane, Span, Step
 from tests.cli.running import write_plan
 from tests.report import examples
 from tests.report.pages import Reader, about, browsed, needs_browser, plain

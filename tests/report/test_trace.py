@@ -17,17 +17,17 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cli.app import run
 from planner.cost.estimate import Estimator
+from planner.cost.step import step_of
 from planner.errors import SpecError
 from planner.logs import profiler
 from planner.logs.profiler import Profile, read_profile
 from planner.plan.placement import ranks
 from planner.report import trace as module
-from planner.report.step import step_of
 from planner.report.trace import Trace, trace_of
 from planner.units import GIB
 from tests.cli.running import write_plan
+from tests.cost.test_step import PIPELINE, REPLICAS
 from tests.report import examples
-from tests.report.test_step import PIPELINE, REPLICAS
 
 NAMED = {
     "required": ["name", "args"],

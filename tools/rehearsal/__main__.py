@@ -15,9 +15,13 @@ from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import Calibration, Stack
 from planner.cluster.file import load_cluster
+from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
+from planner.model.spec import ModelSpec
 from tools.rehearsal.calibrating import measure_devices, measure_host, measure_networks
 from tools.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
+from tools.rehearsal.crossover import CLUSTER as CROSSOVER
+from tools.rehearsal.crossover import cross
 from tools.rehearsal.emulation import missing
 from tools.rehearsal.rehearse import Measured, Row, rehearse
 from tools.rehearsal.table import markdown
@@ -41,6 +45,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if asked.crossover:
+            print(_crossed(folder, asked.steps, asked.rounds))  # noqa: T201
+            return 0
         known = DEVICES if asked.devices else CLUSTERS
         chosen = [cluster for cluster in known if not asked.cluster or cluster.name in asked.cluster]
         rows = [
@@ -60,6 +67,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--devices", action="store_true", help="single devices at several micro-batches instead"
     )
+    parser.add_argument(
+        "--crossover",
+        action="store_true",
+        help="two jobs on the same devices instead: alone, and both at once",
+    )
     parser.add_argument("--target", action="append", choices=TARGETS, help="this runtime only")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of each run (4)")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each plan, in turns (2)")
@@ -70,6 +82,12 @@ def _options() -> argparse.Namespace:
 
 
 def _rehearsed(cluster: Rehearsed, target: str, folder: Path, asked: Measured) -> list[Row]:
+    spec, model, found = _calibrated(cluster, target, folder)
+    return rehearse(cluster, target, spec, model, found, folder, asked, _tell)
+
+
+def _calibrated(cluster: Rehearsed, target: str, folder: Path) -> tuple[ClusterSpec, ModelSpec, Calibration]:
+    """The cluster and what was measured of it, now or before."""
     model_file = folder / "model.yaml"
     model_file.write_text(yaml_text(MODEL), encoding="utf-8")
     cluster_file, measured = folder / f"{cluster.name}.yaml", folder / f"{cluster.name}-calibration.yaml"
@@ -82,7 +100,13 @@ def _rehearsed(cluster: Rehearsed, target: str, folder: Path, asked: Measured) -
         _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
         found = merged(found, trial.measured(target))
         save_calibration(found, measured)
-    return rehearse(cluster, target, spec, model, found, folder, asked, _tell)
+    return spec, model, found
+
+
+def _crossed(folder: Path, steps: int, rounds: int) -> str:
+    """Two jobs on the same devices, as a table."""
+    spec, model, found = _calibrated(CROSSOVER, "torch", folder)
+    return cross(spec, model, found, folder, steps=steps, rounds=rounds, tell=_tell).table()
 
 
 def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path) -> None:

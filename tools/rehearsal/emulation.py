@@ -133,6 +133,12 @@ def _add(node: Node, index: int) -> None:
     _run(*inside, "tc", "qdisc", "add", "dev", "eth0", *rate)
     _run("tc", "qdisc", "add", "dev", outside, *rate)
     _group(node).mkdir(parents=True, exist_ok=True)
+    # A device has its share of the processors even where the machine has other work.
+    weight = _group(node) / "cpu.shares"
+    if weight.exists():
+        weight.write_text("65536")
+    else:
+        (_group(node) / "cpu.weight").write_text("10000")
 
 
 def _remove(nodes: Sequence[Node]) -> None:

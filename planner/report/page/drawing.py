@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log10
 
+from planner.cost.step import Lane, Span, Step
 from planner.report.numbers import TimeUnit, duration
-from planner.report.step import Lane, Span, Step
 
 WIDE = 10_000
 """Width of the drawing of a step in its own units; the page stretches it."""

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from planner import __version__
 from planner.cost.estimate import Estimator
 from planner.cost.failures import NEVER, Interruptions
+from planner.cost.step import Lane, SpanKind, Step, step_of
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.described import Json, meanings, sentence, told
@@ -48,7 +49,6 @@ from planner.report.page.network import cluster_map, lanes_of
 from planner.report.pareto import FrontDocument, front_document, short, worth_text
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows
-from planner.report.step import Lane, SpanKind, Step, step_of
 from planner.search.explain.neighbours import Neighbour, all_neighbours
 from planner.search.objectives.pareto import Front
 from planner.search.values import Goal, Scored

@@ -1,13 +1,8 @@
 """Which machines to rent, as an integer linear program: the numbers of machines are its variables.
 
-What machines do together is known of those that were searched, and bounded for all others:
-
-* no more than the sum of what each does at best (``DeviceRates``);
-* no more than a searched set of machines that has at least as many of each kind: a plan may leave machines idle, and
-  machines that are alike but for their price and their stops do the same;
-* only its goodput, which falls with the stops of all machines; bounded from above in steps.
-
-So the program's optimum is a bound, and its solution the set of machines to search next.
+What machines do together is bounded by ``Together``: machines that are alike but for their price and their stops do the
+same. Of it counts the goodput alone, which falls with the stops of all machines; it is bounded from above in steps. So
+the program's optimum is a bound, and its solution the set of machines to search next.
 """
 
 from __future__ import annotations
@@ -20,9 +15,8 @@ from typing import Literal
 
 from planner.search.milp.program import Program, added, total
 from planner.search.milp.solver import Values, solve
+from planner.search.milp.together import SLACK, Machines, Together
 
-Machines = tuple[int, ...]
-"""Numbers of machines, in the order of the offers."""
 Wanted = Literal["time", "money"]
 """What is least: seconds of the training, or its price."""
 
@@ -30,8 +24,6 @@ STEPS = 12
 """Steps of the goodput that are there from the beginning."""
 ROUNDS = 50
 """Ratios of price to speed that are tried until no better one is found."""
-SLACK = 1e-7
-"""Of bounds, for floating-point arithmetic in the solver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +44,6 @@ class Machine:
     """Machines of one kind and place do the same together, whichever of them; none is like one without a kind."""
 
 
-Kinds = tuple[int, ...]
-"""Numbers of machines, by kind."""
-
-
 @dataclass(slots=True)
 class Renting:
     """The machines on offer, and what was learnt of some sets of them."""
@@ -67,28 +55,26 @@ class Renting:
     """Share of the time that is work, by stops a second; never grows with them."""
     most: int | None = None
     """Most machines in all."""
-    known: dict[Kinds, float] = field(default_factory=dict)
-    """Tokens a second that no plan on these machines, or on fewer of them, is above."""
     looked: set[Machines] = field(default_factory=set)
     """Machines that something is known of."""
-    kinds: tuple[tuple[int, ...], ...] = ()
-    """Offers of each kind."""
+    together: Together = field(init=False)
+    """What they do together."""
 
     def __post_init__(self) -> None:
         """Sort the offers by kind."""
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, each in enumerate(self.machines):
             kinds.setdefault((each.place, each.kind or index), []).append(index)
-        self.kinds = tuple(map(tuple, kinds.values()))
-
-    def by_kind(self, machines: Machines) -> Kinds:
-        """How many there are of each kind."""
-        return tuple(sum(machines[index] for index in alike) for alike in self.kinds)
+        self.together = Together(
+            rates=[each.rate for each in self.machines],
+            most=[each.most for each in self.machines],
+            kinds=tuple(map(tuple, kinds.values())),
+        )
 
     def twins(self, machines: Machines) -> Iterator[Machines]:
         """All machines that do the same as these, themselves included; they may stop less and cost less."""
         ways: list[list[dict[int, int]]] = []
-        for alike, number in zip(self.kinds, self.by_kind(machines), strict=True):
+        for alike, number in zip(self.together.kinds, self.together.by_kind(machines), strict=True):
             each = (range(min(number, self.machines[index].most) + 1) for index in alike)
             ways.append([dict(zip(alike, way, strict=True)) for way in product(*each) if sum(way) == number])
         for parts in product(*ways):
@@ -97,13 +83,12 @@ class Renting:
 
     def learn(self, machines: Machines, rate: float) -> None:
         """No plan on these machines does more tokens a second."""
-        key = self.by_kind(machines)
-        self.known[key] = min(rate, self.known.get(key, math.inf))
+        self.together.learn(machines, rate)
         self.looked.add(machines)
 
     def rate(self, machines: Machines) -> float:
         """Tokens a second of these machines at best, each for itself."""
-        return sum(number * each.rate for number, each in zip(machines, self.machines, strict=True))
+        return self.together.rate(machines)
 
     def stops(self, machines: Machines) -> float:
         """Stops of a run on these machines a second."""
@@ -213,9 +198,7 @@ class Renting:
         self._places(program, numbers)
         if self.most is not None:
             program.row(total((1.0, column) for column in numbers), most=float(self.most))
-        together = self._sum(numbers, lambda each: each.rate / ceiling)
-        program.row(added({pace: 1.0}, together, -1.0), most=0.0)
-        self._below_known(program, numbers, pace, ceiling)
+        self.together.bound(program, numbers, pace, ceiling)
         self._goodput(program, numbers, rate, pace)
         if most_seconds < math.inf:
             program.row({rate: 1.0}, least=self.tokens / most_seconds / ceiling)
@@ -239,29 +222,6 @@ class Renting:
         program.equal(total((1.0, column) for column in places.values()), 1.0)
         for each, column in zip(self.machines, numbers, strict=True):
             program.row({column: 1.0, places[each.place]: -float(each.most)}, most=0.0)
-
-    def _below_known(self, program: Program, numbers: Sequence[int], pace: int, ceiling: float) -> None:
-        """Machines that have no more of any kind than a searched set are no faster than it."""
-        for index, (known, rate) in enumerate(self.known.items()):
-            if self._beaten(known, rate):
-                continue
-            over = {}
-            for kind, (number, alike) in enumerate(zip(known, self.kinds, strict=True)):
-                if number < sum(self.machines[offer].most for offer in alike):
-                    more = program.column(f"more_{index}_{kind}", upper=1.0, whole=True)
-                    of_kind = total((1.0, numbers[offer]) for offer in alike)
-                    program.row(added(of_kind, {more: -(number + 1.0)}), least=0.0)
-                    over[more] = -1.0
-            program.row(added({pace: 1.0}, over), most=rate / ceiling)
-
-    def _beaten(self, known: Kinds, rate: float) -> bool:
-        """True where another set says as much of more machines."""
-        return any(
-            other != known
-            and speed <= rate
-            and all(one <= two for one, two in zip(known, other, strict=True))
-            for other, speed in self.known.items()
-        )
 
     def _goodput(self, program: Program, numbers: Sequence[int], rate: int, pace: int) -> None:
         """Rate <= goodput x pace, with the goodput of the lower end of a step of stops."""

@@ -77,7 +77,7 @@ def sub_cluster_candidates(
             break
     else:
         ways = list(_growing(cluster, model, room))[:most]
-    subs = (_subcluster(cluster, model, way) for way in dict.fromkeys(ways))
+    subs = (sub_cluster(cluster, model, way) for way in dict.fromkeys(ways))
     order = {pool.name: index for index, pool in enumerate(cluster.pools)}
 
     def place(sub: SubCluster) -> tuple[int, list[tuple[int, str, int]]]:
@@ -165,7 +165,8 @@ def _growing(cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int]) ->
             yield parts_of
 
 
-def _subcluster(cluster: ClusterSpec, model: ModelSpec, parts: Sequence[Part]) -> SubCluster:
+def sub_cluster(cluster: ClusterSpec, model: ModelSpec, parts: Sequence[Part]) -> SubCluster:
+    """What is taken of each pool of a cluster, as a cluster of its own."""
     pools, devices = [], {}
     for pool, part in zip(cluster.pools, parts, strict=True):
         if not part.devices:

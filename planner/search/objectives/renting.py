@@ -24,7 +24,8 @@ from planner.plan.file import Status
 from planner.ranges import NODES
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
-from planner.search.milp.renting import Machine, Machines, Renting, Wanted
+from planner.search.milp.renting import Machine, Renting, Wanted
+from planner.search.milp.together import Machines
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 
@@ -231,7 +232,7 @@ class RentSearch:
         They are searched quickest, and what they reach rules out much.
         """
         deadline, offers = self.deadline.part(SHARE / 2), self.program.machines
-        for alike in self.program.kinds:
+        for alike in self.program.together.kinds:
             most = min(sum(offers[index].most for index in alike), self.goal.most or int(NODES.most))
             for number in sorted({most, 2 ** (most.bit_length() - 1)} if most else ()):
                 left, counts = number, [0] * len(offers)

@@ -8,8 +8,8 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
+from planner.cost.step import Lane, Step, step_of
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.report.step import Lane, Step, step_of
 from tests.report import examples
 
 ESTIMATOR = Estimator(examples.cluster(), examples.model(), ASSUMED)

@@ -1,0 +1,138 @@
+"""``hetplan share``: several jobs on one cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from planner.cli.inputs import read_calibration, used_calibration
+from planner.cli.options import AsJson, CalibrationFile, ClusterFile, TargetName, a_number, time_limit
+from planner.cli.output import show, show_document, typed
+from planner.cli.process import (
+    ANSWER,
+    INFEASIBLE,
+    INTERRUPTED,
+    NO_PLAN_IN_TIME,
+    Wish,
+    keeping_the_best,
+    started,
+)
+from planner.cli.progress import reporter
+from planner.cluster.file import load_cluster
+from planner.emit.interface import write_folder
+from planner.errors import UsageError
+from planner.report.layout import Answer
+from planner.report.share import share_document, share_files, share_line, share_report
+from planner.runtimes.registry import in_words
+from planner.runtimes.registry import target as runtime
+from planner.search.deadline import Deadline
+from planner.search.values import Limits
+from planner.share.crossover import Crossover
+from planner.share.jobs import load_jobs
+from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
+
+JobsFile = Annotated[
+    Path, typer.Argument(metavar="JOBS", help="Jobs file: models, what is left to do, weights (YAML).")
+]
+Objective = Annotated[
+    str,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the least "
+        "favoured job has as much of its equal share as can be.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Write a cluster file and a plan file for each job into DIR."
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Update the folder: edited files are kept as NAME.edited, as with emit."),
+]
+Gap = Annotated[
+    float,
+    typer.Option(
+        "--gap",
+        metavar="FRACTION",
+        min=0.001,
+        max=1.0,
+        callback=a_number,
+        help="Stop once the partition is proven to be within this fraction of the best.",
+    ),
+]
+CrossoverOption = Annotated[
+    bool,
+    typer.Option(
+        "--crossover",
+        help="Say of every pair of jobs what both would take on the same devices, one computing while the other waits "
+        "for the network. Takes half of the time limit.",
+    ),
+]
+TimeLimit = Annotated[
+    float, time_limit("Total time limit; the best partition so far is returned with its gap.")
+]
+
+
+def share(
+    cluster: ClusterFile,
+    jobs: JobsFile,
+    objective: Objective = "makespan",
+    output: Output = None,
+    force: Force = False,
+    crossover: CrossoverOption = False,
+    target: TargetName = None,
+    gap: Gap = 0.02,
+    time_limit: TimeLimit = 120.0,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Divide a cluster among several jobs.
+
+    Every job gets whole nodes, or devices of one node where there are fewer nodes than jobs. An integer program
+    proposes partitions, and plans are searched on the parts that it proposes, until they are proven good.
+    """
+    if objective not in OBJECTIVES:
+        raise UsageError(f"--objective: expected {in_words(OBJECTIVES, 'or')}, got {objective!r}")
+    wanted = cast("ShareObjective", objective)
+    cluster_spec = load_cluster(cluster)
+    loaded = load_jobs(jobs, cluster_spec, need_tokens=wanted == "makespan")
+    limits = Limits(
+        target=None if target is None else runtime(target).name, gap=gap, time_limit_seconds=time_limit
+    )
+    wish = Wish()
+    ends = Deadline.after(time_limit, since=started(), flag=wish)
+    with keeping_the_best(wish), reporter() as talk:
+        constants = read_calibration(calibration)
+        part = ends.part(0.5) if crossover else ends
+        answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
+        pairs = None
+        if crossover:
+            talk.phase("crossover")
+            pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
+    files = share_files(answer, pairs or (), used_calibration(calibration))
+    if output is not None and files:
+        write_folder(files, output, force)
+    if as_json:
+        show_document(share_document(answer, pairs))
+    else:
+        following = None
+        if answer.portions:
+            name = f"{answer.portions[0].job}.plan.yaml"
+            emit = typed("hetplan", "emit", (output or Path()) / name, "-o", f"run/{answer.portions[0].job}")
+            following = emit if output else "the same with -o FOLDER to keep the plans"
+        show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
+    raise typer.Exit(_exit_code(answer))
+
+
+def _exit_code(answer: Share) -> int:
+    if answer.interrupted:
+        return INTERRUPTED
+    if answer.portions:
+        return ANSWER
+    return INFEASIBLE if answer.conflict else NO_PLAN_IN_TIME

@@ -1,0 +1,241 @@
+"""What each job gets: the partition and its proof, as text, as a document and as files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from planner.cluster.spec import ClusterSpec
+from planner.described import JsonDocument, told
+from planner.files.short_lists import compress_hosts
+from planner.files.writing import dump
+from planner.job.files import EmittedFile
+from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile, UsedCalibration, cluster_part, to_text
+from planner.report.layout import Indented, Paragraph, bullets, number, table, words
+from planner.report.numbers import (
+    MISSING,
+    at_most,
+    count,
+    count_unit,
+    long_text,
+    names,
+    percent,
+    rate,
+    runs,
+    significant,
+    time_unit,
+)
+from planner.report.plan_table import in_short
+from planner.report.summary import summary_of
+from planner.search.values import SearchResult
+from planner.share.crossover import Crossing
+from planner.share.search import Need, Portion, Share, ShareObjective
+from planner.visible import visible
+
+GOALS: dict[ShareObjective, str] = {
+    "makespan": "the last job ends soonest",
+    "throughput": "the most tokens a second, each times the weight of its job",
+    "fairness": "the least favoured job is as well off as can be",
+}
+
+
+@told(inline=("share",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareDocument(JsonDocument):
+    """The answer of ``share``."""
+
+    share: Share
+    """The answer."""
+    plans: tuple[str, ...]
+    """The plan of each job, in short."""
+    crossover: tuple[Crossing, ...] | None
+    """Pairs of jobs on the same devices; null where nobody asked."""
+
+
+def share_document(answer: Share, pairs: Sequence[Crossing] | None = None) -> ShareDocument:
+    """The answer of ``share``."""
+    plans = tuple(in_short(each.scored.plan) for each in answer.portions)
+    crossover = None if pairs is None else tuple(pairs)
+    return ShareDocument(command="share", share=answer, plans=plans, crossover=crossover)
+
+
+def share_files(
+    answer: Share, pairs: Sequence[Crossing], used: UsedCalibration | None
+) -> tuple[EmittedFile, ...]:
+    """A cluster file and a plan file for each job; those of pairs on the same devices in a folder of their own."""
+    found = [
+        file
+        for each in answer.portions
+        for file in _files(each.job, each.cluster, each.model, each.result, used)
+    ]
+    for pair in pairs:
+        for side in pair.plans:
+            name = f"{pair.first}+{pair.second}/{side.job.job.name}"
+            found += _files(name, side.cluster, side.job.model, side.result, used)
+    return tuple(found)
+
+
+def _files(
+    name: str,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    result: SearchResult,
+    used: UsedCalibration | None,
+) -> Iterator[EmittedFile]:
+    assert result.best is not None
+    data = {key: value for key, value in cluster_part(cluster).items() if value}
+    yield EmittedFile(f"{name}.cluster.yaml", dump(data))
+    plan_file = PlanFile(
+        plan=result.best.plan, cluster=cluster, model=model, summary=summary_of(result), calibration=used
+    )
+    yield EmittedFile(f"{name}.plan.yaml", to_text(plan_file))
+
+
+def share_report(
+    answer: Share, cluster: str, pairs: Sequence[Crossing] | None = None
+) -> list[RenderableType]:
+    """What was asked, what each job gets, and what to know."""
+    parts: list[RenderableType] = [
+        Paragraph(f"{count(answer.jobs, 'job')} on {cluster}: {GOALS[answer.objective]}")
+    ]
+    if answer.portions:
+        parts.append(Indented(_table(answer)))
+        plans = [f"{each.job}: {in_short(each.scored.plan)}" for each in answer.portions]
+        parts.append(Indented(bullets(plans)))
+    if pairs is not None:
+        parts.append(Text("On the same devices, all of the cluster", style="bold"))
+        parts.append(Indented(bullets([line for pair in pairs for line in _crossing(pair)] or [NO_PAIR])))
+    return [*parts, bullets(_notes(answer), mark="!")]
+
+
+NO_PAIR = "no two jobs were found that fit on the cluster alone"
+
+
+def _crossing(pair: Crossing) -> Iterator[str]:
+    waits = f"{pair.first} waits for the network {percent(pair.network_share)} of its step"
+    if pair.fits is None:
+        yield f"{waits}; no plan of {pair.second} was found in time that fits beside it"
+        return
+    if pair.gain is None or pair.first_seconds is None or pair.second_seconds is None:
+        yield f"{waits}; {pair.second} does not fit in memory beside it"
+        return
+    unit = time_unit([pair.first_seconds, pair.second_seconds])
+    steps = f"{unit.show(pair.first_seconds)} and {unit.show(pair.second_seconds)} {unit.name} a step"
+    alone = f"{unit.show(pair.first_alone_seconds)} and {unit.show(pair.second_alone_seconds)} alone"
+    lasting = ""
+    if pair.both_seconds is not None and pair.in_turn_seconds is not None:
+        lasting = f"; both end after {long_text(pair.both_seconds)}, in turn after {long_text(pair.in_turn_seconds)}"
+    yield (
+        f"{waits}; {pair.second} fits in memory beside it: {steps} ({alone}), {pair.gain:.2f} times the work of taking "
+        f"turns{lasting}"
+    )
+
+
+def _table(answer: Share) -> RenderableType:
+    estimates = [each.scored.estimate for each in answer.portions]
+    unit = time_unit(each.step_seconds for each in estimates)
+    speed = count_unit(each.tokens_per_second for each in estimates)
+    columns = (
+        words("job", least=8),
+        words("gets", least=14),
+        number("GPUs"),
+        number(f"step ({unit.name})"),
+        number(speed.heading("tokens/s").replace("\n", " ")),
+        number("takes"),
+        number("of its share"),
+        number("gap"),
+    )
+    rows = [
+        [
+            each.job,
+            where(each),
+            str(each.gpus),
+            unit.show(each.scored.estimate.step_seconds),
+            speed.show(each.scored.estimate.tokens_per_second),
+            MISSING if each.seconds is None else long_text(each.seconds),
+            MISSING if each.of_equal_share is None else f"{each.of_equal_share:.2f}",
+            at_most(each.gap),
+        ]
+        for each in answer.portions
+    ]
+    return Text(visible("")) if not rows else table(columns, rows, ruled=False)
+
+
+def where(portion: Portion) -> str:
+    """``v100-[0-2] + t4-0``, or ``lab-01: 2-3``."""
+    hosts = " + ".join(compress_hosts(portion.hosts))
+    return f"{hosts}: {runs(portion.devices)}" if portion.devices else hosts
+
+
+def _notes(answer: Share) -> Iterator[str]:
+    if answer.portions:
+        yield (
+            "of its share: tokens/s over those of an equal share of time on the whole cluster; gap: of the plan alone"
+        )
+        yield f"the proof is over {_space(answer)}, which stay until all jobs have ended"
+    if answer.idle:
+        yield f"no job gets {', '.join(_idle(answer.idle))}"
+    if answer.portions and answer.status != "optimal":
+        yield "the gap is open: --time-limit gives it more time"
+    for need in answer.conflict:
+        yield from _need(need)
+    for each in answer.portions:
+        if each.devices:
+            yield (
+                f"{each.job} has devices {runs(each.devices)} of {each.hosts[0]}: start it there with "
+                f"HETPLAN_DEVICES={','.join(map(str, each.devices))}"
+            )
+
+
+def _space(answer: Share) -> str:
+    return (
+        "parts of whole nodes, or of some devices of one node" if answer.divided else "parts of whole nodes"
+    )
+
+
+def _idle(entries: tuple[str, ...]) -> tuple[str, ...]:
+    devices = tuple(entry for entry in entries if ":" in entry)
+    return (*compress_hosts(entry for entry in entries if ":" not in entry), *devices)
+
+
+def _need(need: Need) -> Iterator[str]:
+    if need.gpus is not None:
+        yield f"{need.job} needs {count(need.gpus, 'GPU')} at least"
+    for reason in need.reasons:
+        yield f"{need.job}: {reason}"
+    for hint in need.hints:
+        yield f"{need.job}: hint: {hint}"
+
+
+def share_line(answer: Share) -> str:
+    """The answer in one line that stands alone."""
+    what = count(answer.jobs, "job")
+    if answer.conflict:
+        who = [need.job for need in answer.conflict]
+        if len(who) == 1:
+            return f"{what}: proven: {who[0]} fits nowhere"
+        return f"{what}: proven: {names(who)} fit nowhere together"
+    if answer.value is None:
+        return f"{what}: no partition found in time, nothing proven"
+    claim = (
+        f"proven within {at_most(answer.gap)}"
+        if answer.status == "optimal"
+        else f"within {at_most(answer.gap)} of the bound"
+        if answer.bound is not None
+        else "nothing proven"
+    )
+    stopped = "stopped early, " if answer.interrupted else ""
+    return f"{what}: {value_text(answer.objective, answer.value)}, {stopped}{claim}"
+
+
+def value_text(objective: ShareObjective, value: float) -> str:
+    """What is least or greatest, in words."""
+    if objective == "makespan":
+        return f"the last ends after {long_text(value)}"
+    if objective == "throughput":
+        return f"{rate(value)} weighted tokens/s"
+    return f"the least favoured job has {significant(value)} times its weighted equal share"

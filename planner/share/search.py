@@ -1,0 +1,519 @@
+"""What each of several jobs gets of a cluster: an integer program proposes partitions, searches say what they do.
+
+The program knows a bound for every job and every part. What a search proves of one part bounds all that are inside it.
+Both go on in turns until the best partition into searched parts is as good as the bound on all partitions. A part is
+whole nodes of some pools; on a cluster with fewer nodes than jobs it may be some devices of one node as well. Parts
+stay as they are until all jobs have ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Literal, get_args
+
+from planner.calibration.values import Calibration
+from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cost.estimate import Estimator
+from planner.described import told
+from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import joined, likeness, on_own_pools
+from planner.plan.file import Status
+from planner.runtimes.capabilities import OFFLOAD_PARTS, OffloadPart
+from planner.search.bounds.device_rates import DeviceRates
+from planner.search.deadline import Deadline
+from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
+from planner.search.milp.together import Machines, Together
+from planner.search.objectives.candidates import Part, sub_cluster
+from planner.search.objectives.choose import choose
+from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
+from planner.share.jobs import LoadedJob
+
+ShareObjective = Literal["makespan", "throughput", "fairness"]
+"""makespan: the last job ends soonest. throughput: the greatest sum of tokens a second, each times its job's weight.
+fairness: the least favoured job is best off, by its rate over what it would do with an equal share of time on the
+whole cluster (max-min fairness after Gavel, arXiv:2008.09213), over its weight."""
+OBJECTIVES: tuple[str, ...] = get_args(ShareObjective)
+
+BEGIN = 0.5
+"""Part of the time for each job on the whole cluster."""
+SLICE = 0.3
+"""Part of the time left that one search may take."""
+LEAST_SECONDS = 2.0
+"""A search is given that much at least."""
+
+
+@told(
+    "scored.estimate.step_seconds",
+    "scored.estimate.tokens_per_second",
+    without=("scored", "cluster", "model", "result"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """What one job gets."""
+
+    job: str
+    """The job."""
+    hosts: tuple[str, ...]
+    """Its hosts."""
+    devices: tuple[int, ...]
+    """Numbers of its devices where it has a part of one node; empty for whole nodes."""
+    gpus: int
+    """Devices of its part; a plan may leave some idle."""
+    seconds: float | None
+    """Until it has done its tokens; null where the file does not say how many."""
+    of_equal_share: float | None
+    """Its tokens a second over those of an equal share of time on the whole cluster; null where none are known."""
+    gap: float
+    """No plan on this part is faster by more than this fraction."""
+    scored: Scored
+    cluster: ClusterSpec
+    """Its part, as a cluster of its own."""
+    model: ModelSpec
+    result: SearchResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Why a job does not fit beside others."""
+
+    job: str
+    """The job."""
+    gpus: int | None
+    """Devices that it needs at least; null where not even the whole cluster will do."""
+    reasons: tuple[str, ...]
+    """What rules it out on the whole cluster; empty where it fits there."""
+    hints: tuple[str, ...]
+    """Changes that would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The answer: each job's part, and the proof."""
+
+    status: Status
+    """optimal (within the asked gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
+    objective: ShareObjective
+    """What is least or greatest."""
+    jobs: int
+    """Jobs of the file."""
+    value: float | None
+    """makespan in seconds, weighted tokens a second, or the least ratio to an equal share; null without a partition."""
+    bound: float | None
+    """No partition of the space is better; null where nothing is proven, or none is possible."""
+    gap: float
+    """How much better a partition of the space may be, as a fraction."""
+    portions: tuple[Portion, ...]
+    """What each job gets, in the order of the file."""
+    idle: tuple[str, ...]
+    """Hosts, or devices as host:number, that no job gets."""
+    divided: bool
+    """Whether nodes are divided: the cluster has fewer of them than there are jobs."""
+    conflict: tuple[Need, ...]
+    """Jobs of which no partition holds all, and any but one of them; empty where all fit."""
+    searches: int
+    """Parts that were searched."""
+    seconds: float
+    """How long it took."""
+    interrupted: bool
+    """Whether Ctrl-C stopped it."""
+
+
+class ShareSearch:
+    """Asks the program and the searches in turns, and remembers what both said."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        jobs: Sequence[LoadedJob],
+        calibration: Calibration,
+        limits: Limits,
+        objective: ShareObjective,
+        reporter: Reporter | None = None,
+        *,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.own, self.jobs, self.calibration = cluster, jobs, calibration
+        self.limits, self.objective = limits, objective
+        self.reporter = reporter or Silent()
+        self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
+        self.divided = sum(len(pool.hosts) for pool in cluster.pools) < len(jobs)
+        self.cluster = _divided(cluster) if self.divided else joined(cluster)
+        self.units = tuple(_units(self.cluster, self.divided))
+        self.results: list[dict[Machines, SearchResult]] = [{} for _ in jobs]
+        self.on_hosts: set[int] = set()
+        """Jobs that may keep something in host memory: those that do not fit together without."""
+        self.searches = 0
+        self.interrupted = False
+        self.program = Sharing(
+            self.units,
+            [self._contender(job) for job in jobs],
+            "sum" if objective == "throughput" else "least",
+        )
+
+    def _contender(self, job: LoadedJob) -> Contender:
+        estimator = Estimator(self.cluster, job.model, self.calibration)
+        best = DeviceRates(estimator, self._limits(job)).tokens_per_second()
+        pools = {pool.name: pool for pool in self.cluster.pools}
+        rates = [
+            sum(
+                best.get((unit.pool, gpu), 0.0)
+                for gpu in ([unit.gpu] if unit.gpu else pools[unit.pool].devices)
+            )
+            for unit in self.units
+        ]
+        kinds: dict[tuple[str, str | None], list[int]] = {}
+        for index, unit in enumerate(self.units):
+            kinds.setdefault((likeness(pools[unit.pool]), unit.gpu), []).append(index)
+        worth = job.job.weight
+        if self.objective == "makespan":
+            assert job.tokens is not None, "checked when the file is read"
+            worth = 1.0 / job.tokens
+        return Contender(
+            together=Together(
+                rates=rates,
+                # Devices without the number format are of no use to the job.
+                most=[unit.most if rate else 0 for unit, rate in zip(self.units, rates, strict=True)],
+                kinds=tuple(kinds.values()),
+            ),
+            worth=worth,
+            least_rate=job.least_rate,
+            least_gpus=job.job.least_gpus,
+            most_gpus=job.job.most_gpus,
+        )
+
+    def _limits(self, job: LoadedJob, *, on_hosts: bool = False) -> Limits:
+        """The same space on every part, so that a bound on one holds for all that are inside it."""
+        offload: tuple[OffloadPart, ...] = OFFLOAD_PARTS if on_hosts else ("none",)
+        return replace(self.limits, target=job.job.target or self.limits.target, offload=offload)
+
+    def run(self) -> Share:
+        """The best partition found, and what is proven of it."""
+        start = monotonic()
+        self._begin(range(len(self.jobs)))
+        bound, best, conflict = self._ask()
+        value = -math.inf
+        if best is not None:
+            value = self.program.value(best)
+            _, best = self.program.best_known(floor=value)
+            assert best is not None
+        gap = 1.0 if best is None or bound == math.inf else max(0.0, 1 - value / bound)
+        portions = () if best is None else tuple(self._portions(best))
+        status: Status = proven(gap, self.limits.gap) if best is not None else "unknown"
+        return Share(
+            status="infeasible" if conflict else status,
+            objective=self.objective,
+            jobs=len(self.jobs),
+            value=None if best is None else self._shown(value),
+            bound=None if bound in (math.inf, -math.inf) else self._shown(bound),
+            gap=gap,
+            portions=portions,
+            idle=tuple(self._idle(portions)),
+            divided=self.divided,
+            conflict=conflict,
+            searches=self.searches,
+            seconds=monotonic() - start,
+            interrupted=self.interrupted,
+        )
+
+    def _shown(self, value: float) -> float:
+        """In the unit of the answer."""
+        return 1.0 / value if self.objective == "makespan" else value
+
+    def _begin(self, indices: Sequence[int]) -> None:
+        """Search jobs on the whole cluster: it bounds all their parts, and is what fairness is measured by."""
+        deadline = self.deadline.part(BEGIN)
+        for number, index in enumerate(indices):
+            contender = self.program.jobs[index]
+            every = contender.together.everything
+            if any(every):
+                self._search(index, every, deadline.part(1.0 / (len(indices) - number)))
+            alone = contender.achieved.get(every)
+            if self.objective == "fairness" and alone is not None:
+                contender.worth = len(self.jobs) / (self.jobs[index].job.weight * alone)
+
+    def _ask(self) -> tuple[float, Partition | None, tuple[Need, ...]]:
+        """(a bound, the best partition, jobs that fit nowhere together); searched until both agree or time is up."""
+        while True:
+            if self.objective == "fairness" and any(
+                any(job.together.everything)
+                and ((found := results.get(job.together.everything)) is None or found.status == "unknown")
+                for job, results in zip(self.program.jobs, self.results, strict=True)
+            ):
+                return math.inf, None, ()
+            bound, asked = self.program.best()
+            value, best = self.program.best_known()
+            self._tell(best, value / bound if best is not None else 0.0)
+            if asked is None:
+                jobs = self._conflict()
+                if self._stopped or self.on_hosts.issuperset(jobs):
+                    return bound, None, tuple(map(self._need, jobs))
+                self._put_on_hosts([index for index in jobs if index not in self.on_hosts])
+                continue
+            if best is not None and value >= bound * (1 - self.limits.gap):
+                return bound, best, ()
+            if self._stopped:
+                return bound, best, ()
+            news = [self._look(index, machines) for index, machines in enumerate(asked)]
+            if not any(news):
+                return bound, self.program.best_known()[1], ()
+
+    def _put_on_hosts(self, indices: Sequence[int]) -> None:
+        """Let jobs keep something in host memory: what was proven of them without does not hold any more."""
+        self.on_hosts.update(indices)
+        for index in indices:
+            self.results[index].clear()
+            self.program.jobs[index].achieved.clear()
+            self.program.jobs[index].together.known.clear()
+        self._begin(indices)
+
+    @property
+    def _stopped(self) -> bool:
+        return self.interrupted or self.deadline.struck
+
+    def _tell(self, best: Partition | None, share: float) -> None:
+        seconds = None
+        if best is not None:
+            rates = [job.achieved[machines] for job, machines in zip(self.program.jobs, best, strict=True)]
+            if self.objective == "makespan":
+                seconds = 1.0 / self.program.value(best)
+            else:
+                seconds = max(_tokens(job) / rate for job, rate in zip(self.jobs, rates, strict=True))
+        self.reporter.progress(
+            done=self.searches,
+            total=self.searches + 1,
+            best_seconds=seconds,
+            bound_seconds=(seconds or 0.0) * share,
+        )
+
+    def _look(self, index: int, machines: Machines) -> bool:
+        if self._stopped:
+            return False
+        left = self.deadline.left
+        share = 1.0 if left == math.inf else max(SLICE, LEAST_SECONDS / max(left, 1e-9))
+        return self._search(index, machines, self.deadline.part(min(1.0, share)))
+
+    def _search(self, index: int, machines: Machines, deadline: Deadline) -> bool:
+        """What a job does on these machines, better known than before; False where nothing more comes of it."""
+        known = self.results[index].get(machines)
+        if self.interrupted or (known is not None and (known.gap <= 0 or known.status == "infeasible")):
+            return False
+        job, contender = self.jobs[index], self.program.jobs[index]
+        result = choose(
+            self.part(job, machines),
+            job.model,
+            self.calibration,
+            replace(
+                self._limits(job, on_hosts=index in self.on_hosts),
+                gap=self.limits.gap / 2 if known is None else 0.0,
+            ),
+            Goal(),
+            explain=False,
+            deadline=deadline,
+        )
+        self.searches += 1
+        self.interrupted = self.interrupted or result.interrupted
+        if result.bound_seconds > 0:
+            contender.together.learn(machines, _tokens(job) / result.bound_seconds)
+        if known is not None and known.best is not None:
+            result = _better(known, result)
+        self.results[index][machines] = result
+        if result.best is not None:
+            contender.achieved[machines] = result.best.estimate.tokens_per_second
+        news = known is None or result.gap < known.gap or result.status != known.status
+        return news and not result.interrupted
+
+    def part(self, job: LoadedJob, machines: Machines) -> ClusterSpec:
+        """Some machines as a cluster of their own; which of those that are alike makes no difference."""
+        parts = []
+        for pool in self.cluster.pools:
+            own = [
+                (unit, number)
+                for unit, number in zip(self.units, machines, strict=True)
+                if unit.pool == pool.name
+            ]
+            kinds = list(dict.fromkeys(pool.devices))
+            if self.divided:
+                counts = {unit.gpu: number for unit, number in own}
+                parts.append(Part(1, tuple(counts.get(kind, 0) for kind in kinds)))
+            else:
+                parts.append(Part(own[0][1], tuple(pool.devices.count(kind) for kind in kinds)))
+        part = sub_cluster(self.cluster, job.model, parts).cluster
+        return _with_part_of_bus(part, self.cluster) if self.divided else part
+
+    def _portions(self, partition: Partition) -> Iterator[Portion]:
+        """What each job gets, with its own hosts and devices."""
+        taken: dict[tuple[str, str | None], int] = {}
+        for index, (job, machines) in enumerate(zip(self.jobs, partition, strict=True)):
+            result = self.results[index][machines]
+            assert result.best is not None
+            seen = self.part(job, machines)
+            pools: list[PoolSpec] = []
+            devices: tuple[int, ...] = ()
+            for pool in seen.pools:
+                whole = next(each for each in self.cluster.pools if each.name == pool.name)
+                if not self.divided:
+                    first = taken.get((pool.name, None), 0)
+                    taken[pool.name, None] = first + len(pool.hosts)
+                    hosts = whole.hosts[first : first + len(pool.hosts)]
+                    pool = pool.model_copy(update={"hosts": hosts})
+                elif len(pool.devices) < len(whole.devices):
+                    devices = tuple(_numbers(pool, whole, taken))
+                else:
+                    pool = whole
+                pools.append(pool)
+            seen = seen.model_copy(update={"pools": tuple(pools)})
+            cluster = _named(self.own, seen, job.job.name, divided=self.divided)
+            plan = result.best.plan if self.divided else on_own_pools(result.best.plan, seen, cluster)
+            estimate = Estimator(cluster, job.model, self.calibration).estimate(plan)
+            scored = Scored(plan=plan, estimate=estimate)
+            contender = self.program.jobs[index]
+            alone = contender.achieved.get(contender.together.everything)
+            yield Portion(
+                job=job.job.name,
+                hosts=tuple(host for pool in cluster.pools for host in pool.hosts),
+                devices=devices,
+                gpus=self.program.gpus(machines),
+                seconds=None if job.tokens is None else job.tokens / estimate.tokens_per_second,
+                of_equal_share=None if alone is None else estimate.tokens_per_second * len(self.jobs) / alone,
+                gap=result.gap,
+                scored=scored,
+                cluster=cluster,
+                model=job.model,
+                result=replace(result, best=scored),
+            )
+
+    def _idle(self, portions: Sequence[Portion]) -> Iterator[str]:
+        used = {
+            (host, number)
+            for portion in portions
+            for pool in portion.cluster.pools
+            for host in pool.hosts
+            for number in (portion.devices or range(len(pool.devices)))
+        }
+        for pool in self.own.pools if portions else ():
+            for host in pool.hosts:
+                free = [number for number in range(len(pool.devices)) if (host, number) not in used]
+                if len(free) == len(pool.devices):
+                    yield host
+                else:
+                    yield from (f"{host}:{number}" for number in free)
+
+    def _conflict(self) -> list[int]:
+        """As few jobs as do not fit together: without any one of them the others do, by what is known."""
+        kept = list(range(len(self.jobs)))
+        for index in tuple(kept):
+            rest = [other for other in kept if other != index]
+            if (
+                rest
+                and Sharing(self.units, [self.program.jobs[each] for each in rest], "least").best()[1] is None
+            ):
+                kept = rest
+        return kept
+
+    def _need(self, index: int) -> Need:
+        job, contender = self.jobs[index], self.program.jobs[index]
+        free = replace(contender, least_gpus=1, most_gpus=None)
+        fewest = self.program.fewest(free)
+        while fewest is not None and fewest not in contender.achieved and self._look(index, fewest):
+            fewest = self.program.fewest(free)
+        reasons: tuple[str, ...] = ()
+        hints: tuple[str, ...] = ()
+        if fewest is None:
+            reasons, hints = self._reasons(index)
+        return Need(
+            job=job.job.name,
+            gpus=None if fewest is None else max(self.program.gpus(fewest), contender.least_gpus),
+            reasons=reasons,
+            hints=hints,
+        )
+
+    def _reasons(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Why not even the whole cluster will do."""
+        job = self.jobs[index]
+        together = self.program.jobs[index].together
+        most = together.most_rate(together.everything)
+        if most:
+            what = f"its deadline asks for {job.least_rate:,.0f} tokens/s, the whole cluster does at most {most:,.0f}"
+            return (what,), ("give it more hours",)
+        limits = self._limits(job, on_hosts=index in self.on_hosts)
+        result = choose(self.own, job.model, self.calibration, limits, Goal(), deadline=self.deadline)
+        said = result.diagnosis
+        return (said.causes, said.hints) if said else ((), ())
+
+
+def _better(first: SearchResult, second: SearchResult) -> SearchResult:
+    """Two searches of the same part as one."""
+    plans = [each for each in (first.best, second.best) if each is not None]
+    best = min(plans, key=lambda each: each.estimate.step_seconds)
+    bound = max(first.bound_seconds, second.bound_seconds)
+    gap = max(0.0, 1.0 - bound / best.estimate.step_seconds)
+    return replace(second, status=proven(gap, 0.0), best=best, bound_seconds=bound, gap=gap)
+
+
+def _tokens(job: LoadedJob) -> int:
+    """Of one step."""
+    return job.model.training.global_batch * job.model.training.sequence_length
+
+
+def _divided(cluster: ClusterSpec) -> ClusterSpec:
+    """Each node as a pool of its own."""
+    names = {host for pool in cluster.pools for host in pool.hosts}
+    pools = []
+    for pool in cluster.pools:
+        for host in pool.hosts:
+            name = pool.name if len(pool.hosts) == 1 and pool.name not in names else host
+            pools.append(pool.model_copy(update={"name": name, "hosts": (host,)}))
+    return cluster.model_copy(update={"pools": tuple(pools)})
+
+
+def _units(cluster: ClusterSpec, divided: bool) -> Iterator[Unit]:
+    for pool in cluster.pools:
+        if not divided:
+            yield Unit(pool=pool.name, gpu=None, gpus=len(pool.devices), most=len(pool.hosts))
+            continue
+        for gpu in dict.fromkeys(pool.devices):
+            yield Unit(pool=pool.name, gpu=gpu, gpus=1, most=pool.devices.count(gpu))
+
+
+def _with_part_of_bus(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
+    """Jobs on one node share its bus: each has its devices' part of it."""
+    buses = {pool.name: (pool.intra_node, len(pool.devices)) for pool in whole.pools}
+    pools = []
+    for pool in part.pools:
+        link, devices = buses[pool.name]
+        share = len(pool.devices) / devices
+        if link.shared:
+            link = link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
+        pools.append(pool.model_copy(update={"intra_node": link}))
+    return part.model_copy(update={"pools": tuple(pools)})
+
+
+def _numbers(part: PoolSpec, whole: PoolSpec, taken: dict[tuple[str, str | None], int]) -> Iterator[int]:
+    """Numbers of the devices of a part of a node, in its order; each is given out once."""
+    for gpu in dict.fromkeys(part.devices):
+        first = taken.get((whole.name, gpu), 0)
+        last = taken[whole.name, gpu] = first + part.devices.count(gpu)
+        yield from [number for number, kind in enumerate(whole.devices) if kind == gpu][first:last]
+
+
+def _named(own: ClusterSpec, seen: ClusterSpec, name: str, *, divided: bool) -> ClusterSpec:
+    """The part of a job under the pools of the file, and called after it."""
+    pools: Sequence[PoolSpec] = seen.pools
+    if not divided:
+        hosts = {host for pool in seen.pools for host in pool.hosts}
+        pools = [
+            pool.model_copy(update={"hosts": kept})
+            for pool in own.pools
+            if (kept := tuple(host for host in pool.hosts if host in hosts))
+        ]
+    used = {gpu for pool in pools for gpu in pool.devices}
+    return own.model_copy(
+        update={
+            "name": f"{own.name}-{name}"[:100],
+            "pools": tuple(pools),
+            "gpus": {gpu: spec for gpu, spec in own.gpus.items() if gpu in used},
+        }
+    )
