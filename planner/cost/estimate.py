@@ -216,7 +216,12 @@ class Estimator:
     def _spread(self, plan: Plan) -> float:
         """The widest of the plan's devices: that of their constants, narrower where their layers are measured."""
         pricer = self.pricer(plan.target, context=plan.context)
-        return max(self._spread_of(pricer, group) for stage in plan.stages for group in stage.replicas)
+        unlike = {
+            (group.pool, group.gpu, group.tp, group.micro_batch): group
+            for stage in plan.stages
+            for group in stage.replicas
+        }
+        return max(self._spread_of(pricer, group) for group in unlike.values())
 
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)

@@ -12,8 +12,10 @@ excluding it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import groupby
 from math import exp, log, sqrt
 from statistics import fmean
 
@@ -23,10 +25,10 @@ from numpy.typing import NDArray
 from planner import catalog
 from planner.calibration.tables import import_layers_csv
 from planner.calibration.values import Calibration, Constant, LayerPoint, Residual
-from planner.cost.estimate import Estimator
-from planner.errors import UsageError
+from planner.cost.estimate import Estimator, Priced
+from planner.errors import HetplanError, UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.predictions import Estimators, predict, priced
+from planner.measured.predictions import Estimators, predict
 from planner.measured.priors import (
     FAMILY,
     NETWORKS,
@@ -58,13 +60,7 @@ def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
 
     Layers whose profile is known are anchored to it, so that errors of their formula do not end up in the constant.
     """
-    fitted = base
-    for stack in sorted({kernels_of(run) for run in runs}):
-        measured = [run for run in runs if kernels_of(run) == stack and run.peak_memory_bytes]
-        usable = [run for run in measured if priced(run, base) is not None]
-        if len(usable) >= FEWEST:
-            fitted = _fitted(stack, usable, fitted)
-    return fitted
+    return _with_runtime_bytes(_peaks(runs, base), base)
 
 
 def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
@@ -72,20 +68,60 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
 
     The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
     """
-    measured = [run for run in runs if run.peak_memory_bytes and priced(run, base) is not None]
+    measured = _peaks(runs, base)
     errors = []
-    for source in sorted({run.source for run in measured}):
-        own = [run for run in measured if run.source == source]
+    for source in sorted({peak.run.source for peak in measured}):
+        own = [peak.run for peak in measured if peak.run.source == source]
         stacks = {kernels_of(run) for run in own}
-        others = [run for run in measured if run.source != source and kernels_of(run) in stacks]
-        constants = fit_memory(others, base)
+        others = [peak for peak in measured if peak.run.source != source and kernels_of(peak.run) in stacks]
+        constants = _with_runtime_bytes(others, base)
         errors.append(
             [log(each.memory_error + 1) for each in predict(own, constants) if each.memory_error is not None]
         )
     return float(f"{_spread(errors, base.memory_spread):.3g}")
 
 
-def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """A run with a measured peak, priced but for its bytes."""
+
+    run: Run
+    estimator: Estimator
+    priced: Priced
+
+    def error(self, calibration: Calibration) -> float:
+        """Logarithm of predicted over measured bytes of the fullest device."""
+        stages = self.estimator.with_calibration(calibration).memories(self.run.plan, self.priced)
+        return log(max(memory.used_bytes for stage in stages for memory in stage) / self.measured)
+
+    @property
+    def measured(self) -> float:
+        """Bytes."""
+        assert self.run.peak_memory_bytes is not None
+        return self.run.peak_memory_bytes
+
+
+def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
+    """Those that can be priced, by kernel set."""
+    found = []
+    for run in runs:
+        if run.peak_memory_bytes:
+            estimator = Estimator(run.cluster, run.model, base)
+            with suppress(HetplanError):
+                found.append(_Peak(run, estimator, estimator.price(run.plan)))
+    return sorted(found, key=lambda peak: kernels_of(peak.run))
+
+
+def _with_runtime_bytes(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
+    fitted = base
+    for stack, own in groupby(peaks, lambda peak: kernels_of(peak.run)):
+        measured = list(own)
+        if len(measured) >= FEWEST:
+            fitted = _fitted(stack, measured, fitted)
+    return fitted
+
+
+def _fitted(stack: str, peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     from scipy.optimize import minimize_scalar
 
     def with_runtime(runtime_bytes: float) -> Calibration:
@@ -94,7 +130,7 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
 
     def errors(logarithm: float) -> list[float]:
         calibration = replace(with_runtime(exp(logarithm)), layers=base.layers or profiles())
-        return [_memory_error(run, calibration) for run in runs]
+        return [peak.error(calibration) for peak in peaks]
 
     bounds = tuple(map(log, BOUNDS_BYTES))
     optimum = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
@@ -109,13 +145,6 @@ def _fitted(stack: str, runs: Sequence[Run], base: Calibration) -> Calibration:
     )
     others = (item for item in base.constants if item.name != constant.name)
     return replace(with_runtime(constant.value), constants=(*others, constant))
-
-
-def _memory_error(run: Run, calibration: Calibration) -> float:
-    predicted = priced(run, calibration)
-    assert predicted is not None
-    assert run.peak_memory_bytes is not None
-    return log(predicted.peak_memory_bytes / run.peak_memory_bytes)
 
 
 MOST: dict[str, float] = {
@@ -304,6 +333,8 @@ FEWEST = 5
 ROUNDS = 12
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
+EXACT_ROUNDS = 4
+"""Rounds with derivatives of their own."""
 FULL_STEPS = 4
 LARGEST_STEP = 0.5
 LARGEST_LEFT_OUT = 1.5
@@ -343,14 +374,21 @@ class _Problem:
 
     def __init__(self, runs: Sequence[Run], base: Calibration, progress: Progress | None) -> None:
         self.base, self.progress = base, progress
-        self.runs = [run for run in runs if run.step_seconds is not None and priced(run, base) is not None]
+        self.runs: list[Run] = []
+        self.estimators: list[Estimator] = []
+        estimators = Estimators(base)
+        for run in runs:
+            if run.step_seconds is not None:
+                with suppress(HetplanError):
+                    estimator = estimators.of(run.cluster, run.model)
+                    estimator.price(run.plan)
+                    self.runs.append(run)
+                    self.estimators.append(estimator)
         if len(self.runs) < 3:
             raise UsageError(
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
                 hint="runs need a step time and a plan that their target allows",
             )
-        estimators = Estimators(base)
-        self.estimators = [estimators.of(run.cluster, run.model) for run in self.runs]
         self.parameters = tuple(parameters_of(self.runs))
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
         self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
@@ -371,7 +409,10 @@ class _Problem:
         """The most likely constants."""
         values = np.minimum(self.before, self.most)
         for rounds in range(1, ROUNDS + 1):
-            errors, slopes = self.errors_and_slopes(values)
+            if rounds <= EXACT_ROUNDS:
+                errors, slopes = self.errors_and_slopes(values)
+            else:  # nothing moves far any more: the slopes of the last exact round do, at a third of the time
+                errors = self.errors(self.calibration(values), range(len(self.runs)))
             step = self._step(values, list(self._normal(errors, slopes).values()))
             # Late steps are shorter: where the longest path changes, full ones go to and fro.
             change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * min(1.0, 2.0 ** (FULL_STEPS - rounds))

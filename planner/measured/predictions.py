@@ -326,14 +326,6 @@ Progress = Callable[[int, int], None]
 """Told after every run: runs done, runs in all."""
 
 
-def priced(run: Run, calibration: Calibration) -> Estimate | None:
-    """The estimate of one run; None for a plan that cannot be priced."""
-    try:
-        return Estimator(run.cluster, run.model, calibration).estimate(run.plan)
-    except HetplanError:
-        return None
-
-
 @told(
     "run.id",
     "run.source",

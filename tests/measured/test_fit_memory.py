@@ -124,7 +124,7 @@ def test_the_error_of_peaks_is_that_of_sources_left_out() -> None:
         for name, part in parts
         for item in part
     ]
-    with patch("planner.measured.fit.fit_memory", lambda runs, base: base):
+    with patch("planner.measured.fit._with_runtime_bytes", lambda peaks, base: base):
         found = memory_spread(measured, ASSUMED)
     assert found == pytest.approx(sqrt((0.04 + 0.01 + 0.01 + 0.04) / 4), rel=0.01)
     assert memory_spread(runs, ASSUMED) == ASSUMED.memory_spread
