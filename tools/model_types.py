@@ -78,16 +78,16 @@ def page(rows: list[tuple[str, str, Found]]) -> str:
         "# Model types",
         "",
         f"Every type that transformers {transformers.__version__} trains as a language model, with its default shape:",
-        "what hetplan makes of its `config.json` next to the parameters that transformers itself counts on the meta device.",
-        "`python -m tools.model_types` writes this page anew.",
+        "what hetplan makes of its `config.json` next to the parameters that transformers itself counts on the meta",
+        "device. `python -m tools.model_types` writes this page anew.",
         "",
         "| | types | exact | refused | wrong | default not built |",
         "|---|---|---|---|---|---|",
     ]
     for auto, words in CLASSES.items():
         counts = Counter(each.outcome for name, _, each in rows if name == auto)
-        each = (str(counts[name]) for name in ("exact", "refused", "wrong", "not built"))
-        lines.append(f"| {words} (`{auto}`) | {counts.total()} | {' | '.join(each)} |")
+        shown = (str(counts[name]) for name in ("exact", "refused", "wrong", "not built"))
+        lines.append(f"| {words} (`{auto}`) | {counts.total()} | {' | '.join(shown)} |")
     lines += [
         "",
         "What is refused says which key and why. A type whose default transformers cannot build is read where its",

@@ -182,9 +182,9 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
         ),
         ("state: {kind: conv, head_dim: 64}", "state", "no layer carries a state"),
         (
-            "window: 8\nwindow_layers: 9\nblock: [{layers: 4}]",
+            "window: 8\nwindow_layers: 90\nblock: [{layers: 4}]",
             "window_layers",
-            "expected at most layers 8, got 9",
+            "expected at most layers 16, got 90",
         ),
         ("kind: encoder\nblock: [{layers: 2}]", "block", "encoders have layers of attention"),
         (
