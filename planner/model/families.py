@@ -798,6 +798,12 @@ def _beam(config: Config) -> Shape:
     return llama(config, qk_norm=True, output_gate=True, layer_norms=4, experts=_experts(config), **more)
 
 
+def _gated_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of attention beside a gate"
+    yield from mixed_dense(config)
+
+
 def _laguna(config: Config) -> Shape:
     """A gate for each head."""
     gates = config["num_attention_heads"] * config["hidden_size"] if config.get("gating", True) else 0
@@ -828,6 +834,12 @@ def _indexed(config: Config) -> Shape:
     heads, width = config["index_n_heads"], config["index_head_dim"]
     products = (config.get("q_lora_rank") or 0) * heads * width + config["hidden_size"] * (heads + width)
     return {**_deepseek(config), "attention_other": products + 2 * width}
+
+
+def _indexed_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("mlp_bias"):
+        yield "mlp_bias", "biases of this type"
+    yield from mixed_dense(config)
 
 
 def _persimmon(config: Config) -> Shape:
@@ -866,11 +878,12 @@ def _lfm3(config: Config) -> Shape:
         config["num_attention_heads"] * config["hidden_size"] if config.get("use_attention_gate", True) else 0
     )
     norms = 4 if config.get("use_sandwich_norm", True) else 2
-    return _with_convolutions(config, attention_other=gates, layer_norms=norms)
+    shape = _with_convolutions(config, attention_other=gates, layer_norms=norms)
+    return {**shape, "output_bias": bool(config.get("attention_bias", False))}
 
 
 def _eurobert(config: Config) -> Shape:
-    return {**llama(config), "kind": "encoder"}
+    return {**llama(config), "kind": "encoder", "head_bias": bool(config.get("mlp_bias", False))}
 
 
 def _prenorm(config: Config) -> Shape:
@@ -957,6 +970,7 @@ def _esmc(config: Config) -> Shape:
     """The last norm has no shift."""
     hidden = config["hidden_size"]
     ends = {"head_transform": True, "head_bias": True, "final_norm": False, "other_parameters": hidden}
+    ends["tied_embeddings"] = False
     return {**llama(config, norm="layer", qk_norm="whole"), **ends, "kind": "encoder"}
 
 
@@ -964,7 +978,7 @@ def _doge(config: Config) -> Shape:
     """Masks that a head computes of its values, and scales of both residual sums."""
     pairs = config.get("num_key_value_heads") or config["num_attention_heads"]
     width = config["hidden_size"] // config["num_attention_heads"]
-    masks = pairs * (pairs * width + 1)
+    masks = pairs * (pairs * width + 1 + bool(config.get("attention_bias")))
     return llama(config, qk_norm=True, attention_other=masks + 2 * config["hidden_size"])
 
 
@@ -1130,13 +1144,13 @@ _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 _PLACED = (*COMMON, "max_position_embeddings")
 
 FAMILIES: dict[str, Family] = {
-    "afmoe": _SPARSE(_afmoe),
+    "afmoe": _SPARSE(_afmoe, unlike=_gated_unlike),
     "apertus": Family(_apertus),
-    "beam": _SPARSE(_beam),
+    "beam": _SPARSE(_beam, unlike=_gated_unlike),
     "bitnet": Family(_bitnet),
     "cohere2_moe": _SPARSE(_cohere2_moe, unlike=_prefix),
     "data2vec-text": _BERT,
-    "deepseek_v32": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim")),
+    "deepseek_v32": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),
     "diffllama": Family(_diffllama),
     "doge": Family(_doge, COMMON, _doge_unlike, any_experts=True),
     "esmc": Family(_esmc),
@@ -1145,7 +1159,7 @@ FAMILIES: dict[str, Family] = {
     "eurobert": Family(_eurobert),
     "exaone_moe": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True, window=4)),
     "flint": _SPARSE(_flint),
-    "glm_moe_dsa": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim")),
+    "glm_moe_dsa": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),
     "gpt_neox_japanese": Family(_gpt_neox_japanese, (*COMMON[:3], "vocab_size")),
     "granitemoe_swa": _SPARSE(lambda config: {**_granite_shared(config), "sinks": True}),
     "hy_v3": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
