@@ -456,8 +456,7 @@ def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:
     # A token sees the window or, at the beginning, all before it; without a mask the window is on both sides.
     pairs = window * length - window * (window - 1) / 2 if model.kind == "decoder" else window * length
     part = pairs / (length * (length + 1) / 2 if model.kind == "decoder" else length**2)
-    narrow = (model.window_layers or model.layers) / model.layers
-    return 1.0 - narrow * (1.0 - min(1.0, part))
+    return 1.0 - model.narrow_share * (1.0 - min(1.0, part))
 
 
 FUSED_SCORES = ((2.0, 1), (3.0, 2))

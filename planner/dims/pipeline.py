@@ -30,6 +30,9 @@ class PipelineParallelism(Dimension):
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Ends of the pipeline that can hold one tied embedding."""
         last = plan.pp - 1
+        if model.encoder is not None and target.encoder_decoders == "whole" and last:
+            what = f"hetplan trains encoder-decoders with {target.name} without a pipeline, expected 1 stage"
+            yield Fault(("stages",), f"{what}, got {plan.pp}")
         if joins_ends(target, model):
             wanted = ends_fault(plan.zero, plan.stages[0].replicas, plan.stages[last].replicas)
             if wanted:

@@ -15,6 +15,7 @@ Shape = dict[str, Any]
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 EXPERT_PICKS = ("num_experts_per_tok", "moe_topk", "moe_k")
+SHARED_COUNTS = ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts")
 COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
@@ -39,7 +40,7 @@ def first_of(config: Config, keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if config.get(key) is not None), None)
 
 
-def _llama(
+def llama(
     config: Config,
     *,
     tied: bool = False,
@@ -109,15 +110,13 @@ def _experts(config: Config, **fields: Any) -> Shape:
 
 def _sparse(config: Config, *, experts: Callable[[Config], Shape] = _experts, **more: Any) -> Shape:
     """A Llama whose feed-forwards are experts."""
-    return _llama(config, experts=experts(config), **more)
+    return llama(config, experts=experts(config), **more)
 
 
-def _shared(config: Config) -> Shape:
+def _shared(config: Config, **fields: Any) -> Shape:
     """Experts with shared ones of the same width, counted."""
-    one = config.get("moe_intermediate_size") or config["intermediate_size"]
-    return _experts(
-        config, shared_ffn=one * int(first_of(config, ("n_shared_experts", "moe_num_shared_experts")) or 0)
-    )
+    one = int(config.get("moe_intermediate_size") or config["intermediate_size"])
+    return _experts(config, shared_ffn=one * int(first_of(config, SHARED_COUNTS) or 0), **fields)
 
 
 def _latent(config: Config, **more: Any) -> Shape:
@@ -131,7 +130,7 @@ def _latent(config: Config, **more: Any) -> Shape:
     }
     heads = config["num_attention_heads"]
     plain = {"kv_heads": heads, "head_dim": config["qk_nope_head_dim"] + rope, "latent": latent}
-    return _llama(config, **plain, **more)
+    return llama(config, **plain, **more)
 
 
 LATENT = (*COMMON, "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
@@ -142,7 +141,7 @@ def _deepseek(config: Config) -> Shape:
 
 
 def _glm_moe(config: Config) -> Shape:
-    return _llama(config, out_bias=None, experts=_shared(config), qk_norm=bool(config.get("use_qk_norm")))
+    return llama(config, out_bias=None, experts=_shared(config), qk_norm=bool(config.get("use_qk_norm")))
 
 
 def _ernie_moe(config: Config) -> Shape:
@@ -150,25 +149,25 @@ def _ernie_moe(config: Config) -> Shape:
     bias = bool(config.get("use_bias", False))
     experts = {**_shared(config), "router_bias": True}
     biases = {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bias, "head_bias": bias}
-    return {**_llama(config, tied=True, experts=experts), **biases}
+    return {**llama(config, tied=True, experts=experts), **biases}
 
 
 def _qwen2_moe(config: Config) -> Shape:
     shared = config.get("shared_expert_intermediate_size") or 0
     experts = _experts(config, shared_ffn=shared, shared_gate=shared > 0)
-    return _llama(config, qkv_bias=bool(config.get("qkv_bias", True)), out_bias=None, experts=experts)
+    return llama(config, qkv_bias=bool(config.get("qkv_bias", True)), out_bias=None, experts=experts)
 
 
 def _gpt_oss(config: Config) -> Shape:
     experts = _experts(config, router_bias=True, bias=True)
     bias = bool(config.get("attention_bias", True))
-    shape = _llama(config, width=64, window=2, experts=experts, sinks=True, qkv_bias=bias)
+    shape = llama(config, width=64, window=2, experts=experts, sinks=True, qkv_bias=bias)
     return {**shape, "output_bias": bias}
 
 
 def _granite_shared(config: Config) -> Shape:
     shared = config.get("shared_intermediate_size") or 0
-    return _llama(config, experts=_experts(config, shared_ffn=shared))
+    return llama(config, experts=_experts(config, shared_ffn=shared))
 
 
 def _phimoe(config: Config) -> Shape:
@@ -176,12 +175,9 @@ def _phimoe(config: Config) -> Shape:
 
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
-    """Layers without experts among those that have, where it is not clear which they are or how they attend."""
+    """Layers without experts among those that have, where it is not clear which they are."""
     if isinstance(config.get("moe_layer_freq"), int) and config["moe_layer_freq"] != 1:
         yield "moe_layer_freq", "layers without experts between those with experts by frequency"
-    for key, dense in _dense_layers(config):
-        if dense and config.get("sliding_window") and config.get("use_sliding_window") is not False:
-            yield key, "dense layers among those with experts, with sliding windows"
 
 
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
@@ -201,6 +197,9 @@ def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
         first = config.get(key)
         if isinstance(first, int):
             yield key, [index for index in layers if index < first]
+    first = config.get("num_dense_layers")
+    if isinstance(first, int) and config.get("model_type") == "afmoe":
+        yield "num_dense_layers", [index for index in layers if index < first]
     listed = config.get("mlp_only_layers")
     if isinstance(listed, list):
         yield "mlp_only_layers", [index for index in layers if index in listed]
@@ -269,7 +268,7 @@ def _runs(kinds: Sequence[Kind]) -> Iterator[Shape]:
 
 _MIXERS = {
     **dict.fromkeys(("linear_attention", "mamba", "conv", "recurrent"), "state"),
-    **dict.fromkeys(("full_attention", "attention"), "attention"),
+    **dict.fromkeys(("full_attention", "sliding_attention", "attention"), "attention"),
 }
 """Mixer by the name of a layer's type."""
 
@@ -335,24 +334,24 @@ def _qwen_next(config: Config, *, sparse: bool) -> Shape:
     if sparse:
         shared = config.get("shared_expert_intermediate_size") or 0
         more["experts"] = _experts(config, shared_ffn=shared, shared_gate=shared > 0)
-    shape = _llama(config, width=256, qk_norm=True, output_gate=True, out_bias="attention_bias", **more)
+    shape = llama(config, width=256, qk_norm=True, output_gate=True, out_bias="attention_bias", **more)
     return with_runs({**shape, "state": _delta(config)}, config, _mixers(config, every=4))
 
 
 def _olmo_hybrid(config: Config) -> Shape:
-    shape = _llama(config, qk_norm="whole", state=_delta(config))
+    shape = llama(config, qk_norm="whole", state=_delta(config))
     return with_runs(shape, config, _mixers(config, every=4))
 
 
 def _bamba(config: Config) -> Shape:
-    shape = _llama(config, state=_duality(config))
+    shape = llama(config, state=_duality(config))
     return with_runs(shape, config, _mixers(config))
 
 
 def _falcon_h1(config: Config) -> Shape:
     """Attention and a state side by side in every layer."""
     state = {**_duality(config), "norm": bool(config.get("mamba_rms_norm", False))}
-    shape = _llama(config, state=state, out_bias="attention_bias")
+    shape = llama(config, state=state, out_bias="attention_bias")
     return {**shape, "mixer": "both"}
 
 
@@ -364,7 +363,7 @@ def _biased_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _granite_hybrid(config: Config) -> Shape:
     shared = config.get("shared_intermediate_size") or 0
     number = config.get("num_local_experts") or 0
-    shape = _llama(config, state=_duality(config), mlp_bias=None)
+    shape = llama(config, state=_duality(config), mlp_bias=None)
     shape |= {"experts": _experts(config, shared_ffn=shared)} if number else {"ffn": shared}
     return with_runs(shape, config, _mixers(config))
 
@@ -399,7 +398,7 @@ def _scan(config: Config, prefix: str = "", *, norm: bool) -> Shape:
 
 def _jamba(config: Config) -> Shape:
     experts: dict[str, Any] = {"experts": _experts(config)} if (config.get("num_experts") or 1) > 1 else {}
-    shape = _llama(config, state=_scan(config, "mamba", norm=True), mlp_bias=None, out_bias=None, **experts)
+    shape = llama(config, state=_scan(config, "mamba", norm=True), mlp_bias=None, out_bias=None, **experts)
     period, offset = config.get("expert_layer_period", 2), config.get("expert_layer_offset", 1)
     mixers = _mixers({"attn_layer_period": 8, "attn_layer_offset": 4, **config})
     routed = [bool(experts) and index % period == offset for index in range(len(mixers))]
@@ -478,7 +477,7 @@ def _nemotron_h(config: Config) -> Shape:
         more["experts"] = _experts(config, shared_ffn=shared * int(config.get("n_shared_experts") or 0))
     layers = {**config, "num_hidden_layers": len(kinds)}
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
-    shape = _llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
+    shape = llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
     # Its output layer is never tied, whatever the configuration says.
     return folded({**shape, "tied_embeddings": False}, kinds)
 
@@ -511,7 +510,7 @@ def _with_convolutions(config: Config, **more: Any) -> Shape:
         "bias": bool(config.get("conv_bias", False)),
         "norm": False,
     }
-    shape = _llama(config, tied=True, qk_norm=True, state=state, out_bias=None, mlp_bias=None, **more)
+    shape = llama(config, tied=True, qk_norm=True, state=state, out_bias=None, mlp_bias=None, **more)
     return with_runs(shape, config, _mixers(config))
 
 
@@ -530,7 +529,7 @@ def _llama4(config: Config) -> Shape:
     ffn = config["intermediate_size"]
     experts = {**_experts(config), "ffn": ffn, "shared_ffn": ffn}
     wide = {**config, "intermediate_size": config.get("intermediate_size_mlp") or ffn}
-    shape = _llama(wide, mlp_bias=None, experts=experts)
+    shape = llama(wide, mlp_bias=None, experts=experts)
     return folded(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
 
 
@@ -569,19 +568,19 @@ _DELTA = (
 
 
 def _internlm3(config: Config) -> Shape:
-    return _llama(config, qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias")
+    return llama(config, qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias")
 
 
 def _cohere(config: Config, *, window: int = 0) -> Shape:
     norm: Shape = {"norm": "rms", "layer_norms": 1}
     if config.get("use_qk_norm"):
         norm["qk_norm"] = "whole"
-    return _llama(config, tied=True, mlp_bias=None, window=window, **norm)
+    return llama(config, tied=True, mlp_bias=None, window=window, **norm)
 
 
 def _stablelm(config: Config) -> Shape:
     norms = 1 if config.get("use_parallel_residual") else 2
-    return _llama(
+    return llama(
         config, qkv_bias="use_qkv_bias", out_bias=None, mlp_bias=None, norm="layer", layer_norms=norms
     )
 
@@ -592,11 +591,11 @@ def _query_norms(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _hyperclovax(config: Config) -> Shape:
-    return _llama(config, layer_norms=4 if config.get("use_post_norm") else 2)
+    return llama(config, layer_norms=4 if config.get("use_post_norm") else 2)
 
 
 def _plain(config: Config, **more: Any) -> Shape:
-    return _llama(config, gated_mlp=False, **more)
+    return llama(config, gated_mlp=False, **more)
 
 
 def _gpt2(config: Config) -> Shape:
@@ -759,6 +758,235 @@ def _encoder_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "tie_word_embeddings", "encoders with an output layer of their own"
 
 
+def _afmoe(config: Config) -> Shape:
+    experts = _shared(config, router_bias=True)
+    return llama(config, qk_norm=True, output_gate=True, layer_norms=4, window=4, experts=experts)
+
+
+def _apertus(config: Config) -> Shape:
+    """The nonlinearity of each layer has two parameters."""
+    return _plain(config, norm="rms", qk_norm=True, attention_other=2)
+
+
+def _bitnet(config: Config) -> Shape:
+    """Norms ahead of the last product of attention and of the feed-forward."""
+    return llama(config, attention_other=config["hidden_size"] + config["intermediate_size"])
+
+
+def _cohere2_moe(config: Config) -> Shape:
+    return llama(
+        config, tied=True, mlp_bias=None, window=4, norm="rms", layer_norms=1, experts=_shared(config)
+    )
+
+
+def _prefix(config: Config) -> Iterator[tuple[str, str]]:
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list) and "dense" in kinds:
+        yield "mlp_layer_types", "dense layers among those with experts of this type"
+    yield from mixed_dense(config)
+
+
+def _diffllama(config: Config) -> Shape:
+    """Differential attention: four vectors a layer weigh two halves of the heads."""
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return llama(config, mlp_bias=None, attention_other=4 * width)
+
+
+def _beam(config: Config) -> Shape:
+    """Gates with biases behind attention."""
+    more = {"attention_other": config["num_attention_heads"]}
+    return llama(config, qk_norm=True, output_gate=True, layer_norms=4, experts=_experts(config), **more)
+
+
+def _gated_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of attention beside a gate"
+    yield from mixed_dense(config)
+
+
+def _laguna(config: Config) -> Shape:
+    """A gate for each head."""
+    gates = config["num_attention_heads"] * config["hidden_size"] if config.get("gating", True) else 0
+    shared = config.get("shared_expert_intermediate_size") or 0
+    experts = _experts(config, router_bias=True, shared_ffn=shared)
+    return llama(config, width=128, qk_norm=True, attention_other=gates, experts=experts)
+
+
+def _laguna_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    heads = config.get("num_attention_heads_per_layer")
+    if isinstance(heads, list) and {*heads} != {config.get("num_attention_heads")}:
+        yield "num_attention_heads_per_layer", "layers with different numbers of heads"
+    yield from mixed_dense(config)
+
+
+def _flint(config: Config) -> Shape:
+    shared = config.get("shared_expert_intermediate_size") or 0
+    return llama(config, qk_norm=True, sinks=True, experts=_experts(config, shared_ffn=shared))
+
+
+def _kolibri(config: Config) -> Shape:
+    shared = config.get("shared_expert_intermediate_size") or 0
+    return llama(config, qk_norm=True, layer_norms=4, experts=_experts(config, shared_ffn=shared))
+
+
+def _indexed(config: Config) -> Shape:
+    """Latent attention to the tokens that an index picks, priced as if it picked all."""
+    heads, width = config["index_n_heads"], config["index_head_dim"]
+    products = (config.get("q_lora_rank") or 0) * heads * width + config["hidden_size"] * (heads + width)
+    return {**_deepseek(config), "attention_other": products + 2 * width}
+
+
+def _indexed_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("mlp_bias"):
+        yield "mlp_bias", "biases of this type"
+    yield from mixed_dense(config)
+
+
+def _persimmon(config: Config) -> Shape:
+    """Norms of queries and keys have shifts."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    norms: Shape = {"qk_norm": True, "attention_other": 2 * width} if config.get("qk_layernorm", True) else {}
+    biases = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True)
+    return {**_plain(config, norm="layer"), **biases, **norms}
+
+
+def _gpt_neox_japanese(config: Config) -> Shape:
+    """A bias behind the attention of the last layer alone."""
+    ffn = int(config["hidden_size"] * config.get("intermediate_multiple_size", 4))
+    more = {"norm": "layer", "other_parameters": config["hidden_size"]}
+    return _plain({**config, "intermediate_size": ffn}, tied=True, out_bias=None, **more)
+
+
+def _openai_gpt(config: Config) -> Shape:
+    return {**_gpt2(config), "final_norm": False}
+
+
+def _xglm(config: Config) -> Shape:
+    return {
+        "layers": config["num_layers"],
+        "hidden": config["d_model"],
+        "heads": config["attention_heads"],
+        "ffn": config["ffn_dim"],
+        "vocab": config["vocab_size"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+    }
+
+
+def _lfm3(config: Config) -> Shape:
+    """Gates of heads, and norms on both sides."""
+    gates = (
+        config["num_attention_heads"] * config["hidden_size"] if config.get("use_attention_gate", True) else 0
+    )
+    norms = 4 if config.get("use_sandwich_norm", True) else 2
+    shape = _with_convolutions(config, attention_other=gates, layer_norms=norms)
+    return {**shape, "output_bias": bool(config.get("attention_bias", False))}
+
+
+def _eurobert(config: Config) -> Shape:
+    return {**llama(config), "kind": "encoder", "head_bias": bool(config.get("mlp_bias", False))}
+
+
+def _prenorm(config: Config) -> Shape:
+    """Norms ahead of attention and feed-forward, and behind the last layer."""
+    return {**_encoder(config, 2), "final_norm": True}
+
+
+def _late_norm(config: Config) -> Shape:
+    """The same without one behind the embedding."""
+    return {**_prenorm(config), "embedding_norm": False}
+
+
+def _layoutlm(config: Config) -> Shape:
+    """Four tables of places on a page, and a pooler that the loss does not need."""
+    hidden = config["hidden_size"]
+    tables = 4 * config.get("max_2d_position_embeddings", 1024) * hidden
+    return {**_encoder(config, 2), "other_parameters": tables + hidden * (hidden + 1)}
+
+
+def _mpnet(config: Config) -> Shape:
+    return {**_encoder(config, 0), "relative_positions": config.get("relative_attention_num_buckets", 32)}
+
+
+def _electra(config: Config) -> Shape:
+    """The generator: its embedding is narrower, with tables and norms of that width."""
+    shape, narrow = _encoder(config, 2), int(config.get("embedding_size") or config["hidden_size"])
+    if narrow == config["hidden_size"]:
+        return shape
+    tables = (config["max_position_embeddings"] + config.get("type_vocab_size", 2)) * narrow
+    # Biases of both projections, and a norm on either side.
+    rest = config["hidden_size"] + narrow + 2 * 2 * narrow
+    gone = {"learned_positions": 0, "token_types": 0, "embedding_norm": False, "head_transform": False}
+    return {**shape, **gone, "embedding_width": narrow, "other_parameters": tables + rest}
+
+
+def _roformer(config: Config) -> Shape:
+    """Rotary positions, as a table."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    rows = config["max_position_embeddings"]
+    return {**_encoder(config, 2), "learned_positions": 0, "other_parameters": rows * width}
+
+
+def _narrow_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("embedding_size") not in (None, config.get("hidden_size")):
+        yield "embedding_size", "embeddings of another width of this type"
+    yield from _encoder_unlike(config)
+
+
+def _modernbert(config: Config, *, head: bool = True) -> Shape:
+    """Norms without shift, the first of which is that of the embedding, and a head without biases but of the tokens."""
+    hidden = config["hidden_size"]
+    narrow = {**config, "sliding_window": config.get("local_attention")}
+    biases: dict[str, Any] = {"out_bias": "attention_bias", "tied": True}
+    shape = llama(narrow, window=int(config.get("global_attn_every_n_layers") or 3), **biases)
+    ends = {"head_bias": bool(config.get("decoder_bias", True)), "other_parameters": hidden * (hidden + 1)}
+    return {**shape, **ends, "kind": "encoder" if head else "decoder"}
+
+
+def _modern_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias"):
+        if config.get(key):
+            yield key, "biases of this type"
+
+
+def _nomic(config: Config) -> Shape:
+    """Rotary positions, a gated feed-forward, no biases."""
+    biases = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False)
+    return {**_encoder(config, 2), "learned_positions": 0, "gated_mlp": True, "norm": "layer", **biases}
+
+
+def _gte(config: Config) -> Shape:
+    """Rotary positions and a gated feed-forward with a bias behind it alone."""
+    biases = {"qkv_bias": True, "output_bias": True, "mlp_bias": False}
+    more = {
+        "learned_positions": 0,
+        "gated_mlp": True,
+        "norm": "layer",
+        "attention_other": config["hidden_size"],
+    }
+    return {**_encoder(config, 1), **more, **biases}
+
+
+def _esmc(config: Config) -> Shape:
+    """The last norm has no shift."""
+    hidden = config["hidden_size"]
+    ends = {"head_transform": True, "head_bias": True, "final_norm": False, "other_parameters": hidden}
+    ends["tied_embeddings"] = False
+    return {**llama(config, norm="layer", qk_norm="whole"), **ends, "kind": "encoder"}
+
+
+def _doge(config: Config) -> Shape:
+    """Masks that a head computes of its values, and scales of both residual sums."""
+    pairs = config.get("num_key_value_heads") or config["num_attention_heads"]
+    width = config["hidden_size"] // config["num_attention_heads"]
+    masks = pairs * (pairs * width + 1 + bool(config.get("attention_bias")))
+    return llama(config, qk_norm=True, attention_other=masks + 2 * config["hidden_size"])
+
+
+def _doge_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("is_moe"):
+        yield "is_moe", "experts that are single vectors"
+
+
 def _phi(config: Config) -> Shape:
     heads = config["num_attention_heads"]
     return {
@@ -913,7 +1141,45 @@ _BERT = Family(partial(_encoder, token_types=2), (*COMMON, "max_position_embeddi
 _SPARSE = partial(Family, unlike=mixed_dense, experts=True)
 _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 
+_PLACED = (*COMMON, "max_position_embeddings")
+
 FAMILIES: dict[str, Family] = {
+    "afmoe": _SPARSE(_afmoe, unlike=_gated_unlike),
+    "apertus": Family(_apertus),
+    "beam": _SPARSE(_beam, unlike=_gated_unlike),
+    "bitnet": Family(_bitnet),
+    "cohere2_moe": _SPARSE(_cohere2_moe, unlike=_prefix),
+    "data2vec-text": _BERT,
+    "deepseek_v32": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),
+    "diffllama": Family(_diffllama),
+    "doge": Family(_doge, COMMON, _doge_unlike, any_experts=True),
+    "esmc": Family(_esmc),
+    "gte": Family(_gte, COMMON, _encoder_unlike),
+    "electra": Family(_electra, _PLACED, _encoder_unlike),
+    "eurobert": Family(_eurobert),
+    "exaone_moe": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True, window=4)),
+    "flint": _SPARSE(_flint),
+    "glm_moe_dsa": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),
+    "gpt_neox_japanese": Family(_gpt_neox_japanese, (*COMMON[:3], "vocab_size")),
+    "granitemoe_swa": _SPARSE(lambda config: {**_granite_shared(config), "sinks": True}),
+    "hy_v3": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
+    "ibert": _BERT,
+    "kolibri1": _SPARSE(_kolibri, (*COMMON[:3], "moe_intermediate_size", "vocab_size")),
+    "laguna": _SPARSE(_laguna, unlike=_laguna_unlike),
+    "layoutlm": Family(_layoutlm, _PLACED, _encoder_unlike),
+    "lfm3": Family(_lfm3, COMMON, _unknown_types),
+    "megatron-bert": Family(_late_norm, _PLACED, _encoder_unlike),
+    "mistral4": _SPARSE(_deepseek, LATENT),
+    "modernbert": Family(_modernbert, COMMON, _modern_unlike),
+    "modernbert-decoder": Family(partial(_modernbert, head=False), COMMON, _modern_unlike),
+    "mpnet": Family(_mpnet, _PLACED, _encoder_unlike),
+    "nomic_bert": Family(_nomic, COMMON, _encoder_unlike),
+    "openai-gpt": Family(_openai_gpt, _GPT2),
+    "persimmon": Family(_persimmon),
+    "roberta-prelayernorm": Family(_prenorm, _PLACED, _encoder_unlike),
+    "roformer": Family(_roformer, _PLACED, _narrow_unlike),
+    "xglm": Family(_xglm, ("num_layers", "d_model", "attention_heads", "ffn_dim", "vocab_size")),
+    "xlm-roberta-xl": Family(_late_norm, _PLACED, _encoder_unlike),
     "arcee": Family(partial(_plain, norm="rms")),
     "aria_text": _SPARSE(partial(_sparse, experts=_shared)),
     "bamba": Family(_bamba, _hybrid(*_DUALITY), _unknown_types),
@@ -923,7 +1189,7 @@ FAMILIES: dict[str, Family] = {
     "camembert": _BERT,
     "cohere": Family(_cohere),
     "cohere2": Family(partial(_cohere, window=4)),
-    "cwm": Family(partial(_llama, window=4)),
+    "cwm": Family(partial(llama, window=4)),
     "deepseek_v2": _SPARSE(_deepseek, LATENT),
     "deepseek_v3": _SPARSE(_deepseek, LATENT),
     "distilbert": Family(
@@ -935,18 +1201,18 @@ FAMILIES: dict[str, Family] = {
     "dots1": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
     "ernie4_5_moe": _SPARSE(_ernie_moe),
     "ernie4_5": Family(
-        partial(_llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
+        partial(llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
     ),
-    "exaone4": Family(partial(_llama, qk_norm=True, window=4)),
+    "exaone4": Family(partial(llama, qk_norm=True, window=4)),
     "falcon_h1": Family(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
     "falcon_mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "falcon": Family(_falcon, ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")),
     "flex_olmo": _SPARSE(partial(_sparse, qk_norm="whole")),
-    "gemma": Family(partial(_llama, tied=True, width=256)),
-    "gemma2": Family(partial(_llama, tied=True, width=256, layer_norms=4, window=2)),
-    "gemma3_text": Family(partial(_llama, tied=True, width=256, layer_norms=4, qk_norm=True, window=6)),
-    "glm": Family(partial(_llama, width=128, out_bias=None)),
-    "glm4": Family(partial(_llama, width=128, out_bias=None, layer_norms=4)),
+    "gemma": Family(partial(llama, tied=True, width=256)),
+    "gemma2": Family(partial(llama, tied=True, width=256, layer_norms=4, window=2)),
+    "gemma3_text": Family(partial(llama, tied=True, width=256, layer_norms=4, qk_norm=True, window=6)),
+    "glm": Family(partial(llama, width=128, out_bias=None)),
+    "glm4": Family(partial(llama, width=128, out_bias=None, layer_norms=4)),
     "glm4_moe": _SPARSE(_glm_moe),
     "glm4_moe_lite": _SPARSE(_deepseek, LATENT),
     "gpt_bigcode": Family(_gpt_bigcode, _GPT2),
@@ -958,30 +1224,30 @@ FAMILIES: dict[str, Family] = {
     "gpt2": Family(_gpt2, _GPT2),
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
-    "granite": Family(_llama),
-    "granite_swa": Family(partial(_llama, sinks=True, window=2)),
+    "granite": Family(llama),
+    "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(_sparse),
     "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),
     "granitemoeshared": _SPARSE(_granite_shared),
-    "helium": Family(partial(_llama, width=128, out_bias=None)),
-    "hunyuan_v1_dense": Family(partial(_llama, qk_norm=True)),
+    "helium": Family(partial(llama, width=128, out_bias=None)),
+    "hunyuan_v1_dense": Family(partial(llama, qk_norm=True)),
     "hyperclovax": Family(_hyperclovax),
     "internlm3": Family(_internlm3),
-    "iquestcoder": Family(_llama),
+    "iquestcoder": Family(llama),
     "jamba": Family(_jamba, COMMON, any_experts=True),
     "jais2": Family(partial(_plain, norm="layer")),
     "lfm2": Family(_lfm2, COMMON, _unknown_types),
     "lfm2_moe": Family(_lfm2_moe, (*COMMON, "moe_intermediate_size"), _unknown_types, experts=True),
-    "llama": Family(_llama),
+    "llama": Family(llama),
     "llama4_text": Family(_llama4, experts=True),
     "mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "mamba2": Family(_mamba2, (*COMMON[:2], "vocab_size", "num_heads", "head_dim", "state_size")),
     "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
     "minicpm3": Family(partial(_latent, tied=True), LATENT),
     "minimax_m2": _SPARSE(partial(_sparse, qk_norm="whole")),
-    "ministral": Family(partial(_llama, window=1)),
-    "ministral3": Family(partial(_llama, window=1)),
-    "mistral": Family(partial(_llama, window=1)),
+    "ministral": Family(partial(llama, window=1)),
+    "ministral3": Family(partial(llama, window=1)),
+    "mistral": Family(partial(llama, window=1)),
     "mixtral": _SPARSE(partial(_sparse, window=1)),
     "mpt": Family(_mpt, ("n_layers", "d_model", "n_heads", "vocab_size"), _mpt_unlike),
     "nanochat": Family(partial(_plain, norm="plain")),
@@ -993,9 +1259,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "nemotron": Family(partial(_plain, norm="layer")),
     "olmo_hybrid": Family(_olmo_hybrid, _hybrid(*_DELTA), _unknown_types),
-    "olmo": Family(partial(_llama, norm="plain")),
-    "olmo2": Family(partial(_llama, qk_norm="whole")),
-    "olmo3": Family(partial(_llama, qk_norm="whole", window=4)),
+    "olmo": Family(partial(llama, norm="plain")),
+    "olmo2": Family(partial(llama, qk_norm="whole")),
+    "olmo3": Family(partial(llama, qk_norm="whole", window=4)),
     "olmoe": _SPARSE(partial(_sparse, qk_norm="whole")),
     "opt": Family(
         _opt,
@@ -1009,16 +1275,16 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "phi": Family(_phi, COMMON, _query_norms),
-    "phi3": Family(partial(_llama, window=1)),
+    "phi3": Family(partial(llama, window=1)),
     "phimoe": _SPARSE(_phimoe),
-    "qwen2": Family(partial(_llama, qkv_bias=True, out_bias=None)),
+    "qwen2": Family(partial(llama, qkv_bias=True, out_bias=None)),
     # Older configurations have the text's keys beside the tower's.
     **dict.fromkeys(
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"),
-        Family(partial(_llama, qkv_bias=True, out_bias=None)),
+        Family(partial(llama, qkv_bias=True, out_bias=None)),
     ),
     "qwen2_moe": _SPARSE(_qwen2_moe),
-    "qwen3": Family(partial(_llama, width=128, qk_norm=True)),
+    "qwen3": Family(partial(llama, width=128, qk_norm=True)),
     "qwen3_5_moe_text": Family(
         partial(_qwen_next, sparse=True),
         (*COMMON[:3], "moe_intermediate_size", "vocab_size", *_DELTA),
@@ -1029,8 +1295,8 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
     "qwen3_moe": _SPARSE(partial(_sparse, qk_norm=True)),
     "roberta": _BERT,
-    "seed_oss": Family(partial(_llama, width=128, out_bias="attention_out_bias")),
-    "smollm3": Family(partial(_llama, tied=True)),
+    "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),
+    "smollm3": Family(partial(llama, tied=True)),
     "solar_open": _SPARSE(
         partial(_sparse, experts=_shared), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
     ),
@@ -1046,7 +1312,7 @@ FAMILIES: dict[str, Family] = {
             window=1,
         )
     ),
-    "vaultgemma": Family(partial(_llama, tied=True, width=256, window=2)),
+    "vaultgemma": Family(partial(llama, tied=True, width=256, window=2)),
     "xlm-roberta": _BERT,
     "youtu": Family(partial(_latent, tied=True), LATENT),
 }

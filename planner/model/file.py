@@ -354,9 +354,24 @@ def _window_problems(document: Document) -> list[Problem]:
     if window is None:
         what = "is given without window"
         return [document.problem(("window_layers",), what, "give the window, or remove the key")]
-    if isinstance(layers, int) and narrow > layers:
-        return [document.problem(("window_layers",), f"expected at most layers {layers}, got {narrow}")]
+    if isinstance(layers, int) and narrow > (most := _attending(document, layers)):
+        return [document.problem(("window_layers",), f"expected at most layers {most}, got {narrow}")]
     return []
+
+
+def _attending(document: Document, layers: int) -> int:
+    """Layers with attention, where runs are written as they should be."""
+    own = document.data.get("mixer", "attention")
+
+    def of(key: str) -> int:
+        runs = document.data.get(key)
+        given = [run for run in (runs if isinstance(runs, list) else []) if isinstance(run, dict)]
+        counts = (run.get("layers", 1) for run in given if (run.get("mixer") or own) in ("attention", "both"))
+        return sum(count for count in counts if isinstance(count, int))
+
+    dense = document.data.get("dense_layers", 0)
+    each = of("block") if document.data.get("block") else int(own in ("attention", "both"))
+    return layers * each + of("ahead") + of("behind") + (dense if isinstance(dense, int) else 0)
 
 
 _RUNS = ("ahead", "block", "behind")
@@ -401,9 +416,6 @@ def _run_problems(document: Document) -> list[Problem]:
     if data.get("kind") == "encoder" and (listed or not usual):
         what = "encoders have layers of attention and a feed-forward, all alike"
         problems.append(document.problem(((*listed, "mixer")[0],), what))
-    if data.get("window") is not None and listed:
-        what = "layers of several kinds have no sliding windows yet, expected none"
-        problems.append(document.problem(("window",), what))
     if listed or not usual:
         problems += _unlike_problems(document, True)
     return problems + _state_problems(document)
@@ -513,9 +525,6 @@ def _expert_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("dense_layers",), what))
     if ahead not in (None, 0) and any(document.data.get(key) for key in _RUNS):
         what = "expected none beside runs of layers: write them under ahead"
-        problems.append(document.problem(("dense_layers",), what))
-    if ahead not in (None, 0) and document.data.get("window") is not None:
-        what = "dense layers ahead of those with experts have no sliding windows yet, expected none"
         problems.append(document.problem(("dense_layers",), what))
     if isinstance(number, int) and isinstance(picked, int) and picked > number:
         what = f"expected at most number {number}, got {picked}"

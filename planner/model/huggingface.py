@@ -13,6 +13,7 @@ from planner.model.families import (
     EXPERT_COUNTS,
     EXPERT_PICKS,
     SEEING,
+    SHARED_COUNTS,
     Config,
     Family,
     Shape,
@@ -146,6 +147,10 @@ def _text_of(document: Document) -> Document:
     if kind in SEEING:
         fail_on(_tower_problems(document))
         towers.remove("vision_config")
+    sizes = [key for key in ("patch_size", "image_size") if config.get(key) is not None]
+    if sizes and kind not in FAMILIES and kind not in SEEING:
+        problems = [document.problem((sizes[0],), "images beside the text decoder are not supported yet")]
+        raise SpecError(tuple(problems))
     if not towers:
         return text
     what = "towers beside the text decoder are not supported yet"
@@ -233,7 +238,7 @@ def _unsupported(document: Document) -> list[Problem]:
 
 _SHARED = (
     *("shared_expert_intermediate_size", "shared_intermediate_size"),
-    *("n_shared_experts", "moe_num_shared_experts"),
+    *SHARED_COUNTS,
 )
 
 
@@ -287,10 +292,22 @@ def first_given(config: Config, keys: tuple[str, ...]) -> str:
 
 
 _STACK_HEADS = ("encoder_attention_heads", "decoder_attention_heads")
+_STACK_LENGTHS = (
+    *("max_source_positions", "max_target_positions"),
+    *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
+)
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
-_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
-_RANKS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
+_RANKS = (
+    "index_n_heads",
+    "index_head_dim",
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
 
 _STATES = (
     *("num_heads", "mamba_n_heads", "mamba_num_heads", "linear_num_value_heads", "linear_num_key_heads"),
@@ -312,8 +329,8 @@ _RANGES = {
     **dict.fromkeys(_STACK_HEADS, HEADS),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
-    **dict.fromkeys((*_LENGTHS, "max_source_positions", "max_target_positions"), SEQUENCE),
-    **dict.fromkeys(("vocab_size", "type_vocab_size"), ROWS),
+    **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
+    **dict.fromkeys(("vocab_size", "type_vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
 }
 """Range of each key that is read as a number."""
 

@@ -446,6 +446,10 @@ class ModelSpec(Frozen):
     """False where only queries and values have the biases of ``qkv_bias`` (Whisper)."""
     relative_positions: OptionalRows = 0
     """Rows of the tables of biases of scores by distance, each as wide as there are heads (T5); 0 for none."""
+    attention_other: OptionalRows = 0
+    """Parameters of the attention of a layer that take part in few operations: gates of heads, norms of their own."""
+    other_parameters: OptionalRows = 0
+    """The same beside all layers, with the embedding."""
     embedding_width: Width = Field(default_factory=_hidden)
     """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
     token_types: OptionalRows = 0
@@ -525,6 +529,7 @@ class ModelSpec(Frozen):
             "window": encoder.window,
             "mixer": "attention",
             "dense_layers": 0,
+            "attention_other": 0,
             "training": self.training.model_copy(
                 update={"sequence_length": encoder.sequence_length, "mtp_layers": 0}
             ),
@@ -618,7 +623,9 @@ class ModelSpec(Frozen):
                 "behind": None,
                 "dense_layers": 0,
             }
-            update |= {"mixer": mixer, "feed_forward": feeds, "window_layers": None}
+            update |= {"mixer": mixer, "feed_forward": feeds}
+            # Each kind of attention has the window in the same part of its layers.
+            update |= {"layers": max(1, self.attending)} if mixer != "cross" else {"window": None}
             update |= {} if feeds == "experts" else {"experts": None}
             update |= {} if mixer in ("state", "both") else {"state": None}
             update |= {} if mixer == "cross" else {"encoder": None}
@@ -630,6 +637,18 @@ class ModelSpec(Frozen):
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
             kinds.append(Run(layers, self.model_copy(update=update)))
         return tuple(kinds)
+
+    @cached_property
+    def attending(self) -> int:
+        """Layers whose tokens attend to each other."""
+        return sum(mixer in ("attention", "both") for mixer, _ in self.ordered)
+
+    @cached_property
+    def narrow_share(self) -> float:
+        """Part of them that have the window."""
+        if self.window is None or self.window_layers is None:
+            return float(self.window is not None)
+        return self.window_layers / max(1, self.attending)
 
     @cached_property
     def feed_forward_kind(self) -> FeedForwardKind:
@@ -861,6 +880,7 @@ class ModelSpec(Frozen):
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
         own = self.heads if self.sinks and self.attends else 0
+        own += self.attention_other if self.attends and self.mixer != "cross" else 0
         own += 0 if self.carried is None else self.carried.own_parameters
         return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
 
@@ -884,7 +904,7 @@ class ModelSpec(Frozen):
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
         projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
         tables = (self.learned_positions + self.token_types) * self.hidden
-        tables += self.relative_positions * self.heads
+        tables += self.relative_positions * self.heads + self.other_parameters
         norm = self._norm_parameters if self.embedding_norm else 0
         return self.vocab * self.embedding_width + projections + tables + norm
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from planner.model.families import Config, Family, Shape, folded
+from planner.model.families import Config, Family, Shape, folded, llama
+
+_gemma = partial(llama, tied=True, width=256, layer_norms=4, window=2)
 
 T5_LENGTH = 512
 """Tokens of an input where a configuration with relative positions names none: those of its pretraining
@@ -169,6 +171,79 @@ def _prompts(config: Config) -> Iterator[tuple[str, str]]:
         yield "use_prompt", "prompts in front of each layer"
 
 
+def _bigbird(config: Config) -> Shape:
+    """An encoder that attends to blocks beside a token, a few others, and two global ones."""
+    shape = _bart(config, offset=0)
+    biased = bool(config.get("use_bias", False))
+    if config.get("attention_type", "block_sparse") == "block_sparse":
+        blocks = 3 + int(config.get("num_random_blocks", 3)) + 2
+        shape["encoder"]["window"] = blocks * int(config.get("block_size", 64))
+    return {**shape, "qkv_bias": biased, "output_bias": biased}
+
+
+def _led(config: Config) -> Shape:
+    """An encoder with windows, and projections of a few global tokens beside those of all."""
+    texts = {**config, "max_position_embeddings": config["max_decoder_position_embeddings"]}
+    shape, width = _bart(texts, offset=0), config["d_model"]
+    rows, windows = config["max_encoder_position_embeddings"], config.get("attention_window", 512)
+    encoder = {**shape["encoder"], "sequence_length": rows, "learned_positions": rows}
+    encoder["window"] = max(windows) if isinstance(windows, list) else windows
+    encoder["other_parameters"] = config["encoder_layers"] * 3 * width * (width + 1) + encoder.get(
+        "other_parameters", 0
+    )
+    return {**shape, "encoder": encoder}
+
+
+def _pegasus_x(config: Config) -> Shape:
+    """An encoder that attends to blocks and to global tokens, which have norms of their own."""
+    shape = _bart(config, offset=None, embedding_norm=False, final_norm=True)
+    biases = dict.fromkeys(("qkv_bias", "output_bias"), False)
+    tokens, width = int(config.get("num_global_tokens", 32)), config["d_model"]
+    own = tokens * width + config["encoder_layers"] * 2 * width
+    encoder = {**shape["encoder"], "window": int(config.get("block_size", 512)) + tokens}
+    encoder["other_parameters"] = own + encoder.get("other_parameters", 0)
+    return {**shape, **biases, "encoder": encoder}
+
+
+def _fsmt(config: Config) -> Shape:
+    """A vocabulary for each stack."""
+    shape = _bart({**config, "vocab_size": config["tgt_vocab_size"]}, embedding_norm=False)
+    encoder = {**shape["encoder"], "vocab": config["src_vocab_size"], "other_parameters": 0}
+    return {**shape, "encoder": encoder}
+
+
+def _fsmt_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings", True):
+        yield "tie_word_embeddings", "one table for both vocabularies of this type"
+
+
+def _t5gemma(config: Config) -> Shape:
+    """Two stacks of Gemma 2, each with a configuration and a table of its own."""
+    shape = _gemma({**config["decoder"], "tie_word_embeddings": config.get("tie_word_embeddings", True)})
+    read = _gemma(config["encoder"])
+    sizes = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+    encoder = {name: read[name] for name in sizes}
+    length = config["encoder"].get("max_position_embeddings", 8192)
+    encoder |= {"sequence_length": min(length, T5GEMMA_LENGTH)}
+    layers = read["layers"]
+    return {
+        **_decoded(shape, ["dense"] * shape["layers"]),
+        "encoder": _encoded(encoder, ["dense"] * layers),
+    }
+
+
+T5GEMMA_LENGTH = 4096
+"""Tokens of an input of a model that could read longer ones."""
+
+
+def _pop2piano(config: Config) -> Shape:
+    """T5 that reads what was heard, behind a token for the composer; its output layer is not tied."""
+    shape = _t5(config)
+    tokens = int(config.get("composer_vocab_size", 21)) * config["d_model"]
+    encoder = {**shape["encoder"], "other_parameters": tokens}
+    return {**shape, "tied_embeddings": False, "encoder": encoder}
+
+
 def _whisper(config: Config) -> Shape:
     """Two convolutions, the second of which halves what is heard; keys have no biases."""
     heard, width = config["max_source_positions"], config["d_model"]
@@ -215,8 +290,13 @@ _FINAL: dict[str, Any] = {"embedding_norm": False, "final_norm": True}
 
 TWO_STACKS: dict[str, Family] = {
     "bart": Family(_bart, _BART),
+    "bigbird_pegasus": Family(_bigbird, _BART),
     "blenderbot": Family(partial(_bart, offset=0, **_FINAL), _BART),
     "blenderbot-small": Family(partial(_bart, offset=0), _BART),
+    "fsmt": Family(
+        _fsmt, (*_SIZES[:-1], "max_position_embeddings", "src_vocab_size", "tgt_vocab_size"), _fsmt_unlike
+    ),
+    "led": Family(_led, (*_SIZES, "max_encoder_position_embeddings", "max_decoder_position_embeddings")),
     "longt5": Family(_t5, _T5, _longt5_unlike),
     "m2m_100": Family(partial(_bart, offset=None, **_FINAL), _BART),
     "marian": Family(partial(_bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
@@ -224,11 +304,14 @@ TWO_STACKS: dict[str, Family] = {
     "mt5": Family(_t5, _T5),
     "mvp": Family(_bart, _BART, _prompts),
     "nllb-moe": Family(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
+    "pop2piano": Family(_pop2piano, _T5),
     "pegasus": Family(partial(_bart, offset=0, **_FINAL), _BART),
+    "pegasus_x": Family(_pegasus_x, _BART),
     "plbart": Family(_bart, _BART),
     "speech_to_text": Family(_speech_to_text, _HEARD),
     "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
     "t5": Family(_t5, _T5),
+    "t5gemma": Family(_t5gemma, ()),
     "umt5": Family(partial(_t5, each=True), _T5),
     "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
 }

@@ -133,7 +133,9 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             path, f"hetplan trains no layers with a state of kind {strange[0]} with {row.name}, {able}"
         )
     runs = bool(model.block or model.ahead or model.behind)
-    if (runs and row.unlike_layers == "none") or (not model.usual_layers and row.unlike_layers != "any"):
+    unlike = (runs and row.unlike_layers == "none") or (not model.usual_layers and row.unlike_layers != "any")
+    # Layers of an encoder-decoder differ from each other wherever one is trained.
+    if unlike and (model.encoder is None or model.states):
         what = (
             "blocks of unlike layers"
             if model.usual_layers
@@ -148,7 +150,7 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"hetplan predicts no further tokens with {row.name} yet, expected mtp_layers 0")
     elif model.training.mtp_layers and model.learned_positions:
         yield Fault(path, f"{row.name} predicts further tokens with rotary positions, expected mtp_layers 0")
-    if model.encoder is not None and not row.encoder_decoders:
+    if model.encoder is not None and row.encoder_decoders == "none":
         yield Fault(path, f"hetplan trains no encoder-decoders with {row.name} yet, expected a decoder alone")
     if model.output_gate and not row.output_gate:
         yield Fault(path, f"hetplan trains no gated attention with {row.name} yet, expected none")

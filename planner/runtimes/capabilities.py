@@ -15,6 +15,7 @@ OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "ac
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
+EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "conv"]
 SyncMethod = Literal["diloco", "average"]
@@ -188,8 +189,9 @@ class Capabilities:
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
     further_tokens: bool = False
     """True when modules behind the last layer may predict further tokens."""
-    encoder_decoders: bool = False
-    """True when layers may attend to the output of an encoder on the first stage: without tensor parallelism."""
+    encoder_decoders: EncoderDecoders = "none"
+    """Layers may attend to the output of an encoder on the first stage, without tensor parallelism; whole: in plans of
+    one stage."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False

@@ -7,56 +7,23 @@ backwards, so that every plan sees the same. For data of your own replace ``inpu
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from planner.training.example_model import Layer, Linear, Shape, kept_on_device, norm_of, table
-
-
-@dataclass(frozen=True)
-class FrontShape:
-    """A convolution, as a product with what stands under its kernel."""
-
-    inputs: int
-    outputs: int
-    tokens: int
-    bias: bool
-
-
-@dataclass(frozen=True)
-class EncoderShape:
-    """Sizes of an encoder, as under ``encoder`` in ``model.json``; what is null is as in the decoder."""
-
-    layers: int
-    sequence_length: int
-    hidden: int | None
-    heads: int | None
-    kv_heads: int | None
-    head_dim: int | None
-    ffn: int | None
-    gated_mlp: bool | None
-    block: tuple[Any, ...] | None
-    window: int | None
-    """Sliding windows, which the example does not have."""
-    vocab: int
-    learned_positions: int
-    relative_positions: int
-    """Biases by distance, which the example does not have: it rotates queries and keys in their place."""
-    embedding_norm: bool
-    final_norm: bool
-    front: tuple[FrontShape, ...]
-    other_parameters: int
-    """Parameters that the example leaves out."""
-
-
-def encoder_of(shape: Shape) -> EncoderShape:
-    """The encoder of a model that has one."""
-    front = tuple(FrontShape(**each) for each in shape.encoder["front"])
-    return EncoderShape(**{**shape.encoder, "front": front})
+from planner.training.example_model import (
+    EncoderShape,
+    FrontShape,
+    Layer,
+    Linear,
+    Shape,
+    kept_on_device,
+    norm_of,
+    table,
+)
 
 
 class Encoder(nn.Module):  # type: ignore[misc]
@@ -71,7 +38,8 @@ class Encoder(nn.Module):  # type: ignore[misc]
     ) -> None:
         """``place`` is called with each layer as soon as it is there."""
         super().__init__()
-        self.shape = encoder = encoder_of(shape)
+        assert shape.encoder is not None
+        self.shape = encoder = shape.encoder
         own = layer_shape(shape, encoder)
         self.width = own.hidden
         self.weight = table(encoder.vocab, own.hidden)
@@ -87,13 +55,15 @@ class Encoder(nn.Module):  # type: ignore[misc]
             place(layer)
             self.layers.append(layer)
 
-    def forward(self, tokens: torch.Tensor, shared: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-        """``shared`` is the decoder's table of tokens, where the encoder has none of its own."""
+    def forward(
+        self, tokens: torch.Tensor, shared: Callable[[torch.Tensor], torch.Tensor], kind: torch.dtype
+    ) -> torch.Tensor:
+        """``shared`` looks tokens up in the decoder's table, where the encoder has none of its own."""
         inputs = inputs_of(tokens, self.shape.sequence_length)
         if len(self.front):
             hidden = self._heard(inputs, kind)
         else:
-            hidden = functional.embedding(inputs, shared if self.weight is None else self.weight)
+            hidden = shared(inputs) if self.weight is None else functional.embedding(inputs, self.weight)
         if self.positions is not None:
             hidden = hidden + self.positions[: hidden.shape[1]].to(hidden.dtype)
         hidden = self.norm_first(hidden)
@@ -135,11 +105,6 @@ def under_kernel(hidden: torch.Tensor, front: FrontShape) -> torch.Tensor:
 def layer_shape(shape: Shape, encoder: EncoderShape) -> Shape:
     """That of a model of the encoder's layers alone."""
     width, heads = encoder.hidden or shape.hidden, encoder.heads or shape.heads
-    block = tuple(
-        ("attention", run["feed_forward"] or ("experts" if shape.experts else "dense"))
-        for run in encoder.block or ()
-        for _ in range(run["layers"])
-    )
     changes: dict[str, Any] = {
         "kind": "encoder",
         "layers": encoder.layers,
@@ -151,8 +116,8 @@ def layer_shape(shape: Shape, encoder: EncoderShape) -> Shape:
         "gated_mlp": shape.gated_mlp if encoder.gated_mlp is None else encoder.gated_mlp,
         "learned_positions": encoder.learned_positions,
         "mixer": "attention",
-        "feed_forward": None if block else "dense",
-        "block": block,
+        "feed_forward": None if encoder.block else "dense",
+        "block": encoder.block,
         **dict.fromkeys(("encoder", "state", "tower")),
         **dict.fromkeys(("ahead", "behind"), ()),
         "dense_layers": 0,

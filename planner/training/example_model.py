@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,43 @@ class ExpertShape:
     """Always absent here: no token is dropped."""
     imbalance: float | None = None
     """What the plan was priced with."""
+
+
+@dataclass(frozen=True)
+class FrontShape:
+    """A convolution, as a product with what stands under its kernel."""
+
+    inputs: int
+    outputs: int
+    tokens: int
+    bias: bool
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """Sizes of an encoder, as under ``encoder`` in ``model.json``; what is null is as in the decoder."""
+
+    layers: int
+    sequence_length: int
+    hidden: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    ffn: int | None
+    gated_mlp: bool | None
+    block: tuple[Kind, ...]
+    """Layers of which each of ``layers`` consists; none where each is one layer."""
+    window: int | None
+    """Sliding windows, which the example does not have."""
+    vocab: int
+    learned_positions: int
+    relative_positions: int
+    """Biases by distance, which the example does not have: it rotates queries and keys in their place."""
+    embedding_norm: bool
+    final_norm: bool
+    front: tuple[FrontShape, ...]
+    other_parameters: int
+    """Parameters that the example leaves out."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +143,15 @@ class Shape:
     """Layers behind the others, with the head."""
     tower: Any = None
     """``TowerShape`` of ``example_tower.py``: what makes tokens of images."""
-    encoder: Any = None
-    """As ``EncoderShape`` of ``example_encoder.py``: what layers of mixer ``cross`` attend to."""
+    encoder: EncoderShape | None = None
+    """What layers of mixer ``cross`` attend to."""
     key_bias: bool = True
     """False where queries and values alone have biases."""
     relative_positions: int = 0
     """Biases of scores by distance, which the example does not have: it rotates queries and keys in their place."""
+    attention_other: int = 0
+    other_parameters: int = 0
+    """Parameters that take part in few operations, in each layer and beside all, which the example leaves out."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
@@ -135,7 +176,7 @@ class Shape:
     def encoded(self) -> tuple[int, int]:
         """Tokens and width of an encoder's output of one sequence; none of either without one."""
         encoder = self.encoder
-        return (0, 0) if encoder is None else (encoder["sequence_length"], encoder["hidden"] or self.hidden)
+        return (0, 0) if encoder is None else (encoder.sequence_length, encoder.hidden or self.hidden)
 
     def freezes(self, part: str) -> bool:
         """True when a part is not trained."""
@@ -154,15 +195,23 @@ def shape_of(given: dict[str, Any]) -> Shape:
     freeze = tuple(values.pop("freeze", ()))
     state = values.pop("state", None)
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
-    for name in ("ahead", "block", "behind"):
-        runs = values.pop(name, None) or ()
-        values[name] = tuple(
-            (run["mixer"] or own[0], run["feed_forward"] or own[1])
-            for run in runs
-            for _ in range(run["layers"])
+
+    def each(runs: Any, own: tuple[Any, str]) -> tuple[Kind, ...]:
+        kinds = (
+            ((run["mixer"] or own[0], run["feed_forward"] or own[1]), run["layers"]) for run in runs or ()
         )
+        return tuple(kind for kind, layers in kinds for _ in range(layers))
+
+    for name in ("ahead", "block", "behind"):
+        values[name] = each(values.pop(name, None), own)
+    encoder = values.pop("encoder", None)
+    if encoder is not None:
+        front = tuple(FrontShape(**sizes) for sizes in encoder["front"])
+        block = each(encoder["block"], ("attention", "experts" if experts else "dense"))
+        encoder = EncoderShape(**{**encoder, "front": front, "block": block})
     return Shape(
         **values,
+        encoder=encoder,
         state=None if state is None else StateShape(**state),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
@@ -211,9 +260,12 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
         self.requires_grad_(not shape.freezes("embedding"))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
+        """Rows of tokens, ``alone`` without positions and norm; of hidden states the logits."""
         if inputs.is_floating_point():
             return functional.linear(self.narrow(inputs), self.weight, self.bias)
+        if alone:
+            return functional.embedding(inputs, self.weight)
         hidden = self.widen(functional.embedding(inputs, self.weight))
         if self.positions is not None:
             first = self.sharing.first(inputs.shape[1])
@@ -499,9 +551,12 @@ class Transformer(nn.Module):  # type: ignore[misc]
         recompute: str = "none",
         checkpoint: Callable[..., Any] = kept_on_device,
         sharing: Sharing = ALONE,
+        encoder: Any = None,
     ) -> None:
+        """``encoder`` is an ``Encoder`` of ``example_encoder.py``, where the model has one."""
         super().__init__()
-        self.embedding = Embedding(shape, sharing)
+        self.embedding: Any = Embedding(shape, sharing)
+        self.encoder = encoder
         self.layers = nn.ModuleList(
             Layer(shape, recompute, checkpoint, sharing, kind=kind) for kind in shape.kinds
         )
@@ -509,9 +564,11 @@ class Transformer(nn.Module):  # type: ignore[misc]
         self.head = None if shape.tied_embeddings else Head(shape)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.embedding(tokens)
+        hidden, encoded = self.embedding(tokens), None
+        if self.encoder is not None:
+            encoded = self.encoder(tokens, partial(self.embedding, alone=True), hidden.dtype)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, encoded)
         hidden = self.finish(hidden)
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.compute import model_flops
+from planner.cost.compute import model_flops, seen_scores
 from planner.cost.estimate import estimate
 from planner.errors import SpecError
 from planner.model.file import load_model
@@ -44,6 +44,15 @@ def test_parameters_and_flops_of_both_kinds() -> None:
     assert model_flops(both) == pytest.approx(model_flops(mixture()) + model_flops(dense) - head)
 
 
+def test_windows_are_those_of_all_layers() -> None:
+    """Five of the eleven, of dense layers as of those with experts."""
+    spec = mixture(dense_layers=3, window=4, window_layers=5)
+    part = (4 * 16 - 6) / (16 * 17 / 2)
+    for kind in spec.kinds:
+        assert seen_scores(kind, True) == pytest.approx(1 - 5 / 11 * (1 - part))
+    assert model_flops(spec) < model_flops(mixture(dense_layers=3))
+
+
 def test_they_stand_on_the_first_stage() -> None:
     """Its micro-batches take longer by dense layers, and it holds them; nothing else changes."""
     bare, ahead = (estimate(staged([5, 3]), CLUSTER, mixture(dense_layers=count)) for count in (0, 3))
@@ -78,10 +87,6 @@ def test_the_first_stage_gets_fewer_of_the_others() -> None:
     ("text", "what"),
     [
         ("dense_layers: 2", "without experts all layers are dense"),
-        (
-            "dense_layers: 2\nwindow: 8\nexperts: {number: 4, top_k: 1, ffn: 64}",
-            "dense layers ahead of those with experts have no sliding windows yet, expected none",
-        ),
         (
             "dense_layers: 2\nexperts: {number: 4, top_k: 1, ffn: 64}",
             "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze",

@@ -181,7 +181,11 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
             "a layer needs a mixer or a feed-forward",
         ),
         ("state: {kind: conv, head_dim: 64}", "state", "no layer carries a state"),
-        ("window: 8\nblock: [{layers: 2}]", "window", "layers of several kinds have no sliding windows yet"),
+        (
+            "window: 8\nwindow_layers: 90\nblock: [{layers: 4}]",
+            "window_layers",
+            "expected at most layers 16, got 90",
+        ),
         ("kind: encoder\nblock: [{layers: 2}]", "block", "encoders have layers of attention"),
         (
             "mixer: state\nstate: {kind: mamba2, heads: 4, head_dim: 8, groups: 3}",

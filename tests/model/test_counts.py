@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from planner.errors import SpecError
-from planner.model.families import SEEING
 from planner.model.file import load_model
 from planner.model.huggingface import supported
-from planner.model.two_stacks import TWO_STACKS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub = pytest.importorskip("huggingface_hub")
 
-MASKED = {"bert", "camembert", "distilbert", "ernie", "roberta", "xlm-roberta"}
-HEARING = {"speech_to_text", "whisper"}
+CLASSES = (
+    *("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForCausalLM", "AutoModelForMaskedLM"),
+    "AutoModelForImageTextToText",
+)
 INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text")
 """Text decoders that transformers has inside others alone."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
@@ -104,13 +104,15 @@ def read(folder: Path, config: Any) -> int:
     return load_model(path).parameters
 
 
+def trained_by(name: str) -> set[str]:
+    """Types that one of transformers' automatic classes builds; ``CLASSES`` are tried in order."""
+    return {*getattr(transformers, name)._model_mapping._model_mapping}
+
+
 def counted(kind: str, config: Any) -> int:
     """Parameters of the model that transformers builds."""
     with torch.device("meta"):
-        auto = transformers.AutoModelForMaskedLM if kind in MASKED else transformers.AutoModelForCausalLM
-        auto = transformers.AutoModelForImageTextToText if kind in SEEING else auto
-        auto = transformers.AutoModelForSeq2SeqLM if kind in TWO_STACKS else auto
-        auto = transformers.AutoModelForSpeechSeq2Seq if kind in HEARING else auto
+        auto = getattr(transformers, next(name for name in CLASSES if kind in trained_by(name)))
         return sum(parameter.numel() for parameter in auto.from_config(config).parameters())
 
 

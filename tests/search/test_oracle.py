@@ -313,7 +313,7 @@ def test_many_with_further_tokens(part: int, seed: int) -> None:
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_encoder_decoders(seed: int) -> None:
     """An encoder on the first stage, whose output all others are sent too."""
-    check(with_encoders(seed), limits(seed, "torch"), QUICK)
+    check(with_encoders(seed), limits(seed, ("torch", "deepspeed")[seed % 2]), QUICK)
 
 
 @pytest.mark.slow
@@ -322,7 +322,7 @@ def test_encoder_decoders(seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_encoder_decoders(part: int, seed: int) -> None:
     """The same of more of them."""
-    check(with_encoders(PARTS * seed + part), limits(seed, "torch"), 2 * QUICK)
+    check(with_encoders(PARTS * seed + part), limits(seed, (None, "torch")[seed % 2]), 2 * QUICK)
 
 
 def test_experts_are_divided_now_and_then() -> None:

@@ -13,6 +13,7 @@ import torch
 
 from planner.training import example_model
 from planner.training.example_data import sequences
+from planner.training.example_encoder import Encoder
 from planner.training.example_optimizers import Lion
 
 SEED = 0
@@ -56,7 +57,8 @@ def _train(
     step_on_zeros: bool,
 ) -> Outcome:
     torch.manual_seed(SEED)
-    network: Any = Seeded(shape) if pipeline else example_model.Transformer(shape)
+    encoder = None if shape.encoder is None else Encoder(shape)
+    network: Any = Seeded(shape) if pipeline else example_model.Transformer(shape, encoder=encoder)
     start = copy_of(network)
     optimizer = optimizer_of(network, shape.optimizer, lr)
     if step_on_zeros:

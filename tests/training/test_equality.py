@@ -18,6 +18,7 @@ from tests.training.equality import (
     RANKS,
     SLOW,
     TORCH,
+    WITH_ENCODER,
     WITH_EXPERTS,
     WITH_FROZEN,
     Case,
@@ -47,7 +48,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def folder(case: Case) -> Path:
         slow = case in SLOW
-        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *DIVIDED, *WITH_FROZEN, LEARNING)
+        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *WITH_ENCODER, *DIVIDED, *WITH_FROZEN, LEARNING)
         cases = [other for other in every if (other in SLOW) == slow]
         name = "equality-slow" if slow else "equality"
         return once(tmp_path_factory, name, lambda root: train_all(root, cases)) / case.name
@@ -86,6 +87,14 @@ def test_weights_of_experts_equal_one_process(trained: Trained, case: Case) -> N
     """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
+
+
+@each(WITH_ENCODER)
+def test_encoder_decoders_equal_one_process(trained: Trained, case: Case) -> None:
+    """Whole on every rank, and gathered piece by piece: the table of tokens has gradients of both stacks."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
 @each(DIVIDED)

@@ -22,6 +22,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import sharing_of
 from planner.training.example_data import Batch, sequences
+from planner.training.example_encoder import Encoder
 from planner.training.example_model import (
     Embedding,
     Finish,
@@ -77,7 +78,9 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         config["zero_force_ds_cpu_optimizer"] = on_host = False
     sharing = sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
-        model = Transformer(shape, plan.recompute, checkpoint_of(config), sharing)
+        how = checkpoint_of(config)
+        encoder = Encoder(shape, plan.recompute, checkpoint=how) if shape.encoder is not None else None
+        model = Transformer(shape, plan.recompute, how, sharing, encoder)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )

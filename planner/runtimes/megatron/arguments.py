@@ -83,7 +83,7 @@ def _windows(model: ModelSpec) -> list[str]:
     if model.window is None:
         return []
     words = ["--window-size", f"{model.window - 1},0"]
-    layers, narrow = model.layers, model.window_layers or model.layers
+    layers, narrow = model.all_layers, model.window_layers or model.all_layers
     if narrow == layers:
         return words
     every = layers // (layers - narrow)

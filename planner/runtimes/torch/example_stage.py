@@ -68,7 +68,7 @@ class ModelPart(nn.Module):  # type: ignore[misc]
             hidden = hidden if self.tower is None else self.tower(tokens, hidden)
         encoded = None
         if self.encoder is not None:
-            encoded = self.encoder(tokens, self.embedding.weight, hidden.dtype)
+            encoded = self.encoder(tokens, partial(self.embedding, alone=True), hidden.dtype)
         elif self.shape.encoder is not None:
             encoded, hidden = self._apart(hidden)
         for layer in self.layers.values():
