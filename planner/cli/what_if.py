@@ -41,7 +41,8 @@ Changes = Annotated[
     typer.Option(
         "--change",
         metavar="CHANGE",
-        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool), or -POOL; repeatable.",
+        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
+        "device of the catalogue), or -POOL; repeatable.",
     ),
 ]
 TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
@@ -84,16 +85,16 @@ def what_if(
         pairs = searched(
             variants, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
         )
-        for text, result in pairs:
-            results.append((text, result))
+        for _, result in pairs:
+            results.append(result)
             if result.interrupted:
                 raise KeyboardInterrupt
         moved = (
-            tuple(named(swing) for swing in swings(results[0][1], *variants[0][1:], constants, limits, talk))
+            tuple(named(swing) for swing in swings(results[0], *variants[0][1:], constants, limits, talk))
             if sensitivity
             else ()
         )
-    table = cases(results)
+    table = cases(variants, results)
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:

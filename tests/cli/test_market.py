@@ -204,7 +204,7 @@ def test_the_command(hetplan: Command, files: Path, folder: Path) -> None:
     done = hetplan("rent", "model.yaml", "--tokens", "1B", "--provider", "aws", "--gap", "0.1")
     assert done.code == 0
     assert " at aws us-" in done.out.splitlines()[-1]
-    assert "gpuhunt: 2 rows left out, of devices that are not known: RTX9999, RTX4070" in done.err
+    assert "gpuhunt: 2 rows left out, of devices that are not known: RTX4070, RTX9999" in done.err
     assert "gpuhunt: 1 row of spot machines left out: see --interruptions" in done.err
     done = hetplan("rent", "model.yaml", "--tokens", "1B", "--region", "us-east-2")
     assert done.code == 2
