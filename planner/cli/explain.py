@@ -6,12 +6,13 @@ from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
+    check_same_inputs,
     read_calibration,
     read_priced,
     warn_of_doubts,
     warn_of_other_calibration,
 )
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
 from planner.cost.estimate import Estimator
@@ -33,7 +34,13 @@ from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
 
-def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
+def explain(
+    plan: SavedPlan,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Explain why a plan looks the way it does.
 
     Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
@@ -41,6 +48,7 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     """
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
+    check_same_inputs(plan, saved, cluster, model)
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)

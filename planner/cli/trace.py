@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import read_calibration, read_priced, warn_of_doubts, warn_of_other_calibration
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.inputs import (
+    check_same_inputs,
+    read_calibration,
+    read_priced,
+    warn_of_doubts,
+    warn_of_other_calibration,
+)
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
 from planner.files.writing import write_whole
@@ -35,6 +41,8 @@ def trace(
     plan: SavedPlan,
     output: Output,
     log: Log = None,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +54,7 @@ def trace(
     require_writable(output, "step.json")
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
+    check_same_inputs(plan, saved, cluster, model)
     warn_of_other_calibration(plan, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     profile = None
