@@ -98,7 +98,10 @@ def what_if(
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
-        search = typed("hetplan", "search", cluster, model, "-o", "plan.yaml")
+        runtime_words = [] if target is None else ["--target", target]
+        search = typed(
+            "hetplan", "search", cluster, model, *overrides.words(), *runtime_words, "-o", "plan.yaml"
+        )
         best = table[0].scored
         rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
         show(what_if_section(table) if change else None, rests, then=with_calibration(search, calibration))

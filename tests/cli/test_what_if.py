@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from planner.cluster.change import changed
 from planner.cluster.file import load_cluster
 from planner.errors import HetplanError, UsageError
-from planner.plan.file import cluster_part
+from planner.plan.file import cluster_part, read
 from tests.cli.running import ROOT, Command
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
@@ -195,3 +196,24 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
     done = hetplan("what-if", "cluster.yaml", "model.yaml")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: what-if: expected a --change, or --sensitivity\n  hint: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target torch --time-limit 5",
+        "predict cluster.yaml model.yaml short.yaml",
+    ],
+)
+def test_the_next_command_has_the_same_settings(hetplan: Command, files: Path, words: str) -> None:
+    """As it stands there it runs, and asks about the same training."""
+    settings = ("--precision", "fp32", "--global-batch", "24", "--sequence-length", "256", "--safe", "0.4")
+    shown = hetplan(*words.split(), *settings)
+    following = shlex.split(shown.out.rpartition("Next:")[2].replace("\\\n", ""))
+    assert following[0] == "hetplan"
+    assert ("--target" in following) == ("--target" in words)
+    assert hetplan(*following[1:]).code == 0
+    kept = read(Path("plan.yaml"))
+    training = kept.model.training
+    assert (training.precision, training.global_batch, training.sequence_length) == ("fp32", 24, 256)
+    assert kept.cluster.safe == 0.4
