@@ -5,13 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
-from planner.cli.inputs import (
-    check_same_inputs,
-    read_calibration,
-    read_priced,
-    warn_of_doubts,
-    warn_of_other_calibration,
-)
+from planner.cli.inputs import check_same_inputs, read_plan
 from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
@@ -46,11 +40,8 @@ def explain(
     Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
     decision is worth.
     """
-    constants = read_calibration(calibration)
-    saved, scored = read_priced(plan, constants)
+    constants, saved, scored = read_plan(plan, calibration)
     check_same_inputs(plan, saved, cluster, model)
-    warn_of_other_calibration(plan, saved, calibration)
-    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:

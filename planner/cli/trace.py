@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import (
-    check_same_inputs,
-    read_calibration,
-    read_priced,
-    warn_of_doubts,
-    warn_of_other_calibration,
-)
+from planner.cli.inputs import check_same_inputs, read_plan
 from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
@@ -52,11 +46,8 @@ def trace(
     step that a profiler of PyTorch saw stands beside it.
     """
     require_writable(output, "step.json")
-    constants = read_calibration(calibration)
-    saved, scored = read_priced(plan, constants)
+    constants, saved, scored = read_plan(plan, calibration)
     check_same_inputs(plan, saved, cluster, model)
-    warn_of_other_calibration(plan, saved, calibration)
-    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     profile = None
     if log is not None:
         profile = read_profile(log)
