@@ -336,7 +336,7 @@ def what_if(
     """Search again after each change, as ``links.lan.bandwidth_gbps=100``, ``+8 H100-SXM-80GB`` or ``-titan``."""
     variants = worlds(_cluster(cluster), _model(model), changes)
     results = searched(variants, api.constants(calibration), limits or Limits())
-    return WhatIf(cases(tuple(results)))
+    return WhatIf(cases(variants, [result for _, result in results]))
 
 
 def report(

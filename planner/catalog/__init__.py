@@ -165,13 +165,25 @@ def link_names() -> tuple[str, ...]:
 
 
 def gpus_like(name: str) -> tuple[str, ...]:
-    """Names of the devices that begin like ``name`` or have all its words: ``A100`` gives four, ``A100-80GB`` two."""
+    """Names of the devices that begin like ``name`` or have all its words: ``A100`` gives four, ``A100-80GB`` two.
+
+    A longer number is another device (``P40`` is no ``P4``), and so is a Ti.
+    """
     key, words = _key(name), set(_words(name))
     return tuple(
         entry.name
         for entry in _gpus()
-        if key and (_key(entry.name).startswith(key) or words <= set(_words(entry.name)))
+        if key
+        and (_begins(entry.name, key) or words <= set(_words(entry.name)))
+        and ("ti" in key or "ti" not in _words(entry.name))
     )
+
+
+def _begins(name: str, key: str) -> bool:
+    """Whether the name begins with the key, and its next character is not of the same number."""
+    whole, words = _key(name), _words(name)
+    ends = {len("".join(words[:count])) for count in range(1, len(words) + 1)}
+    return whole.startswith(key) and (len(key) in ends or not whole[len(key) : len(key) + 1].isdigit())
 
 
 def without_target(name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
-from planner.cli.inputs import read_plan
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.inputs import check_same_inputs, read_plan
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
 from planner.cost.estimate import Estimator
@@ -28,13 +28,20 @@ from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
 
-def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJson = False) -> None:
+def explain(
+    plan: SavedPlan,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Explain why a plan looks the way it does.
 
     Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
     decision is worth.
     """
     constants, saved, scored = read_plan(plan, calibration)
+    check_same_inputs(plan, saved, cluster, model)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:

@@ -121,6 +121,16 @@ class Overrides:
         }
         return {name: value for name, value in settings.items() if value is not None}
 
+    def words(self) -> list[str]:
+        """The options as they are typed."""
+        named = {**self.given(), "safe": self.safe}
+        return [
+            word
+            for name, value in named.items()
+            if value is not None
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+
 
 @contextmanager
 def concerning(*paths: Path) -> Iterator[None]:

@@ -112,7 +112,8 @@ def predict(
         plan_of = plan_document("predict", scored, cluster_spec, model_spec, None)
         show_document(PredictDocument(plan=plan_of, training=run))
     else:
-        search = with_calibration(typed("hetplan", "search", cluster, model, "-o", "plan.yaml"), calibration)
+        words = ("hetplan", "search", cluster, model, *overrides.words(), "-o", "plan.yaml")
+        search = with_calibration(typed(*words), calibration)
         show(
             *_report(scored, cluster_spec, model_spec, constants),
             *(

@@ -175,7 +175,9 @@ def rent(
     else:
         following = None
         if answer.best is not None:
-            command = typed("hetplan", "search", output or "cluster.yaml", model, "-o", "plan.yaml")
+            runtime_words = [] if target is None else ["--target", target]
+            words = (output or "cluster.yaml", model, *overrides.words(), *runtime_words)
+            command = typed("hetplan", "search", *words, "-o", "plan.yaml")
             following = with_calibration(command, calibration)
             following = following if output else "the same with -o cluster.yaml to keep the cluster"
         line = Answer(rent_line(answer, goal, model_spec))

@@ -11,10 +11,12 @@ import typer
 from planner.calibration.values import Calibration
 from planner.cli.compare import Logs, contenders_of, run_of
 from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
-from planner.cli.inputs import read_calibration, warn_of_doubts
+from planner.cli.inputs import check_same_inputs, read_calibration, warn_of_doubts
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
+    ClusterNow,
+    ModelNow,
     NeededTokens,
     SavedPlan,
     time_limit,
@@ -66,6 +68,8 @@ def report(
     stops: StopOptions,
     pareto: WithFront = False,
     time_limit: TimeLimit = 60.0,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,6 +83,7 @@ def report(
     require_writable(output, "report.html")
     constants = read_calibration(calibration)
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
+    check_same_inputs(plan, saved, cluster, model)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     interruptions = wanted.interruptions.of(saved.model)
     estimator = Estimator(saved.cluster, saved.model, constants)

@@ -1,12 +1,14 @@
-"""``hetplan sweep``: many searches at once, on all cores or on a Dask cluster."""
+"""``hetplan sweep``: many searches at once, on all cores, or on a Dask or a Ray cluster."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ MANY = 10_000
 """Points that are searched without being asked twice."""
 SHOWN = 12
 """Rows on the screen."""
+RETRIES = 3
+"""How often a cluster does a point again whose worker died."""
 
 GridFile = Annotated[
     Path, typer.Argument(metavar="GRID", help="Clusters, models and options to combine (YAML).")
@@ -53,7 +57,10 @@ Jobs = Annotated[
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend", metavar="URL", help="A Dask cluster to search on: dask://host:port of its scheduler."
+        "--backend",
+        metavar="URL",
+        help="A cluster to search on: dask://host:port of its scheduler, ray://host:port of Ray's client server, or "
+        "ray://auto on a node of a Ray cluster.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help=f"Go on with more than {MANY:,} points.")]
@@ -143,25 +150,69 @@ def _running(points: Sequence[SweepPoint], jobs: int, backend: str | None) -> It
         yield joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
         return
     scheme, _, address = backend.partition("://")
-    if scheme != "dask" or not address:
-        raise UsageError(f"--backend: expected dask://host:port, got {backend!r}")
-    client_of = _library("distributed").Client
+    if scheme not in _CLUSTERS or not address:
+        raise UsageError(f"--backend: expected dask://host:port or ray://host:port, got {backend!r}")
+    with _CLUSTERS[scheme](points, backend, address) as results:
+        yield results
+
+
+@contextmanager
+def _on_dask(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[Row]]:
+    """Dask gives the points of a worker that dies to another one."""
+    distributed = _library("distributed")
     try:
-        client = client_of(f"tcp://{address}", timeout=10)
+        client = distributed.Client(f"tcp://{address}", timeout=10)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--backend {backend}: {error}", hint="is a scheduler running there?") from None
-    # Dask gives the points of a worker that dies to another one.
+        raise _unreached(backend, error, "is a scheduler running there?") from None
     with client:
-        futures = client.map(solved, points, key=[f"hetplan-{point.key}" for point in points], retries=3)
-        completed = _library("distributed").as_completed(futures)
+        futures = client.map(
+            solved, points, key=[f"hetplan-{point.key}" for point in points], retries=RETRIES
+        )
+        completed = distributed.as_completed(futures)
         yield (future.result() for future in completed)
+
+
+@contextmanager
+def _on_ray(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[Row]]:
+    """Ray does the points of a worker or a node that dies on another one."""
+    ray = _library("ray")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ray.init(
+                address="auto" if address == "auto" else backend,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    except (ConnectionError, ImportError, ValueError) as error:
+        raise _unreached(
+            backend, error, "is Ray's client server running there? It needs ray[client]"
+        ) from None
+    try:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(solved)
+        yield _as_done(ray, [task.remote(point) for point in points])
+    finally:
+        ray.shutdown()
+
+
+def _as_done(ray: Any, waiting: list[Any]) -> Iterator[Row]:
+    while waiting:
+        (done,), waiting = ray.wait(waiting)
+        yield ray.get(done)
+
+
+def _unreached(backend: str, error: Exception, hint: str) -> UsageError:
+    return UsageError(f"--backend {backend}: {str(error).partition(chr(10))[0]}", hint=hint)
+
+
+_CLUSTERS = {"dask": _on_dask, "ray": _on_ray}
+"""Where points are searched, by the scheme of --backend."""
 
 
 def _library(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
-        extra = "dask" if name == "distributed" else "sweep"
+        extra = {"distributed": "dask", "ray": "ray"}.get(name, "sweep")
         raise UsageError(f"sweep needs {name} for this", hint=f"pip install 'hetplan[{extra}]'") from None
 
 

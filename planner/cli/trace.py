@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import read_plan
-from planner.cli.options import AsJson, CalibrationFile, SavedPlan
+from planner.cli.inputs import check_same_inputs, read_plan
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
 from planner.cost.step import step_of
@@ -35,6 +35,8 @@ def trace(
     plan: SavedPlan,
     output: Output,
     log: Log = None,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,6 +47,7 @@ def trace(
     """
     require_writable(output, "step.json")
     constants, saved, scored = read_plan(plan, calibration)
+    check_same_inputs(plan, saved, cluster, model)
     profile = None
     if log is not None:
         profile = read_profile(log)

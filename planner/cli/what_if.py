@@ -36,7 +36,8 @@ Changes = Annotated[
     typer.Option(
         "--change",
         metavar="CHANGE",
-        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool), or -POOL; repeatable.",
+        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
+        "device of the catalogue), or -POOL; repeatable.",
     ),
 ]
 TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
@@ -74,20 +75,23 @@ def what_if(
         pairs = searched(
             variants, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
         )
-        for text, result in pairs:
-            results.append((text, result))
+        for _, result in pairs:
+            results.append(result)
             if result.interrupted:
                 raise KeyboardInterrupt
         moved = (
-            tuple(named(swing) for swing in swings(results[0][1], *variants[0][1:], constants, limits, talk))
+            tuple(named(swing) for swing in swings(results[0], *variants[0][1:], constants, limits, talk))
             if sensitivity
             else ()
         )
-    table = cases(results)
+    table = cases(variants, results)
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
-        search = typed("hetplan", "search", cluster, model, "-o", "plan.yaml")
+        runtime_words = [] if target is None else ["--target", target]
+        search = typed(
+            "hetplan", "search", cluster, model, *overrides.words(), *runtime_words, "-o", "plan.yaml"
+        )
         best = table[0].scored
         rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
         show(what_if_section(table) if change else None, rests, then=with_calibration(search, calibration))

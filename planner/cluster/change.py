@@ -1,7 +1,8 @@
 """A cluster with one thing changed, as it is typed: ``fabrics.lan.latency_us=5``, ``+8 A100-SXM-80GB``, ``-titan``.
 
 A path names what the cluster file has; pools, their cards and links go by name instead of by number. ``links.lan``
-stands for all cards on the fabric ``lan``, ``links.a+b`` for the gateway between two fabrics.
+stands for all cards on the fabric ``lan``, ``links.a+b`` for the gateway between two fabrics. A device that no pool has
+makes a pool of its own: ``+8 H100-SXM``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
+from planner import catalog
+from planner.catalog.inside import usual_link
 from planner.cluster.checks import check_cluster
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, PoolSpec
 from planner.errors import SpecError, UsageError
 from planner.files.document import Document
 from planner.files.fields import written
@@ -23,6 +26,8 @@ from planner.files.writing import dump
 from planner.ranges import NODES
 
 _ADDED = re.compile(r"\+\s*(\d{1,9})\s+(.+)")
+NODE_SIZE = 8
+"""Most devices of a node that a change adds to a pool of its own."""
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -92,9 +97,13 @@ def _checked(data: dict[str, Any], text: str) -> ClusterSpec:
 
 
 def _add(data: dict[str, Any], cluster: ClusterSpec, count: int, name: str, text: str) -> None:
-    """More nodes of the pool of this name, or of the one pool that has this device."""
-    pool = _pool_with(cluster, name, text)
-    per_node = pool.devices.count(name) or len(pool.devices)
+    """More nodes of the pool of this name, or of the one pool that has this device; else a pool of new nodes."""
+    device = _device(name)
+    pool = _pool_with(cluster, name, device, text)
+    if pool is None:
+        _add_pool(data, cluster, count, device, text)
+        return
+    per_node = pool.devices.count(name) or pool.devices.count(device) or len(pool.devices)
     nodes, rest = divmod(count, per_node)
     if rest or not nodes or not NODES.holds(len(pool.hosts) + nodes):
         raise UsageError(
@@ -106,27 +115,63 @@ def _add(data: dict[str, Any], cluster: ClusterSpec, count: int, name: str, text
     _pools(data)[pool.name]["hosts"] = list(compress_hosts((*pool.hosts, *more)))
 
 
-def _pool_with(cluster: ClusterSpec, name: str, text: str) -> PoolSpec:
+def _add_pool(data: dict[str, Any], cluster: ClusterSpec, count: int, device: str, text: str) -> None:
+    """Nodes of up to eight devices, joined as they usually are, on the network of the pool with the fastest cards."""
+    per_node = min(count, NODE_SIZE)
+    nodes, rest = divmod(count, per_node or 1)
+    if rest or not NODES.holds(nodes):
+        raise UsageError(
+            f"--change {text!r}: expected up to {NODE_SIZE} devices, or a multiple of it: whole nodes"
+        )
+    model = max(cluster.pools, key=lambda pool: sum(nic.bandwidth_gbps * nic.count for nic in pool.nics))
+    if not model.nics:
+        raise UsageError(
+            f"--change {text!r}: no pool has a network that new nodes could join",
+            hint="give a pool nics, or write the new pool into the file",
+        )
+    pool: dict[str, Any] = {"name": device.lower(), "devices": [f"{per_node} x {device}"]}
+    taken = {host for each in cluster.pools for host in each.hosts}
+    fresh = (f"{device.lower()}-{number}" for number in range(len(taken) + nodes))
+    pool["hosts"] = list(compress_hosts(tuple([host for host in fresh if host not in taken][:nodes])))
+    pool["intra_node"] = written(catalog.link_spec(usual_link(device)))
+    keys = ("fabric", "bandwidth_gbps", "count")
+    pool["nics"] = [{key: nic[key] for key in keys} for nic in _pools(data)[model.name]["nics"]]
+    data["pools"].append(pool)
+    data["gpus"][device] = written(catalog.gpu_spec(device)) | {"name": device}
+
+
+def _device(name: str) -> str:
+    """The name that the catalogue has for the device, or the name itself."""
+    try:
+        return catalog.gpu(name).name
+    except KeyError:
+        return name
+
+
+def _pool_with(cluster: ClusterSpec, name: str, device: str, text: str) -> PoolSpec | None:
+    """The pool of this name, or the only one with this device; None for a device of the catalogue that none has."""
     pools = {pool.name: pool for pool in cluster.pools}
     if name in pools:
         return pools[name]
-    having = [pool for pool in cluster.pools if name in pool.devices]
+    having = [pool for pool in cluster.pools if {name, device} & {*pool.devices}]
     if len(having) == 1:
         return having[0]
     if having:
         names = ", ".join(pool.name for pool in having)
         raise UsageError(f"--change {text!r}: {name} is in several pools", hint=f"name one of them: {names}")
-    devices = [device for pool in cluster.pools for device in pool.devices]
-    _known(name, [*pools, *devices], "pool or device", text)
+    if device in catalog.gpu_names():
+        return None
+    devices = [each for pool in cluster.pools for each in pool.devices]
+    _known(name, [*pools, *devices], "pool or device", text, catalog.gpus_like(name))
     raise AssertionError("a name that is known is a pool or in one")
 
 
-def _known(name: str, names: Iterable[str], what: str, text: str) -> str:
-    """The name; raises UsageError with the nearest ones where there is none like it."""
+def _known(name: str, names: Iterable[str], what: str, text: str, like: Sequence[str] = ()) -> str:
+    """The name; raises UsageError with those that are like it, or the nearest ones, where there is none."""
     known = list(dict.fromkeys(names))
     if name in known:
         return name
-    near = get_close_matches(name, known, n=3) or known[:5]
+    near = like or get_close_matches(name, known, n=3) or known[:7]
     raise UsageError(f"--change {text!r}: no {what} {name!r}", hint=f"there is {', '.join(near) or 'none'}")
 
 
@@ -147,7 +192,7 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
         return
     _known(top, [*places, "reserve_gib", "safe", "training"], "key", text)
     name, rest = _first(places[top], rest, top, text)
-    if top == "links" and name in data["fabrics"] and rest == "bandwidth_gbps":
+    if top in ("links", "fabrics") and name in data["fabrics"] and rest == "bandwidth_gbps":
         for pool in data["pools"]:
             for nic in pool.get("nics", ()):
                 if nic["fabric"] == name:
@@ -165,6 +210,8 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
         if not isinstance(inner, dict):
             raise UsageError(f"--change {text!r}: {key} is a value and has no {rest}")
         place = inner
+    if rest and place is data["fabrics"].get(name):
+        _known(rest, ["bandwidth_gbps", *FabricSpec.model_fields], "key", text)
     if not rest:
         raise UsageError(f"--change {text!r}: expected a key of {name}", hint=f"there is {', '.join(place)}")
     place[rest] = value

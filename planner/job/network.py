@@ -6,6 +6,7 @@ otherwise communicators that leave an RDMA fabric must use sockets.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,8 +90,13 @@ def pool_environment(
 ) -> str:
     """The shell file that a node of the pool sources before it starts: exports, and what to fill in."""
     lines = pool_lines(cluster, pool, network, everything_on_sockets)
-    texts = (line if isinstance(line, str) else f"export {line[0]}={shlex.quote(line[1])}" for line in lines)
-    return "".join(f"{text}\n" for text in texts)
+    texts = (line if isinstance(line, str) else f"export {line[0]}={_quoted(line[1])}" for line in lines)
+    return "".join(f"{text}\n" for text in ("# shellcheck shell=bash", *texts))
+
+
+def _quoted(value: str) -> str:
+    """A word of the shell; ``=name`` is in quotes, since a second ``=`` reads like a comparison."""
+    return f"'{value}'" if re.fullmatch(r"=[\w,.:-]+", value) else shlex.quote(value)
 
 
 def pool_lines(
@@ -121,7 +127,7 @@ def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[Li
 def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
     lines: list[Line] = [f"# Sockets: fabric {nic.fabric}."]
     if nic.interface is None:
-        exports = ["export NCCL_SOCKET_IFNAME==INTERFACE", "export GLOO_SOCKET_IFNAME=INTERFACE"]
+        exports = ["export NCCL_SOCKET_IFNAME='=INTERFACE'", "export GLOO_SOCKET_IFNAME=INTERFACE"]
         return lines + _fill_in(pool, nic.fabric, "interface", exports)
     first = nic.interface.split(",")[0].strip()
     return [*lines, ("NCCL_SOCKET_IFNAME", f"={nic.interface}"), ("GLOO_SOCKET_IFNAME", first)]
@@ -136,7 +142,7 @@ def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]
     if names:
         lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
     else:
-        lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA==DEVICE,DEVICE"])
+        lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA='=DEVICE,DEVICE'"])
     if spec.kind == "roce":
         lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them.", ("NCCL_IB_GID_INDEX", "3")]
     if spec.provider == "azure":

@@ -1,4 +1,4 @@
-"""Lines of what trains over a runtime: NeMo, Hugging Face's Trainer, torchtitan, Lightning, nanoGPT, LitGPT.
+"""Lines of what trains over a runtime: NeMo, Hugging Face's Trainer, torchtitan, Lightning, nanoGPT, LitGPT, nanotron.
 
 Each was learnt from the source of what prints it and from excerpts in public threads.
 """
@@ -420,6 +420,44 @@ class LitLines(_Library):
                 if self._seconds:
                     self.steps.add(int(step), self._seconds)
                 self._seconds = 0.0
+
+
+# huggingface/nanotron, trainer.py: a line an iteration, of all its micro-batches; numbers have three digits and K or M.
+_NANOTRON = re.compile(
+    r"\biteration: (\d{1,12}) / \d{1,12} \|.*?\belapsed_time_per_iteration_ms: (\d{1,9}(?:\.\d{1,9})?)([KM]?) \|"
+    r"(?:.*?\bglobal_batch_size: (\d{1,9}) \|)?"
+)
+_THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6}
+
+
+class NanotronLines(_Library):
+    """Reads nanotron's ``iteration: 9 / 100 | .. | elapsed_time_per_iteration_ms: 2.31K | ..``."""
+
+    source = "nanotron"
+    lines = "iteration: 9 / 100 | .. elapsed_time_per_iteration_ms: 2.31K"
+    notes: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.steps = Series(averaged=False)
+        self._batches: dict[int, None] = {}
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        match = _NANOTRON.search(line)
+        return match is not None and self.steps.restarts(int(match[1]))
+
+    def read(self, line: str) -> None:
+        """Take what the line says, if anything."""
+        for number, milliseconds, thousands, batch in _NANOTRON.findall(line):
+            if float(milliseconds) > 0:
+                self.steps.add(int(number), float(milliseconds) * _THOUSANDS[thousands] / 1000)
+            if batch:
+                self._batches[int(batch)] = None
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Batches below 1000: larger ones are rounded."""
+        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
 
 
 def _columns(line: str) -> tuple[int, int] | None:

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.errors import Problem, SpecError, UsageError
-from planner.logs.libraries import LightningLines, LitLines, NanoLines, NemoLines, TitanLines, TrainerLines
+from planner.logs.libraries import (
+    LightningLines,
+    LitLines,
+    NanoLines,
+    NanotronLines,
+    NemoLines,
+    TitanLines,
+    TrainerLines,
+)
 from planner.logs.values import Log
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
@@ -86,6 +94,7 @@ LIBRARIES: dict[type, tuple[str, ...]] = {
     LightningLines: (TORCH.name, DEEPSPEED.name),
     NanoLines: (TORCH.name, DEEPSPEED.name),
     LitLines: (TORCH.name, DEEPSPEED.name),
+    NanotronLines: (TORCH.name,),
 }
 """Libraries that train over a runtime, and the targets whose plans they run."""
 _LATER = (NemoLines, TitanLines, TrainerLines, LightningLines)
@@ -138,7 +147,7 @@ def _readers(plan: Plan, sequence_length: int) -> tuple[LogReader, ...]:
     own = (runtime(name).log_reader(plan) for name in NAMES)
     known = {type(reader): reader for reader in own if reader is not None}
     titan = TitanLines(plan, sequence_length)
-    printed = (NanoLines(), LitLines())
+    printed = (NanoLines(), LitLines(), NanotronLines())
     return (
         ExampleLines(),
         *known.values(),

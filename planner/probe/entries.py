@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from planner import catalog
+from planner.catalog.inside import NVLINK
 from planner.files.writing import flow
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
@@ -108,30 +109,6 @@ def named(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "gpu"
 
 
-NVLINK: dict[str, tuple[str, int]] = {
-    "P100-SXM": ("nvlink1", 4),
-    "V100-SXM": ("nvlink2", 6),
-    "A100-SXM": ("nvlink3", 12),
-    "A100-PCIe": ("nvlink-bridge-a100", 12),
-    "A800-SXM": ("nvlink3-a800", 8),
-    "A40": ("nvlink-bridge", 4),
-    "RTX-A6000": ("nvlink-bridge", 4),
-    "RTX-3090": ("nvlink-bridge", 4),
-    "RTX-2080-Ti": ("nvlink-bridge-turing", 2),
-    "Titan-RTX": ("nvlink-bridge-turing", 2),
-    "H100-SXM": ("nvlink4", 18),
-    "H100-PCIe": ("nvlink-bridge-a100", 12),
-    "H100-NVL": ("nvlink-bridge-a100", 12),
-    "H800-SXM": ("nvlink4-h800", 8),
-    "H20": ("nvlink4", 18),
-    "H200": ("nvlink4", 18),
-    "GH200": ("nvlink4", 18),
-    "B200": ("nvlink5", 18),
-    "B300": ("nvlink5", 18),
-    "GB200": ("nvlink5", 18),
-    "GB300": ("nvlink5", 18),
-}
-"""Beginning of a catalogue name -> link of the catalogue, and how many NVLinks of a device make it up."""
 _LANE_GBPS = {1: 0.25, 2: 0.5, 3: 15.75 / 16, 4: 31.5 / 16, 5: 63 / 16}
 """Gigabyte/s of one PCIe lane in one direction by generation."""
 _NAMED = (3, 4, 5)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 from planner import catalog
+from planner.catalog.inside import usual_link
 from planner.cluster.offers import MOST_OFFERS, Offer, OfferedNetwork, OffersFile
 from planner.errors import UsageError
-from planner.probe.entries import NVLINK, named
+from planner.probe.entries import named
 from planner.ranges import MACHINE_PRICE, NODE_DEVICES
 
 NAMES = {"RTXPRO6000": "RTX-PRO-6000", "RTXPRO6000WK": "RTX-PRO-6000"}
@@ -126,20 +127,9 @@ def _offer(item: Item, gpu: str, network: OfferedNetwork | None, interruptions: 
         region=named(item.location),
         spot=item.spot,
         interruptions_per_month=interruptions if item.spot else None,
-        intra_node=_link(gpu) if item.gpu_count > 1 else None,
+        intra_node=usual_link(gpu) if item.gpu_count > 1 else None,
         network=() if network is None else (network,),
     )
-
-
-def _link(gpu: str) -> str:
-    """Between the devices of a machine: NVLink of SXM boards, else PCIe as the device has it, shared."""
-    for begin, (link, _) in NVLINK.items():
-        if gpu.startswith(begin) and "bridge" not in link:
-            return link
-    if gpu == "MI300X":
-        return "xgmi-mi300x"
-    wire = catalog.gpu(gpu).host_link_gBps or 0.0
-    return "pcie5" if wire > 60 else "pcie4" if wire > 30 else "pcie3"
 
 
 def offers_file(offers: Sequence[Offer], asked: str) -> OffersFile:

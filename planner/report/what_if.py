@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from rich.console import Group
 
+from planner.cluster.spec import ClusterSpec
 from planner.described import JsonDocument, told
 from planner.report.layout import Paragraph, number, section, table, words
-from planner.report.numbers import MISSING, count_unit, percent, significant, time_unit
+from planner.report.numbers import MISSING, count, count_unit, percent, significant, time_unit
 from planner.report.plan_table import in_short
 from planner.search.swings import Swing
 from planner.search.values import Scored, SearchResult, Status
+from planner.search.what_if import World
 
 
 @told(
@@ -36,6 +38,8 @@ class Case:
     """Tokens per second over those without a change, less 1; null where one of both has no plan."""
     plan: str | None
     """Its main decisions in one line; null without a plan."""
+    assumed: str | None = None
+    """What is assumed of nodes that the change adds in a pool of their own; null for other changes."""
     scored: Scored | None
 
 
@@ -49,13 +53,29 @@ class WhatIfDocument(JsonDocument):
     """Each speed at both ends of its error bar; empty without --sensitivity."""
 
 
-def cases(results: Sequence[tuple[str, SearchResult]]) -> tuple[Case, ...]:
+def cases(variants: Sequence[World], results: Sequence[SearchResult]) -> tuple[Case, ...]:
     """Each change with its search; the first one is that without a change."""
-    first = results[0][1].best
-    return tuple(_case(change, result, first) for change, result in results)
+    (_, cluster, _), first = variants[0], results[0].best
+    return tuple(
+        _case(change, result, first, _assumed(cluster, changed))
+        for (change, changed, _), result in zip(variants, results, strict=False)
+    )
 
 
-def _case(change: str, result: SearchResult, first: Scored | None) -> Case:
+def _assumed(cluster: ClusterSpec, changed: ClusterSpec) -> str | None:
+    """Nodes, inner link and cards of a pool that the cluster did not have."""
+    known = {pool.name for pool in cluster.pools}
+    for pool in changed.pools:
+        if pool.name not in known:
+            fast = f", {pool.intra_node.bandwidth_gBps:g} GB/s inside" if len(pool.devices) > 1 else ""
+            cards = ", ".join(
+                f"{nic.count} x {nic.bandwidth_gbps:g} Gbit/s {nic.fabric}" for nic in pool.nics
+            )
+            return f"{count(len(pool.hosts), 'node')} of {len(pool.devices)} {pool.devices[0]}{fast}, {cards}"
+    return None
+
+
+def _case(change: str, result: SearchResult, first: Scored | None, assumed: str | None) -> Case:
     best = result.best
     faster = None
     if best is not None and first is not None:
@@ -66,6 +86,7 @@ def _case(change: str, result: SearchResult, first: Scored | None) -> Case:
         gap=result.gap,
         faster=faster,
         plan=None if best is None else in_short(best.plan),
+        assumed=assumed,
         scored=best,
     )
 
@@ -97,9 +118,16 @@ def what_if_section(entries: Sequence[Case]) -> Group:
         ]
         for entry in entries
     ]
-    plans = [Paragraph(f"{entry.change or 'as it is'}: {entry.plan}") for entry in entries if entry.plan]
-    note = Paragraph("gap: how much less the best possible step may take; a gain within it may be none")
-    return Group(section("What if", table(columns, rows), note), section("Plans", *plans))
+    named: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.plan:
+            named.setdefault(entry.plan, []).append(entry.change or "as it is")
+    plans = [Paragraph(f"{', '.join(changes)}: {plan}") for plan, changes in named.items()]
+    notes = [
+        Paragraph("gap: how much less the best possible step may take; a gain within it may be none"),
+        *(Paragraph(f"{entry.change}: assumes {entry.assumed}") for entry in entries if entry.assumed),
+    ]
+    return Group(section("What if", table(columns, rows), *notes), section("Plans", *plans))
 
 
 def named(swing: Swing) -> Swing:

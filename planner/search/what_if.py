@@ -10,6 +10,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.change import changed, scalar
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
+from planner.files.messages import messages_of
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -58,11 +59,6 @@ def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[Cluster
     try:
         training = TrainingSpec.model_validate(settings)
     except ValidationError as error:
-        what = error.errors()[0]["msg"]
-        hint = (
-            f"keys of training: {', '.join(TrainingSpec.model_fields)}"
-            if key not in TrainingSpec.model_fields
-            else None
-        )
-        raise UsageError(f"--change {text!r}: {what}", hint=hint) from None
+        message = messages_of(error, TrainingSpec, settings)[0]
+        raise UsageError(f"--change {text!r}: {message.what}", hint=message.hint) from None
     return cluster, model.model_copy(update={"training": training})

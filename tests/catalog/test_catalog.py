@@ -158,6 +158,8 @@ def test_old_devices_have_no_bf16() -> None:
         ("A4000", "RTX-A4000"),
         ("TitanV", "Titan-V"),
         ("Quadro RTX 5000", "Quadro-RTX-5000"),
+        ("nvidia-h100-mega-80gb", "H100-SXM-80GB"),
+        ("B200 180GB", "B200"),
     ],
 )
 def test_names_are_forgiving(written: str, name: str) -> None:
@@ -192,6 +194,15 @@ def test_families() -> None:
         "V100S-PCIe-32GB",
     )
     assert catalog.gpus_like("") == ()
+    assert catalog.gpus_like("mi300") == ("MI300X", "MI300A")
+
+
+@pytest.mark.parametrize("name", ["4070", "RTX 5070", "gtx1080", "P4", "A1", "4070 Ti Super", "3060 Ti"])
+def test_a_card_with_a_longer_name_is_another_card(name: str) -> None:
+    """A Ti is not what is sold without it, nor P40 a P4."""
+    assert catalog.gpus_like(name) == ()
+    with pytest.raises(KeyError):
+        catalog.gpu(name)
 
 
 @pytest.mark.parametrize(

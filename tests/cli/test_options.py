@@ -9,7 +9,7 @@ import pytest
 from planner.cli.options import choices, integers
 from planner.errors import UsageError
 from planner.ranges import NODE_DEVICES, ZERO
-from tests.cli.running import Command
+from tests.cli.running import MODEL, Command
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,22 @@ def test_a_time_limit_is_a_number(hetplan: Command, files: Path, words: str) -> 
     result = hetplan(*words.split(), "--time-limit", "nan")
     assert result.code == 2
     assert "Invalid value for '--time-limit'" in result.err
+
+
+@pytest.mark.parametrize(
+    "words", ["report plan.yaml -o page.html", "trace plan.yaml -o step.json", "explain plan.yaml"]
+)
+def test_a_plan_is_held_against_its_files(hetplan: Command, files: Path, words: str) -> None:
+    """Nothing is written about a plan whose files have changed since; what differs is told."""
+    hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "-o", "plan.yaml")
+    same = (*words.split(), "--cluster", "cluster.yaml", "--model", "model.yaml")
+    assert hetplan(*same).code == 0
+    Path("model.yaml").write_text(MODEL.replace("layers: ", "layers: 1"))
+    for page in ("page.html", "step.json"):
+        Path(page).unlink(missing_ok=True)
+    done = hetplan(*same)
+    assert (done.code, done.out) == (2, "")
+    assert "plan.yaml: made for another model than model.yaml: " in done.err
+    assert "layers" in done.err
+    assert not Path("page.html").exists()
+    assert not Path("step.json").exists()

@@ -119,6 +119,11 @@ def test_bad_outputs_and_backends(hetplan: Command, grid: Path) -> None:
     """One line and a hint."""
     done = hetplan("sweep", "grid.yaml", "-o", "results.txt")
     assert (done.code, done.err) == (2, "error: results.txt: expected a name that ends in .csv or .parquet\n")
+    pytest.importorskip("joblib")
+    for backend in ("spark://here:7077", "dask", "dask://", "ray://"):
+        done = hetplan(*WORDS, "--backend", backend)
+        said = f"error: --backend: expected dask://host:port or ray://host:port, got {backend!r}\n"
+        assert (done.code, done.err) == (2, said)
 
 
 @pytest.mark.slow
@@ -133,34 +138,62 @@ def test_two_cores_say_the_same(hetplan: Command, grid: Path) -> None:
     assert list(found["step_seconds"]) == [float(row["step_seconds"]) for row in rows()]
 
 
+MANY = "8, 16, 24, 32, 40, 48, 56, 64"
+"""Batches of a sweep that is long enough for a worker to die."""
+
+
+def sweeping_on(backend: str) -> subprocess.Popen[bytes]:
+    """A sweep over many batches, once three points are done and others are not."""
+    Path("grid.yaml").write_text(GRID.replace("16, 24", MANY).replace("limit: 10", "limit: 300"))
+    program = "from planner.cli.app import main; main()"
+    command = [sys.executable, "-c", program, *WORDS, "--backend", backend]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    log = Path("results.csv.points")
+    while process.poll() is None and not (log.exists() and len(log.read_text().splitlines()) >= 3):
+        time.sleep(0.05)
+    assert process.poll() is None, "the sweep was over before a worker could die"
+    return process
+
+
+def is_whole() -> bool:
+    """Whether the table has every point, each with its plan."""
+    found = rows()
+    batches = [row["global_batch"] for row in found]
+    return batches == MANY.split(", ") * 2 and {row["status"] for row in found} == {"optimal"}
+
+
 @pytest.mark.slow
 def test_a_dask_worker_that_dies(grid: Path) -> None:
     """Its points are done again: the table is that of a run without a death."""
     distributed = pytest.importorskip("distributed")
-    grid_text = GRID.replace("16, 24", "8, 16, 24, 32, 40, 48, 56, 64").replace("limit: 10", "limit: 300")
-    Path("grid.yaml").write_text(grid_text)
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
     ) as local:
         backend = f"dask://{local.scheduler_address.removeprefix('tcp://')}"
-        command = [
-            sys.executable,
-            "-c",
-            "from planner.cli.app import main; main()",
-            *WORDS,
-            "--backend",
-            backend,
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        sweeping = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-        log = Path("results.csv.points")
-        while sweeping.poll() is None and not (log.exists() and len(log.read_text().splitlines()) >= 3):
-            time.sleep(0.05)
-        assert sweeping.poll() is None, "the sweep was over before a worker could die"
+        sweeping = sweeping_on(backend)
         with distributed.Client(local) as client:
             victim = sorted(client.run(os.getpid).values())[0]
         os.kill(victim, signal.SIGKILL)
         assert sweeping.wait(timeout=300) == 0
-    found = rows()
-    assert [row["global_batch"] for row in found] == ["8", "16", "24", "32", "40", "48", "56", "64"] * 2
-    assert {row["status"] for row in found} == {"optimal"}
+    assert is_whole()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_ray_worker_that_dies(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on a Ray cluster of two workers."""
+    ray = pytest.importorskip("ray")
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", context.address_info["gcs_address"])
+        sweeping = sweeping_on("ray://auto")
+        nodes = psutil.Process().children(recursive=True)
+        victims = [each for each in nodes if each.name().startswith("ray::solved")]
+        os.kill(victims[0].pid, signal.SIGKILL)
+        assert sweeping.wait(timeout=300) == 0
+    finally:
+        ray.shutdown()
+    assert is_whole()

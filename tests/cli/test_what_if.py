@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 
 from planner.cluster.change import changed
 from planner.cluster.file import load_cluster
-from planner.errors import HetplanError
-from planner.plan.file import cluster_part
+from planner.errors import HetplanError, UsageError
+from planner.plan.file import cluster_part, read
 from tests.cli.running import ROOT, Command
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
@@ -45,6 +46,11 @@ def differing(before: Any, after: Any, at: str = "") -> dict[str, Any]:
         ("+4 Titan-RTX", {".pools.1.hosts": ["lab-02", "titan-more-[0-1]"]}),
         ("+4 mixed", {".pools.0.hosts": ["lab-01", "mixed-more-0"]}),
         ("+2 RTX-3090", {".pools.0.hosts": ["lab-01", "mixed-more-0"]}),
+        ("+2 3090", {".pools.0.hosts": ["lab-01", "mixed-more-0"]}),
+        (
+            "fabrics.lan.bandwidth_gbps=100",
+            {".pools.0.nics.0.bandwidth_gbps": 100.0, ".pools.1.nics.0.bandwidth_gbps": 100.0},
+        ),
         ("gpus.Titan-RTX.tflops.fp16=260", {".gpus.Titan-RTX.tflops.fp16": 260.0}),
         ("reserve_gib=2", {".reserve_gib": 2.0}),
     ],
@@ -62,6 +68,22 @@ def test_a_pool_goes_with_its_devices() -> None:
     assert less.pools[0] == LAB.pools[0]
 
 
+def test_a_device_that_no_pool_has_makes_a_pool() -> None:
+    """Of whole nodes, on the network of the fastest cards; the others stay as they are."""
+    more = changed(LAB, "+16 H100-SXM")
+    assert more.pools[:2] == LAB.pools
+    pool = more.pools[2]
+    assert (pool.name, pool.hosts) == ("h100-sxm-80gb", ("h100-sxm-80gb-0", "h100-sxm-80gb-1"))
+    assert pool.devices == ("H100-SXM-80GB",) * 8
+    assert (pool.intra_node and pool.intra_node.bandwidth_gBps) == 450
+    assert [(nic.fabric, nic.bandwidth_gbps, nic.count) for nic in pool.nics] == [("lan", 10.0, 1)]
+    faster = changed(LAB, "pools.titan.nics.lan.bandwidth_gbps=25")
+    assert changed(faster, "+1 4090").pools[2].nics[0].bandwidth_gbps == 25
+    alone = LAB.model_copy(update={"pools": (LAB.pools[0].model_copy(update={"nics": ()}),), "fabrics": {}})
+    with pytest.raises(UsageError, match="no pool has a network that new nodes could join"):
+        changed(alone, "+1 4090")
+
+
 def test_gateways_and_large_pools() -> None:
     """By the names of both fabrics; the first nodes of a pool stay."""
     wider = changed(SITES, "links.north-eth+west-eth.bandwidth_gbps=1600")
@@ -77,7 +99,13 @@ def test_gateways_and_large_pools() -> None:
         ("pools.titn.nodes=3", "no name in pools 'titn'", "titan"),
         ("link.lan.bandwidth_gbps=3", "no key 'link'", "links"),
         ("-titam", "no pool 'titam'", "titan"),
-        ("+8 H100-SXM", "no pool or device 'H100-SXM'", "there is"),
+        ("+8 H100", "no pool or device 'H100'", "there is H100-SXM-80GB, H100-PCIe-80GB"),
+        ("+8 H100-SMX", "no pool or device 'H100-SMX'", "there is"),
+        ("+12 H100-SXM", "expected up to 8 devices, or a multiple of it: whole nodes", None),
+        ("+0 H100-SXM", "expected up to 8 devices, or a multiple of it: whole nodes", None),
+        ("links.lan.bandwith_gbps=100", "no key 'bandwith_gbps'", "bandwidth_gbps"),
+        ("links.lan.width=100", "no key 'width'", "bandwidth_gbps, kind"),
+        ("model.layers=3", "no key 'model'", "training"),
         ("+3 Titan-RTX", "expected a multiple of 2, as a node of titan has them", None),
         ("pools.titan.nodes=many", "expected a whole number of nodes, got 'many'", None),
         ("pools.titan=3", "expected a key of titan", "there is name"),
@@ -113,11 +141,28 @@ def test_the_command(hetplan: Command, files: Path) -> None:
 
 
 def test_training_can_change(hetplan: Command, files: Path) -> None:
-    """What is no value of it is one error."""
-    done = hetplan("what-if", "cluster.yaml", "model.yaml", "--change", "training.batch=3")
+    """What is no value of it is one error, in our words."""
+    done = hetplan("what-if", "cluster.yaml", "model.yaml", "--change", "training.globalbatch=3")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: --change 'training.batch=3': ")
-    assert "global_batch" in done.err
+    assert (
+        done.err
+        == "error: --change 'training.globalbatch=3': unknown key\n  hint: did you mean global_batch?\n"
+    )
+    done = hetplan("what-if", "cluster.yaml", "model.yaml", "--change", "training.global_batch=0.5")
+    assert (done.code, done.out) == (2, "")
+    assert "expected a whole number" in done.err
+
+
+def test_equal_plans_stand_once_and_assumptions_are_told(hetplan: Command, files: Path) -> None:
+    """With all changes that lead to them; what new nodes are taken to be stands below the table."""
+    words = ["what-if", "cluster.yaml", "model.yaml", "--time-limit", "5"]
+    words += ["--change", "reserve_gib=0.5", "--change", "reserve_gib=0.4", "--change", "+1 H100-SXM"]
+    shown = hetplan(*words)
+    flat = " ".join(shown.out.split())
+    assert "reserve_gib=0.5, reserve_gib=0.4" in flat.partition("Plans")[2], flat
+    assert "+1 H100-SXM: assumes 1 node of 1 H100-SXM-80GB, " in flat
+    found = json.loads(hetplan(*words, "--json").out)["cases"]
+    assert [case["assumed"] is None for case in found] == [True, True, True, False]
 
 
 def test_the_calibration_goes_on_to_the_next_command(hetplan: Command, files: Path) -> None:
@@ -151,3 +196,24 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
     done = hetplan("what-if", "cluster.yaml", "model.yaml")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: what-if: expected a --change, or --sensitivity\n  hint: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target torch --time-limit 5",
+        "predict cluster.yaml model.yaml short.yaml",
+    ],
+)
+def test_the_next_command_has_the_same_settings(hetplan: Command, files: Path, words: str) -> None:
+    """As it stands there it runs, and asks about the same training."""
+    settings = ("--precision", "fp32", "--global-batch", "24", "--sequence-length", "256", "--safe", "0.4")
+    shown = hetplan(*words.split(), *settings)
+    following = shlex.split(shown.out.rpartition("Next:")[2].replace("\\\n", ""))
+    assert following[0] == "hetplan"
+    assert ("--target" in following) == ("--target" in words)
+    assert hetplan(*following[1:]).code == 0
+    kept = read(Path("plan.yaml"))
+    training = kept.model.training
+    assert (training.precision, training.global_batch, training.sequence_length) == ("fp32", 24, 256)
+    assert kept.cluster.safe == 0.4

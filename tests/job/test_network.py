@@ -37,12 +37,12 @@ def test_shared_infiniband() -> None:
     where = cluster(pool("a", ("A100",), 1, (IB, ETH)), pool("b", ("T4",), 1, (IB, ETH)))
     launchers = start("a", "b")
     assert not job_network(where, launchers).crosses
-    assert environment(where, launchers, "a")[1:] == [
+    assert environment(where, launchers, "a")[2:] == [
         "# Sockets: fabric eth.",
-        "export NCCL_SOCKET_IFNAME==ens1",
+        "export NCCL_SOCKET_IFNAME='=ens1'",
         "export GLOO_SOCKET_IFNAME=ens1",
         "# RDMA: fabric ib (infiniband).",
-        "export NCCL_IB_HCA==mlx5_0,mlx5_1",
+        "export NCCL_IB_HCA='=mlx5_0,mlx5_1'",
     ]
 
 
@@ -51,7 +51,7 @@ def test_roce_names_its_address() -> None:
     where = cluster(pool("a", ("A100",), 2, (ROCE,)))
     lines = environment(where, start("a", "a"), "a")
     assert "export NCCL_IB_GID_INDEX=3" in lines
-    assert "export NCCL_SOCKET_IFNAME==ens2" in lines
+    assert "export NCCL_SOCKET_IFNAME='=ens2'" in lines
 
 
 def test_different_fabrics_cross() -> None:
@@ -61,7 +61,7 @@ def test_different_fabrics_cross() -> None:
     assert job_network(where, launchers).crosses
     lines = environment(where, launchers, "b", sockets=True)
     assert "export NCCL_NET=Socket" in lines
-    assert "export NCCL_SOCKET_IFNAME==ens1" in lines
+    assert "export NCCL_SOCKET_IFNAME='=ens1'" in lines
     assert not [line for line in lines if "NCCL_IB_HCA" in line]
 
 

@@ -228,3 +228,25 @@ def test_litgpt(tmp_path: Path, line: str, mark: str) -> None:
     assert [entry.seconds for entry in log.steps] == pytest.approx([0.4] * 6)
     del lines[9]
     assert len(told(tmp_path, "\n".join(lines)).steps) == 5
+
+
+@pytest.mark.parametrize(("shown", "seconds"), [("845", 0.845), ("41.2", 0.0412), ("3.07K", 3.07)])
+def test_nanotron(tmp_path: Path, shown: str, seconds: float) -> None:
+    """Thousands are short; a batch that is not the plan's is another job, one that is rounded may be any."""
+    line = (
+        "11/22/2026 09:15:{:02d} [INFO|DP=0|PP=1|TP=0|lab-01]: iteration: {} / 40 | consumed_tokens: 5.2M | "
+        "elapsed_time_per_iteration_ms: {} | tokens_per_sec: 90.1K | tokens_per_sec_per_gpu: 22.5K | "
+        "global_batch_size: {} | lm_loss: 7.3 | lr: 0.0003 | model_tflops_per_gpu: 12.1\n"
+    )
+
+    def run(time: str, batch: object) -> str:
+        return "".join(line.format(step, step, time, batch) for step in range(1, 9))
+
+    log = told(tmp_path, run("9.9K", PLAN.global_batch) + run(shown, PLAN.global_batch))
+    assert log.source == "nanotron"
+    assert [entry.seconds for entry in log.steps] == pytest.approx([seconds] * 8)
+    assert "holds 2 runs" in log.notes[0]
+    assert [(fact.field, fact.value) for fact in log.facts] == [("global batch", PLAN.global_batch)]
+    assert told(tmp_path, run(shown, "1.02K")).facts == ()
+    with pytest.raises(HetplanError, match="is a log of nanotron, the plan's target is deepspeed"):
+        told(tmp_path, run(shown, PLAN.global_batch), PLAN)

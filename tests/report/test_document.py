@@ -249,7 +249,9 @@ def documents() -> dict[str, object]:
             failures=failure_cost(Interruptions(per_gpu_month=1.0, repair_seconds=1e5), 16, model),
         ),
         "what-if": WhatIfDocument(
-            command="what-if", cases=cases([("", result), ("-titan", result)]), sensitivity=(swing,)
+            command="what-if",
+            cases=cases([("", cluster, model), ("-titan", cluster, model)], [result, result]),
+            sensitivity=(swing,),
         ),
         "gpus": gpus_document([gpu("A100-SXM-40GB")]),
         "links": links_document([link("nvlink3")]),

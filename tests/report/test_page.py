@@ -17,6 +17,7 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
 from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, tornado
 from planner.report.page.page import in_script, page
+from tests import worlds
 from tests.cli.running import write_plan
 from tests.report import examples
 from tests.report.pages import Reader, about, browsed, needs_browser, plain
@@ -318,6 +319,28 @@ def test_bars_of_a_tornado() -> None:
     assert [left.beyond, right.beyond, left.fits] == [False, False, False]
     assert [tick.text for tick in drawn.ticks if tick.at == pytest.approx(drawn.zero)] == ["this plan"]
     assert not tornado([("none", [(0, "best", "a", 0.0, True)])], 0.1).decisions[0].ends[0].width
+
+
+CUT = """<script>
+addEventListener("load", () => {
+  const cut = [...document.querySelectorAll(".team")].filter(each => each.scrollWidth > each.clientWidth + 1);
+  const wide = document.documentElement.scrollWidth > innerWidth;
+  document.body.dataset.cut = `${cut.length} of ${document.querySelectorAll(".team").length}, ${wide}`;
+});
+</script>"""
+"""Says how many teams of devices are cut off at their side, and whether the page is wider than its window."""
+
+
+@needs_browser
+def test_no_device_is_cut_off_on_a_phone(tmp_path: Path) -> None:
+    """A replica of 16 devices is wider than the window: it goes on below."""
+    where = worlds.cluster(worlds.pool("a", "A100", 1, per_node=16))
+    subject = about(worlds.plan("megatron", 1, [4], [(worlds.group("a", "A100", tp=16, count=1),)]), where)
+    path = tmp_path / "page.html"
+    open_to_scripts = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page(subject))
+    path.write_text(open_to_scripts.replace("</body>", f"{CUT}</body>"), encoding="utf-8")
+    seen = browsed(path, tmp_path, "--window-size=360,800")
+    assert re.findall(r'data-cut="([^"]*)"', seen.dom) == ["0 of 1, false"]
 
 
 @needs_browser

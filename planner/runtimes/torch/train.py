@@ -88,6 +88,8 @@ def run(options: argparse.Namespace) -> None:
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
+    if origin:
+        require_same_model(layout.spread(model, model.state_dict()), len(shape.kinds), origin)
     begin = restored(model, optimizer, origin, layout) if origin else 0
     exchange = Exchange(layout, model, origin) if plan.sync else None
 
@@ -230,6 +232,23 @@ def last_kept(folder: Path | None) -> Path | None:
     if folder is None or not (folder / LAST).exists():
         return None
     return folder / (folder / LAST).read_text(encoding="utf-8")
+
+
+def require_same_model(weights: dict[str, Any], layers: int, folder: Path) -> None:
+    """End with a line where the checkpoint is of another model: a deeper one would be taken for this one."""
+    try:
+        stored = torch.distributed.checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
+    except OSError:
+        raise SystemExit(f"{folder}: no checkpoint of torch.distributed.checkpoint") from None
+    there = {name: tuple(getattr(entry, "size", ())) for name, entry in stored.items()}
+    for name, weight in weights.items():
+        if there.get(name) != tuple(weight.shape):
+            size = f"has the size {there[name]}" if name in there else "is missing"
+            what = f"{name} {size} there, expected {tuple(weight.shape)}"
+            raise SystemExit(f"{folder}: a checkpoint of another model: {what}")
+    held = {name.split(".")[1] for name in there if name.startswith("layers.")}
+    if len(held) != layers:
+        raise SystemExit(f"{folder}: a checkpoint of another model: {len(held)} layers, expected {layers}")
 
 
 def restored(model: Any, optimizer: Any, folder: Path, layout: Layout) -> int:

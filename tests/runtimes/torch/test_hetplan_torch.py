@@ -35,6 +35,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa:
 
 from planner.runtimes.torch.example_stage import ModelPart  # noqa: E402
 from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
+from planner.runtimes.torch.train import require_same_model  # noqa: E402
 from planner.training.example_data import sequences  # noqa: E402
 from planner.training.example_model import Shape, load_shape, loss_of  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
@@ -518,3 +519,34 @@ def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
     network, start, wanted = reference(folder, 12)
     assert losses(printed) == pytest.approx(wanted, rel=1e-5)
     assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
+
+
+def weights_of(layers: int, width: int = 4, head: bool = True) -> dict[str, Any]:
+    """Names as a model part has them."""
+    named = {
+        "embedding.weight": (8, width),
+        **{f"layers.{index}.weight": (width,) for index in range(layers)},
+    }
+    return {
+        name: torch.zeros(size)
+        for name, size in (named | ({"head.weight": (8, width)} if head else {})).items()
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
+    """It is refused in a line, also where this model's names are all there: that of a deeper one."""
+    torch.distributed.checkpoint.save(weights_of(4), checkpoint_id=tmp_path / "saved")
+    saved = tmp_path / "saved"
+    require_same_model(weights_of(4), 4, saved)
+    stage = {name: each for name, each in weights_of(4).items() if name[:8] in ("layers.2", "layers.3")}
+    require_same_model(stage, 4, saved)
+    for mine, layers, said in (
+        (weights_of(3), 3, "4 layers, expected 3"),
+        (weights_of(5), 5, r"layers\.4\.weight is missing there, expected \(4,\)"),
+        (weights_of(4, width=6), 4, r"embedding\.weight has the size \(8, 4\) there, expected \(8, 6\)"),
+    ):
+        with pytest.raises(SystemExit, match=f"saved: a checkpoint of another model: {said}"):
+            require_same_model(mine, layers, saved)
+    with pytest.raises(SystemExit, match="nothing: no checkpoint of torch"):
+        require_same_model(weights_of(4), 4, tmp_path / "nothing")
