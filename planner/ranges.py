@@ -77,6 +77,12 @@ BATCH = Range(1, 1_000_000)
 """Sequences of one optimizer step or of a part of it: global batch, share, micro-batch, micro-batches."""
 BATCH_TOKENS = Range(1, SEQUENCE.most * BATCH.most)
 """Tokens of one optimizer step."""
+LOSS = Range(1e-6, 1e3)
+"""Loss of a token, nats."""
+LOSS_SCALE = Range(1e-9, 1e12)
+"""What a curve of the loss falls from, above its floor."""
+EXPONENT = Range(1e-3, 10)
+"""Power with which it falls."""
 EXCHANGE_STEPS = Range(1, 1_000_000)
 """Optimizer steps from one exchange of islands to the next."""
 KEPT_SHARE = Range(1e-6, 0.5)

@@ -10,19 +10,27 @@ from pydantic import Field
 
 from planner.files.fields import (
     Batch,
+    BatchTokens,
     CapacityFactor,
+    CriticalTokens,
     Experts,
+    Exponent,
     FeedForward,
     Frozen,
     Heads,
     Imbalance,
     Layers,
+    Loss,
+    LossScale,
     Name,
     Norms,
     OptionalFeedForward,
+    OptionalLoss,
     OptionalRows,
     Rows,
     SequenceLength,
+    Source,
+    Spread,
     Width,
 )
 from planner.runtimes.capabilities import StateKind
@@ -64,6 +72,37 @@ class LoraSpec(Frozen):
     """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314)."""
 
 
+class LossCurveSpec(Frozen):
+    """The loss after a number of steps: floor + scale x steps^-exponent, of one batch."""
+
+    batch_tokens: BatchTokens
+    """Tokens of the batch that these steps have."""
+    floor: OptionalLoss
+    """Loss that no number of steps goes below."""
+    scale: LossScale
+    """What one step is above the floor."""
+    exponent: Exponent
+    """Power of the steps with which that falls."""
+    least_loss: Loss
+    """The lowest loss that was seen; lower ones are extrapolated."""
+    spread: Spread = 0.0
+    """Relative standard error of the steps to that loss."""
+    floor_spread: OptionalLoss = 0.0
+    """Standard error of the floor."""
+
+
+class ConvergenceSpec(Frozen):
+    """How the steps to a loss depend on the batch, for ``hetplan search --objective time-to-loss``."""
+
+    critical_batch_tokens: CriticalTokens | None = None
+    """Batch, in tokens, that takes twice the fewest steps and twice the fewest tokens; absent, by published laws."""
+    critical_batch_spread: Spread | None = None
+    """Its relative standard error: 0.5 says from 1 / 1.5 of it to 1.5 times it; 1 when absent."""
+    curve: LossCurveSpec | None = None
+    """Loss by steps, as ``hetplan calibrate loss`` fits it; absent, the run of ``--tokens`` says where to stop."""
+    source: Source = None
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -95,6 +134,8 @@ class TrainingSpec(Frozen):
     """Adapters that are trained alone, all else frozen; absent, the model itself is trained."""
     freeze: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
     """Parts that are not trained: embedding, head, and attention, mlp or norms of all layers."""
+    convergence: ConvergenceSpec | None = None
+    """How the steps to a loss depend on the batch; absent, published laws say it where it is asked for."""
 
     @property
     def moment_bytes(self) -> float:
