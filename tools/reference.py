@@ -35,6 +35,7 @@ from planner.report.document import (
     PredictDocument,
     SearchDocument,
 )
+from planner.report.loss import LossDocument, SizesDocument
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
@@ -69,6 +70,8 @@ meaning.
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
+    "search --objective time-to-loss": LossDocument,
+    "search --objective time-to-loss --pareto": SizesDocument,
     "predict": PredictDocument,
     "predict --plans": CompareDocument,
     "show": PlanDocument,

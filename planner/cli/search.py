@@ -27,6 +27,7 @@ from planner.cli.goal import (
     UseAtMost,
     read_goal,
     read_run,
+    read_stops,
     require_one_plan,
 )
 from planner.cli.goal import (
@@ -39,6 +40,16 @@ from planner.cli.inputs import (
     read_inputs,
     used_calibration,
     warn_of_doubts,
+)
+from planner.cli.loss import (
+    TIME_TO_LOSS,
+    Batches,
+    Loss,
+    answer_loss,
+    answer_sizes,
+    asked,
+    refuse_with,
+    refuse_without,
 )
 from planner.cli.options import (
     AsJson,
@@ -58,6 +69,7 @@ from planner.cli.options import (
     a_number,
     choices,
     integers,
+    tokens_of,
 )
 from planner.cli.output import require_writable
 from planner.cli.process import (
@@ -92,7 +104,7 @@ from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
-from planner.search.values import Limits, Scored, SearchResult
+from planner.search.values import Goal, Limits, Scored, SearchResult
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
@@ -335,6 +347,8 @@ def search(
     model: ModelFile,
     output: Output = None,
     objective: ObjectiveName = None,
+    loss: Loss = None,
+    batches: Batches = None,
     strict: Strict = False,
     max_cost_per_token: MaxCost = None,
     min_tokens_per_second: MinSpeed = None,
@@ -400,7 +414,22 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
+    to_loss = objective == [TIME_TO_LOSS]
+    if to_loss:
+        refuse_with(
+            max_cost_per_token=max_cost_per_token,
+            min_tokens_per_second=min_tokens_per_second,
+            deadline=deadline,
+            budget=budget,
+            robust=robust,
+            advice=advice,
+            write_lp=write_lp,
+            history=history,
+        )
+        run = Goal(interruptions=read_stops(failures, checkpoint_time, restart_time, storage))
+    else:
+        refuse_without(loss, batches)
+        run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
     overrides = Overrides(
         precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
     )
@@ -409,11 +438,11 @@ def search(
     goal = read_goal(
         cluster,
         cluster_spec,
-        objective,
+        None if to_loss else objective,
         max_cost_per_token,
         min_tokens_per_second,
         use_at_most,
-        pareto,
+        pareto and not to_loss,
         robust,
         run,
     )
@@ -429,6 +458,11 @@ def search(
         advice=advice,
         strict=strict or history,
     )
+    if to_loss:
+        ask = asked(request, loss, batches, None if tokens is None else tokens_of(tokens))
+        if pareto:
+            answer_sizes(request, ask, as_json, quiet)
+        answer_loss(request, ask, top, output, as_json, quiet)
     if pareto:
         answer_front(request, as_json, detail)
     if history and not goal.fastest:

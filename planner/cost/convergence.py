@@ -1,10 +1,10 @@
 """Steps to a loss by the batch: larger batches need fewer steps, down to a least number, and more tokens.
 
 A batch of B tokens takes S(B) = S_min (1 + B_crit / B) steps to a loss, and B S(B) = E_min (1 + B / B_crit) tokens
-(McCandlish et al. 2018, arXiv:1812.06162, section 2.3: S_min steps with any batch, E_min = B_crit S_min tokens with a small
-one). B_crit grows along the training: with a falling loss by Kaplan et al. 2020 (arXiv:2001.08361, equation 1.4), with
-the tokens of the whole training by Zhang et al. 2024 (arXiv:2410.21676). Learning rates are those that suit each
-batch.
+(McCandlish et al. 2018, arXiv:1812.06162, section 2.3: S_min steps with a batch however large, E_min = B_crit S_min
+tokens with one however small). B_crit grows along the training: with a falling loss by Kaplan et al. 2020
+(arXiv:2001.08361, equation 1.4), with the tokens of the whole training by Zhang et al. 2024 (arXiv:2410.21676).
+Learning rates are those that suit each batch.
 """
 
 from __future__ import annotations

@@ -29,9 +29,11 @@ WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
     "--allow-compression",
     "--allow-local-sgd",
+    "--batches",
     "--cp",
     "--ep",
     "--gap",
+    "--loss",
     "--max-cost-per-token",
     "--micro-batch",
     "--min-tokens-per-second",

@@ -7,7 +7,7 @@ that are short enough to win. What no batch goes below is the least of what is k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, inf
 from time import monotonic
@@ -16,7 +16,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import Devices
+from planner.cost.running_cost import Devices, price_per_hour
 from planner.cost.training import TrainingRun, training_run
 from planner.described import told
 from planner.errors import PlanError
@@ -27,7 +27,7 @@ from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline, Struck
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SLICE, SubCluster, sub_cluster_candidates
+from planner.search.objectives.candidates import SLICE, SubCluster, seconds_at, sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
 from planner.search.values import (
@@ -57,12 +57,10 @@ def batches_around(batch: int) -> tuple[int, ...]:
 
 
 @told(
-    "seconds",
-    "spread",
-    "scored.estimate.step_seconds",
-    "scored.estimate.devices",
-    "run.price",
+    *("seconds", "spread", "scored.estimate.step_seconds", "scored.estimate.devices"),
+    *("scored.estimate.price_per_hour", "run.goodput"),
     without=("scored", "run"),
+    names={"scored.estimate.devices": "used_devices"},
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPoint:
@@ -96,6 +94,7 @@ class BatchPoint:
         return None if self.scored is None else hypot(self.scored.estimate.spread, self.steps_spread)
 
 
+@told(without=("model", "search"), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossResult:
     """The batch with which the loss is reached first, and how sure that is."""
@@ -125,7 +124,7 @@ class LossResult:
     interrupted: bool
 
 
-@told("point.seconds", "point.spread", without=("point", "devices"))
+@told("total", "price", inline=("point",), without=("devices",), names={"total": "devices"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """What some devices give: the batch that suits them, and what the loss takes and costs with it."""
@@ -152,6 +151,7 @@ class Size:
         return run.seconds * self.total / 3600 if run.price is None else run.price
 
 
+@told(without=("sizes",), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Time and money to the loss by the size of the cluster."""
@@ -187,6 +187,7 @@ class Candidate:
     """Seconds to the loss that no plan of it is below."""
     best: Scored | None = None
     unfinished: Explorer | None = None
+    searched: bool = False
 
     @property
     def value(self) -> float:
@@ -244,6 +245,14 @@ class LossSearch:
         """No batch of the space reaches the loss sooner."""
         return min((self.value, *(each.bound for each in self.candidates)))
 
+    @property
+    def finished(self) -> bool:
+        """True when no batch is left that might win."""
+        return not any(
+            self._may_win(each) and (each.unfinished is not None or not each.searched)
+            for each in self.candidates
+        )
+
     def run(self) -> None:
         """Search every batch that can still win; the deadline or an interrupt keeps the best so far."""
         try:
@@ -284,7 +293,7 @@ class LossSearch:
         explorer.go_on(part, self._wanted / candidate.steps)
         self.interrupted = self.interrupted or explorer.interrupted
         candidate.bound = max(candidate.bound, candidate.steps * explorer.bound)
-        candidate.unfinished = None if explorer.finished else explorer
+        candidate.unfinished, candidate.searched = None if explorer.finished else explorer, True
         self.take(candidate, explorer.best)
         if candidate.best is not None and candidate.value < before and self._better is not None:
             self._better(candidate.best, candidate.batch)
@@ -306,9 +315,7 @@ class LossSearch:
         best = self.best
         step = best.best.estimate.step_seconds if best and best.best else None
         bound = self.bound / best.steps if best else 0.0
-        self.reporter.progress(
-            done=done, total=len(self.candidates), best_seconds=step, bound_seconds=bound
-        )
+        self.reporter.progress(done=done, total=len(self.candidates), best_seconds=step, bound_seconds=bound)
 
     def look(self) -> None:
         """A plan that is found quickly for each batch that the bound does not put outside the bar of the best."""
@@ -473,9 +480,7 @@ def _found(
 def _at_least(result: SearchResult, found: Scored, gap: float) -> SearchResult:
     """The result, with the plan that the search over batches had found where it is the faster one."""
     tied = result.tie is not None
-    if result.best is not None and (
-        tied or result.best.estimate.step_seconds <= found.estimate.step_seconds
-    ):
+    if result.best is not None and (tied or result.best.estimate.step_seconds <= found.estimate.step_seconds):
         return result
     step = found.estimate.step_seconds
     bound = min(result.bound_seconds, step)
@@ -527,11 +532,18 @@ def sizes_to_loss(
         if deadline.struck or interrupted:
             break
         part = deadline.part(min(1.0, SLICE / (len(subs) - number)))
-        finder = LossSearch((sub,), order, model, calibration, limits, steps, batches, part)
+        hourly = price_per_hour(sub.devices, order)
+        # Seconds from which on a size that is known is as soon there, and as cheap.
+        weight = sub.total / 3600 if hourly is None else hourly / 3600
+        beaten = min(
+            (max(each.point.seconds or inf, seconds_at(each.price, weight)) for each in found.values()),
+            default=inf,
+        )
+        finder = LossSearch((sub,), order, model, calibration, limits, steps, batches, part, cutoff=beaten)
         finder.run()
         interrupted = finder.interrupted
         size = _size(sub, finder, goal)
-        done += finder.bound == inf or size is not None
+        done += finder.finished
         if size is not None:
             known = found.get(frozenset(size.devices.items()))
             if known is None or (size.point.seconds or inf) < (known.point.seconds or inf):
@@ -575,5 +587,3 @@ def _with_front(sizes: Sequence[Size]) -> tuple[Size, ...]:
 def _worth(sizes: Sequence[Size]) -> int | None:
     products = [((size.point.seconds or inf) * size.price, index) for index, size in enumerate(sizes)]
     return min(products)[1] if products else None
-
-
