@@ -20,6 +20,7 @@ from planner.described import JsonDocument, keys
 from planner.report.calibrated import (
     CalibrateDocument,
     FittedDocument,
+    LossFitDocument,
     TrialDocument,
     VariationDocument,
 )
@@ -84,6 +85,7 @@ DOCUMENTS: dict[str, type] = {
     "calibrate import": CalibrateDocument,
     "calibrate merge": CalibrateDocument,
     "calibrate fit": FittedDocument,
+    "calibrate loss": LossFitDocument,
     "calibrate device": DeviceDocument,
     "calibrate network": NetworkDocument,
     "calibrate run": TrialDocument,

@@ -123,6 +123,7 @@ SURFACE: dict[str, set[str]] = {
     "calibrate merge": JSON | {"--output", "-o", "--force"},
     "calibrate run": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
     "calibrate sigma": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
+    "calibrate loss": JSON | {"--log", "--batches", "--output", "-o", "--sequence-length", "--force"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

@@ -10,6 +10,7 @@ import pytest
 from planner.plan.file import read
 from tests.cli.running import MODEL, Command, separately
 from tests.cli.test_goal import PRICES
+from tests.logs.test_losses import log, losses
 
 TO_LOSS = ("--objective", "time-to-loss", "--tokens", "10M", "--target", "deepspeed", "--batches")
 ASKED = (*TO_LOSS, "8,16,32")
@@ -120,3 +121,30 @@ def test_where_nothing_fits_it_says_why(files: Path, hetplan: Command) -> None:
     done = hetplan("search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--offload", "none")
     assert done.code == 3
     assert "No plan fits" in done.out
+
+
+def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> None:
+    """From logs to a model file to a search; a log that is too short is refused."""
+    for batch in (16, 128):
+        log(files / f"{batch}.log", losses(batch, 2000, seed=batch), batch)
+    fitted = hetplan(
+        "calibrate", "loss", "model.yaml", "--log", "16.log", "--log", "128.log", "-o", "fitted.yaml"
+    )
+    assert (fitted.code, fitted.err) == (0, "")
+    assert "critical batch" in fitted.out
+    assert "--objective time-to-loss --loss" in fitted.out
+    words = ("search", "cluster.yaml", "fitted.yaml", "--objective", "time-to-loss", "--target", "deepspeed")
+    found = hetplan(*words, "--loss", "3", "--batches", "16,32", "-q")
+    assert (found.code, found.err) == (0, "")
+    assert "sequences a step" in found.out
+    log(files / "short.log", losses(16, 20), 16)
+    short = hetplan("calibrate", "loss", "model.yaml", "--log", "short.log")
+    assert short.code == 2
+    assert "too few to fit a curve, expected 50" in short.err
+    other = hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--batches", "32")
+    assert other.code == 2
+    assert "its global batch is 16, --batches says 32" in other.err
+    assert (
+        "expected one for each of 1 logs"
+        in hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--batches", "8,16").err
+    )
