@@ -253,7 +253,8 @@ def _fitted(means: _Means, anchor: float, several: bool) -> tuple[np.ndarray, np
     high = [least, 30.0, STEEPEST] + ([math.log(anchor * 1e4)] if several else [])
 
     def away(values: np.ndarray) -> np.ndarray:
-        return (_curve(values, means, anchor) - means.losses) / means.errors
+        found: np.ndarray = (_curve(values, means, anchor) - means.losses) / means.errors
+        return found
 
     best = None
     for share in (0.3, 0.7, 0.95):

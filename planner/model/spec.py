@@ -13,6 +13,7 @@ from planner.files.fields import (
     BatchTokens,
     CapacityFactor,
     CriticalTokens,
+    DataGib,
     Experts,
     Exponent,
     FeedForward,
@@ -31,6 +32,7 @@ from planner.files.fields import (
     SequenceLength,
     Source,
     Spread,
+    TokenBytes,
     Width,
 )
 from planner.runtimes.capabilities import StateKind
@@ -103,6 +105,19 @@ class ConvergenceSpec(Frozen):
     source: Source = None
 
 
+class DataSpec(Frozen):
+    """The training data in storage."""
+
+    bytes_per_token: TokenBytes = 4.0
+    """Bytes of a token: 2 or 4 of a tokenised data set, about 4 of text."""
+    bytes_per_sequence: TokenBytes | None = None
+    """Bytes of a whole sequence, for example one with an image, in place of those of its tokens."""
+    dataset_gib: DataGib | None = None
+    """The whole data set, which caches then hold from the second pass on; absent, nothing is read twice."""
+    prepared: bool = True
+    """False when processors have to make it ready: decode, tokenise, put together."""
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -136,6 +151,8 @@ class TrainingSpec(Frozen):
     """Parts that are not trained: embedding, head, and attention, mlp or norms of all layers."""
     convergence: ConvergenceSpec | None = None
     """How the steps to a loss depend on the batch; absent, published laws say it where it is asked for."""
+    data: DataSpec | None = None
+    """The training data in storage, for clusters that say how fast they read it."""
 
     @property
     def moment_bytes(self) -> float:

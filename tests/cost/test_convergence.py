@@ -36,9 +36,9 @@ def steps(critical: float, known: float = 1000.0, batch: float = 1e6, spread: fl
     )
 
 
-def trained(**training: object) -> ModelSpec:
+def trained(convergence: ConvergenceSpec | None = None) -> ModelSpec:
     """A model of half a million tokens a step."""
-    return gpt(global_batch=512, **{"convergence": None, **training})
+    return gpt(global_batch=512, convergence=convergence)
 
 
 @given(POWERS, POWERS, POWERS)
