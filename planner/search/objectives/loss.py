@@ -122,6 +122,7 @@ class LossResult:
     seconds: float
     """How long all of it took."""
     interrupted: bool
+    """Whether Ctrl-C stopped it."""
 
 
 @told("total", "price", inline=("point",), without=("devices",), names={"total": "devices"})
@@ -173,6 +174,7 @@ class Sizes:
     seconds: float
     """How long it took."""
     interrupted: bool
+    """Whether Ctrl-C stopped it."""
 
 
 @dataclass(slots=True)
