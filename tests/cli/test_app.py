@@ -115,7 +115,7 @@ SURFACE: dict[str, set[str]] = {
     "schema": set(),
     "calibrate device": JSON
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}
-    | {"--largest-micro-batch"}
+    | {"--largest-micro-batch", "--as-poplar", "--devices", "--memory-gib"}
     | {"--precision", "--sequence-length", "--force"},
     "calibrate network": JSON
     | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
