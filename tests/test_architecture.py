@@ -31,6 +31,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "cost/state.py",
         "logs/losses.py",
         "logs/trial.py",
+        "measure/poplar.py",
         "measured",
     ),
     "torch": (

@@ -41,6 +41,7 @@ from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.poplar import PoplarDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
 from planner.report.trace import TraceDocument
@@ -87,6 +88,7 @@ DOCUMENTS: dict[str, type] = {
     "calibrate fit": FittedDocument,
     "calibrate loss": LossFitDocument,
     "calibrate device": DeviceDocument,
+    "calibrate device --as-poplar": PoplarDocument,
     "calibrate network": NetworkDocument,
     "calibrate run": TrialDocument,
     "calibrate sigma": VariationDocument,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,43 +22,9 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, MOST_SECONDS, REPEATS, Backend, Mark, out_of_memory
 from planner.measure.layers import LEAST_READINGS, numerics, peak_bytes, share_of
-from planner.measure.samples import Event, Limit, Sample, grow, sample
+from planner.measure.samples import Event, Limit, ProfilePoint, Sample, StageProfile, grow, sample
 from planner.model.spec import ModelSpec
 from planner.training.example_model import Embedding, Finish, Head, Layer, loss_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfilePoint:
-    """One micro-batch of the whole model."""
-
-    micro_batch: int
-    """Sequences."""
-    seconds: float
-    """Forward and backward of all layers and both ends, without collectives."""
-    spread: float
-    """Robust relative standard deviation of the repeats."""
-    used_bytes: float
-    """Most that the device held meanwhile, states included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageProfile:
-    """What algorithm 1 finds for a ZeRO stage."""
-
-    zero: int
-    """The ZeRO stage."""
-    states_bytes: float
-    """Parameters, gradients and optimizer states that the device keeps."""
-    estimated: int | None
-    """Largest micro-batch by the line through the first one; null where not even one fits."""
-    micro_batch: int
-    """Largest micro-batch that ran; 0 where the stage does not fit."""
-    out_of_memory: int | None
-    """Smallest that ran out of memory; null when the growth ended before."""
-    fastest: int | None
-    """Micro-batch with most sequences a second by a cubic spline through the points; null without points."""
-    points: tuple[ProfilePoint, ...]
-    """What was timed, by micro-batch."""
 
 
 def state_bytes(model: ModelSpec, zero: int, devices: int) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Group
 
 from planner.described import JsonDocument
-from planner.measure.poplar import StageProfile
+from planner.measure.samples import StageProfile
 from planner.report.layout import bullets, number, section, table
 from planner.report.numbers import MISSING, count, gib, time_unit
 

@@ -23,6 +23,7 @@ from planner.logs.comparison import Comparison, Deviation
 from planner.logs.losses import FittedRun, LossFit
 from planner.logs.sigma import Variation
 from planner.logs.trial import Trial
+from planner.measure.samples import ProfilePoint, StageProfile
 from planner.model.spec import ConvergenceSpec
 from planner.plan.file import PlanFile
 from planner.report.calibrated import (
@@ -48,6 +49,7 @@ from planner.report.loss import loss_document, sizes_document
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.poplar import poplar_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
 from planner.report.summary import summary_of
@@ -227,6 +229,22 @@ def documents() -> dict[str, object]:
         ),
         "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
+        "calibrate device --as-poplar": poplar_document(
+            [
+                StageProfile(
+                    zero=0,
+                    states_bytes=1.0,
+                    estimated=4,
+                    micro_batch=4,
+                    out_of_memory=5,
+                    fastest=4,
+                    points=(ProfilePoint(micro_batch=4, seconds=1.0, spread=0.0, used_bytes=1.0),),
+                )
+            ],
+            "A100",
+            8,
+            Path("c.yaml"),
+        ),
         "calibrate run": TrialDocument(
             command="calibrate run",
             file="c.yaml",
