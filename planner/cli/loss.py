@@ -10,8 +10,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from planner.cli.goal import GoalOptions
 from planner.cli.inputs import SearchRequest
-from planner.cli.options import integers
+from planner.cli.options import integers, tokens_of
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import (
     ANSWER,
@@ -69,34 +70,49 @@ class Asked:
     batches: tuple[int, ...]
 
 
-def refuse_without(loss: float | None, batches: str | None) -> None:
-    """Raise UsageError for an option that only the objective time-to-loss has."""
-    for option, value in (("--loss", loss), ("--batches", batches)):
-        if value is not None:
-            raise UsageError(f"{option} is about the time to a loss", hint=f"add --objective {TIME_TO_LOSS}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOptions:
+    """A loss to reach, and how."""
 
+    loss: Loss = None
+    batches: Batches = None
 
-def refuse_with(**options: object) -> None:
-    """Raise UsageError for an option that has no meaning with the objective time-to-loss."""
-    given = [name.replace("_", "-") for name, value in options.items() if value not in (None, False)]
-    if given:
-        raise UsageError(
-            f"--objective {TIME_TO_LOSS} has the least time in mind: expected no --{given[0]} with it",
-            hint="--pareto shows time against money for growing parts of the cluster",
+    def asked(self, wanted: GoalOptions, **others: object) -> bool:
+        """True with the objective time-to-loss; raises UsageError for options that have no meaning then, or without."""
+        own = {"--loss": self.loss, "--batches": self.batches}
+        if wanted.objective != [TIME_TO_LOSS]:
+            for option in (name for name, value in own.items() if value is not None):
+                raise UsageError(
+                    f"{option} is about the time to a loss", hint=f"add --objective {TIME_TO_LOSS}"
+                )
+            return False
+        given = {
+            "max-cost-per-token": wanted.max_cost_per_token,
+            "min-tokens-per-second": wanted.min_tokens_per_second,
+            "deadline": wanted.run.deadline,
+            "budget": wanted.run.budget,
+            "robust": wanted.robust,
+            **{name.replace("_", "-"): value for name, value in others.items()},
+        }
+        for option in (name for name, value in given.items() if value not in (None, False)):
+            raise UsageError(
+                f"--objective {TIME_TO_LOSS} has the least time in mind: expected no --{option} with it",
+                hint="--pareto shows time against money for growing parts of the cluster",
+            )
+        return True
+
+    def ask(self, request: SearchRequest, tokens: str | None) -> Asked:
+        """What the options ask for; raises UsageError where they do not say when to stop."""
+        if self.loss is not None and not LOSS.holds(self.loss):
+            limits = f"from {LOSS.least:g} to {LOSS.most:g}"
+            raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
+        named = integers("--batches", self.batches, BATCH)
+        if named is not None and len(named) > MOST_BATCHES:
+            raise UsageError(f"--batches: expected at most {MOST_BATCHES}, got {len(named)}")
+        return Asked(
+            steps=convergence(request.model, None if tokens is None else tokens_of(tokens), self.loss),
+            batches=named or batches_around(request.model.training.global_batch),
         )
-
-
-def asked(request: SearchRequest, loss: float | None, batches: str | None, tokens: float | None) -> Asked:
-    """What the options ask for; raises UsageError where they do not say when to stop."""
-    if loss is not None and not LOSS.holds(loss):
-        raise UsageError(f"--loss: expected a number from {LOSS.least:g} to {LOSS.most:g}, got {loss:g}")
-    named = integers("--batches", batches, BATCH)
-    if named is not None and len(named) > MOST_BATCHES:
-        raise UsageError(f"--batches: expected at most {MOST_BATCHES}, got {len(named)}")
-    return Asked(
-        steps=convergence(request.model, tokens, loss),
-        batches=named or batches_around(request.model.training.global_batch),
-    )
 
 
 def answer_loss(
