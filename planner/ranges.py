@@ -80,6 +80,20 @@ BATCH = Range(1, 1_000_000)
 """Sequences of one optimizer step or of a part of it: global batch, share, micro-batch, micro-batches."""
 BATCH_TOKENS = Range(1, SEQUENCE.most * BATCH.most)
 """Tokens of one optimizer step."""
+TOKEN_BYTES = Range(1e-3, 1e9)
+"""Bytes that a token, or a sequence, takes in storage."""
+DATA_GIB = Range(1e-6, 1e12)
+"""A data set in storage, GiB."""
+CORES = Range(1, 10_000)
+"""Processor cores of a node."""
+CORE_RATE = Range(1e-6, 1e12)
+"""Tokens, or sequences, that one core makes ready in a second."""
+LOSS = Range(1e-6, 1e3)
+"""Loss of a token, nats."""
+LOSS_SCALE = Range(1e-9, 1e12)
+"""What a curve of the loss falls from, above its floor."""
+EXPONENT = Range(1e-3, 10)
+"""Power with which it falls."""
 EXCHANGE_STEPS = Range(1, 1_000_000)
 """Optimizer steps from one exchange of islands to the next."""
 KEPT_SHARE = Range(1e-6, 0.5)

@@ -25,7 +25,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "networkx": ("cluster/graphs.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
-    "scipy": ("cost/failures.py", "cost/measured_curves.py", "cost/state.py", "logs/trial.py", "measured"),
+    "scipy": (
+        "cost/failures.py",
+        "cost/measured_curves.py",
+        "cost/state.py",
+        "logs/losses.py",
+        "logs/trial.py",
+        "measure/poplar.py",
+        "measured",
+    ),
     "torch": (
         "measure",
         "runtimes/deepspeed/train.py",

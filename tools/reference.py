@@ -20,6 +20,7 @@ from planner.described import JsonDocument, keys
 from planner.report.calibrated import (
     CalibrateDocument,
     FittedDocument,
+    LossFitDocument,
     TrialDocument,
     VariationDocument,
 )
@@ -35,10 +36,12 @@ from planner.report.document import (
     PredictDocument,
     SearchDocument,
 )
+from planner.report.loss import LossDocument, SizesDocument
 from planner.report.measured import DeviceDocument, NetworkDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
+from planner.report.poplar import PoplarDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
 from planner.report.share import ShareDocument
@@ -70,6 +73,8 @@ meaning.
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,
     "search --pareto": FrontDocument,
+    "search --objective time-to-loss": LossDocument,
+    "search --objective time-to-loss --pareto": SizesDocument,
     "predict": PredictDocument,
     "predict --plans": CompareDocument,
     "show": PlanDocument,
@@ -82,7 +87,9 @@ DOCUMENTS: dict[str, type] = {
     "calibrate import": CalibrateDocument,
     "calibrate merge": CalibrateDocument,
     "calibrate fit": FittedDocument,
+    "calibrate loss": LossFitDocument,
     "calibrate device": DeviceDocument,
+    "calibrate device --as-poplar": PoplarDocument,
     "calibrate network": NetworkDocument,
     "calibrate run": TrialDocument,
     "calibrate sigma": VariationDocument,

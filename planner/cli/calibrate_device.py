@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from planner.calibration.file import load_calibration, save_calibration
-from planner.calibration.merge import sourced
-from planner.calibration.values import ASSUMED, Calibration
+from planner.calibration.merge import layer_key, merged, sourced
+from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import Overrides, overridden
 from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
@@ -24,8 +25,9 @@ from planner.errors import UsageError
 from planner.measure.resume import facts_of, resumable, with_facts
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.ranges import BATCH, NODE_DEVICES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, TIME_LIMIT, ZERO
 from planner.report.measured import Told, device_document, device_sections
+from planner.units import bytes_from_gib
 
 if TYPE_CHECKING:
     from planner.measure.backend import Backend
@@ -65,6 +67,31 @@ Largest = Annotated[
         help="Largest micro-batch to try.",
     ),
 ]
+AsPoplar = Annotated[
+    bool,
+    typer.Option(
+        "--as-poplar",
+        help="Profile the whole --model for each ZeRO stage until memory ends, as Poplar publishes it.",
+    ),
+]
+Devices = Annotated[
+    int,
+    typer.Option(
+        "--devices",
+        metavar="N",
+        min=int(DEVICES.least),
+        max=int(DEVICES.most),
+        help="With --as-poplar: devices among which ZeRO divides the states.",
+    ),
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--memory-gib",
+        metavar="GIB",
+        help="With --as-poplar: memory that may be filled. Default: all of the device's.",
+    ),
+]
 
 
 @dataclass(slots=True)
@@ -89,6 +116,9 @@ def measure_device(
     device: Device = None,
     name: DeviceName = None,
     largest_micro_batch: Largest = None,
+    as_poplar: AsPoplar = False,
+    devices: Devices = 8,
+    memory_gib: Memory = None,
     precision: Precision = None,
     sequence_length: SequenceLength = None,
     force: Force = False,
@@ -108,6 +138,15 @@ def measure_device(
     from planner.measure.backend import open_backend
     from planner.measure.session import Request, Session
 
+    if memory_gib is not None and not (as_poplar and MEMORY_GIB.holds(memory_gib)):
+        limits = f"a number from {MEMORY_GIB.least:g} to {MEMORY_GIB.most:g}, with --as-poplar"
+        raise UsageError(f"--memory-gib: expected {limits}, got {memory_gib:g}")
+    if as_poplar:
+        zeros = integers("--zero", zero, ZERO) or ()
+        _profile_as_poplar(
+            output, spec, zeros, devices, largest_micro_batch, memory_gib, device, name, force, as_json
+        )
+        return
     request = Request(
         model=spec,
         tps=integers("--tp", tp, NODE_DEVICES) or (1,),
@@ -128,6 +167,52 @@ def measure_device(
     _tell(session, writer, request, backend, ended, as_json)
     if ended == "Ctrl-C":
         raise KeyboardInterrupt
+
+
+def _profile_as_poplar(
+    output: Path,
+    model: ModelSpec | None,
+    zeros: tuple[int, ...],
+    devices: int,
+    largest: int | None,
+    memory_gib: float | None,
+    device: str | None,
+    name: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Poplar's algorithm 1, into the same calibration file."""
+    if model is None:
+        raise UsageError("--as-poplar profiles a whole model: expected --model FILE with it")
+    from planner.measure.backend import open_backend
+    from planner.measure.poplar import profile_stages
+    from planner.measure.session import LARGEST_ON_CPU
+    from planner.report.poplar import poplar_document, poplar_section
+
+    backend = open_backend(device, checked_name(name))
+    writer = _Writer(output, facts_of(backend, model, " ".join(["hetplan", *sys.argv[1:]])))
+    known = before(output, force)
+
+    def keep(layers: Sequence[LayerPoint]) -> None:
+        nonlocal known
+        # Stages that measure the same micro-batch again agree on layers: the first one stays.
+        there = {layer_key(point) for point in known.layers}
+        new = tuple(point for point in layers if layer_key(point) not in there)
+        known = merged(known, Calibration(layers=new))
+        writer.keep(known)
+
+    usual = LARGEST_ON_CPU if backend.kind == "cpu" else model.training.global_batch
+    memory = None if memory_gib is None else bytes_from_gib(memory_gib)
+    with measuring() as tell:
+        stages = profile_stages(backend, model, zeros, devices, largest or usual, memory, keep, tell)
+    document = poplar_document(stages, backend.name, devices, output)
+    if as_json:
+        show_document(document)
+        return
+    show(
+        poplar_section(document),
+        then=typed("hetplan", "search", "CLUSTER", "model.yaml", "--calibration", output),
+    )
 
 
 def budget_seconds(minutes: float | None) -> float:

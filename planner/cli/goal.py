@@ -31,7 +31,8 @@ ObjectiveName = Annotated[
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="What to minimise: time per step (the default), cost per token, or energy per token (at board power).",
+        help="What to minimise: time per step (the default), cost per token, energy per token (at board power), or "
+        "time-to-loss, which chooses the global batch too.",
     ),
 ]
 MaxCost = Annotated[
@@ -92,7 +93,8 @@ Budget = Annotated[
     ),
 ]
 
-OBJECTIVES = ("time", "cost", "energy")
+OBJECTIVES = ("time", "cost", "energy", "time-to-loss")
+"""The last is of a search of its own (``planner/cli/loss.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

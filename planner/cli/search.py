@@ -25,6 +25,7 @@ from planner.cli.inputs import (
     used_calibration,
     warn_of_doubts,
 )
+from planner.cli.loss import LossOptions, answer_loss, answer_sizes
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -68,7 +69,7 @@ from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
-from planner.search.values import Limits, Scored, SearchResult
+from planner.search.values import Goal, Limits, Scored, SearchResult
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
@@ -397,6 +398,7 @@ def search(
     *,
     output: Output = None,
     wanted: GoalOptions,
+    to_loss: LossOptions,
     advice: WithAdvice = False,
     target: TargetName = None,
     top: Top = None,
@@ -429,10 +431,12 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    run = wanted.run.goal()
+    is_to_loss = to_loss.asked(wanted, advice=advice, write_lp=write_lp, history=history)
+    run = Goal(interruptions=wanted.run.stops.interruptions()) if is_to_loss else wanted.run.goal()
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     run = replace(run, interruptions=run.interruptions.of(model_spec))
-    goal = wanted.goal(run, cluster, cluster_spec)
+    aim = replace(wanted, objective=None, pareto=False) if is_to_loss else wanted
+    goal = aim.goal(run, cluster, cluster_spec)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, cluster_spec, model_spec)
     request = SearchRequest(
@@ -445,6 +449,11 @@ def search(
         advice=advice,
         strict=wanted.strict or history,
     )
+    if is_to_loss:
+        ask = to_loss.ask(request, wanted.run.tokens)
+        if wanted.pareto:
+            answer_sizes(request, ask, as_json, quiet)
+        answer_loss(request, ask, top, output, as_json, quiet)
     if wanted.pareto:
         answer_front(request, as_json, detail)
     if history and not goal.fastest:

@@ -20,6 +20,7 @@ from planner.files.fields import (
     Name,
     NodeDevices,
     Nodes,
+    Rate,
     ReserveGib,
 )
 from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
@@ -86,6 +87,8 @@ class ClusterFile(Frozen):
     """Memory kept free on each device, GiB."""
     safe: Chance | None = None
     """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
+    storage_gBps: Rate | None = None
+    """What all nodes together read from the storage with the training data, gigabyte/s; no limit when absent."""
 
 
 def load_cluster(path: Path) -> ClusterSpec:
@@ -112,6 +115,7 @@ def cluster_of(file: ClusterFile) -> ClusterSpec:
         links=tuple(link.model_copy(update=_UNSOURCED) for link in file.links),
         reserve_gib=file.reserve_gib,
         safe=file.safe,
+        storage_gBps=file.storage_gBps,
     )
 
 

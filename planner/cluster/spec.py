@@ -11,6 +11,8 @@ from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.files.fields import (
     Cards,
     Chance,
+    CoreRate,
+    Cores,
     DeviceNames,
     Frozen,
     Gib,
@@ -33,6 +35,32 @@ def _texts(value: object) -> TypeGuard[Sequence[str]]:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
+class CacheSpec(Frozen):
+    """A place on a node that keeps part of the training data once it was read."""
+
+    kind: Literal["memory", "nvme"]
+    """Host memory, or NVMe."""
+    gib: Gib
+    """Its room for data, GiB."""
+    gBps: Rate
+    """What the node reads from it, gigabyte/s."""
+
+
+class FeedSpec(Frozen):
+    """How fast a node gets its training data."""
+
+    storage_gBps: Rate | None = None
+    """What the node reads from the storage of the cluster, gigabyte/s; no limit when absent."""
+    caches: Annotated[tuple[CacheSpec, ...], Field(max_length=10)] = ()
+    """Where it keeps data that it has read, the fastest first."""
+    cores: Cores = 1
+    """Processor cores that make data ready: decode, tokenise, put together."""
+    core_tokens_per_s: CoreRate | None = None
+    """Tokens that one of them makes ready in a second; no limit when absent."""
+    core_sequences_per_s: CoreRate | None = None
+    """Sequences likewise, for example those with an image."""
+
+
 class HostSpec(Frozen):
     """What a node offers to what is kept off its devices."""
 
@@ -48,6 +76,8 @@ class HostSpec(Frozen):
     adam_billion_per_s: Rate | None = None
     """Billions of parameters that AdamW updates on the processors of one node in a second; the runtime's when
     absent."""
+    feed: FeedSpec | None = None
+    """How fast the node gets its training data; absent, always fast enough."""
 
 
 class NicSpec(Frozen):
@@ -84,7 +114,7 @@ class Pool(Frozen):
     reserve_gib: ReserveGib | None = None
     """Memory kept free on each device of the pool, GiB; wins over the device type's and the cluster's."""
     host: HostSpec | None = None
-    """What a node offers to what is kept off its devices; for plans that offload."""
+    """What a node offers to what is kept off its devices, for plans that offload; and how fast it gets its data."""
 
 
 class PoolSpec(Pool):
@@ -167,6 +197,8 @@ class ClusterSpec(Frozen):
     """Memory kept free on each device, GiB."""
     safe: Chance | None = None
     """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
+    storage_gBps: Rate | None = None
+    """What all nodes together read from the storage with the training data, gigabyte/s; no limit when absent."""
 
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
         """Power of one ``gpu`` of the pool, watt: the pool's, else its limit or board power; None when unknown."""

@@ -194,9 +194,10 @@ def _step(plan: Plan, priced: Priced, less: list[float] | None = None) -> float:
     """Seconds of a step, ``less`` of the end of each stage left out."""
     spared = less or [0.0] * plan.pp
     ends = pipeline_ends(plan, priced)
-    return max(
+    tails = (
         end + price.tail_seconds - free for end, price, free in zip(ends, priced.stages, spared, strict=True)
     )
+    return max(*tails, priced.fed.seconds)
 
 
 def _waits(price: StagePrice, cause: str) -> float:

@@ -15,6 +15,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
+from planner.cost.feed import NOTHING, Fed, feed_of
 from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
@@ -33,6 +34,7 @@ from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
+from planner.units import format_seconds
 
 RDMA = ("infiniband", "roce")
 
@@ -66,6 +68,8 @@ class Priced:
     """True when the first and the last stage wait for each other after their last backward."""
     inside: tuple[Ring, ...] = ()
     """The ring of its island, the largest, [group]; empty where all replicas are exact among themselves."""
+    fed: Fed = NOTHING
+    """What the data of a step takes, read ahead beside the step before."""
 
 
 class Estimator:
@@ -88,6 +92,7 @@ class Estimator:
         self.topology = Topology(cluster)
         self._seen: dict[bool, tuple[Topology, Joined]] = {}
         self._hosts: HostTopology | None = None
+        self.feed = feed_of(cluster, model)
         self._calibrate(calibration)
 
     def _calibrate(self, calibration: Calibration) -> None:
@@ -148,7 +153,7 @@ class Estimator:
             tflops_per_gpu=flops / step / plan.devices / 1e12,
             mfu=flops / step / self._peak(plan),
             devices=plan.devices,
-            warnings=tuple(self._warnings(plan, step)),
+            warnings=(*self._starved(plan, priced, step), *self._warnings(plan, step)),
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
@@ -157,6 +162,18 @@ class Estimator:
         """Seconds of one optimizer step of a plan alone."""
         priced = self.price(plan)
         return _step_seconds(plan, priced)
+
+    def _starved(self, plan: Plan, priced: Priced, step: float) -> Iterator[str]:
+        """How long the step waits for its data, and for what; the first pass over the data has no caches."""
+        if self.feed is None:
+            return
+        work, fed = _work_seconds(plan, priced), priced.fed
+        if fed.seconds > work:
+            waits = f"{format_seconds(fed.seconds - work)} of {format_seconds(step)}"
+            yield f"the step waits for data: {waits}, for {fed.limit}"
+        first = self.feed.of(plan, priced.placement, first_pass=True)
+        if first.seconds > step * (1 + 1e-9):
+            yield f"in the first pass over the data a step takes {format_seconds(first.seconds)}: {first.limit}"
 
     def _switched_off(self, plan: Plan, step: float) -> Iterator[str]:
         """What one network for all groups of ranks takes from nodes that have a faster one in common."""
@@ -291,6 +308,7 @@ class Estimator:
             backward=backward,
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
+            fed=self.feed.of(plan, placement) if self.feed else NOTHING,
         )
 
     def _price_islands(self, plan: Plan) -> Priced:
@@ -339,6 +357,7 @@ class Estimator:
             held=(0.0,),
             outer_wait=False,
             inside=tuple(inside[number] for number in range(len(stage.replicas))),
+            fed=self.feed.of(plan, placement) if self.feed else NOTHING,
         )
 
     def ring_between(self, first: Sequence[Slot], stack: str) -> Ring:
@@ -471,7 +490,11 @@ def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
 
 
 def _step_seconds(plan: Plan, priced: Priced) -> float:
-    """Until the last stage has ended, with what follows its last backward."""
+    """Until the last stage has ended, with what follows its last backward, and the data of the next step is there."""
+    return max(_work_seconds(plan, priced), priced.fed.seconds)
+
+
+def _work_seconds(plan: Plan, priced: Priced) -> float:
     ends = pipeline_ends(plan, priced)
     return max(end + price.tail_seconds for end, price in zip(ends, priced.stages, strict=True))
 
@@ -489,6 +512,7 @@ def together(ends: Sequence[float]) -> tuple[float, ...]:
 
 def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
     """Causes on the stage that has most to do; what is left of the step is waiting."""
+    data = max(0.0, priced.fed.seconds - _work_seconds(plan, priced)) if priced.fed.seconds else 0.0
     price = max(priced.stages, key=lambda stage: stage.work_seconds + stage.tail_seconds)
     micro = price.micro_batches[price.slowest]
     times = price.work_seconds / (micro.forward_seconds + micro.backward_seconds)
@@ -500,7 +524,8 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         context_parallel_seconds=times * micro.context_seconds,
         zero_seconds=times * micro.zero_seconds,
         straggler_seconds=times * micro.straggler_seconds,
-        bubble_seconds=max(0.0, step - price.work_seconds - price.tail_seconds),
+        bubble_seconds=max(0.0, step - data - price.work_seconds - price.tail_seconds),
+        data_seconds=data,
         gradient_sync_seconds=price.sync_seconds,
         exchange_seconds=price.exchange_seconds,
         optimizer_seconds=price.optimizer_seconds,

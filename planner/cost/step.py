@@ -74,7 +74,7 @@ def step_of(plan: Plan, estimator: Estimator) -> Step:
         lanes = tuple(_groups(plan, priced, ends[0]))
     else:
         lanes = tuple(_stages(plan, priced, ends, tails.index(max(tails))))
-    return Step(seconds=max(tails), lanes=lanes)
+    return Step(seconds=max(*tails, priced.fed.seconds), lanes=lanes)
 
 
 def _groups(plan: Plan, priced: Priced, end: float) -> Iterator[Lane]:

@@ -95,6 +95,8 @@ class Breakdown:
     """Waiting for the device that happens to be the slowest of a stage, as far as the calibration says."""
     bubble_seconds: Annotated[float, Label("bubble and sends")]
     """Waiting for stages or replicas, and sends."""
+    data_seconds: Annotated[float, Label("waiting for data")] = 0.0
+    """Waiting for training data, where storage or processors of a node feed less than the devices take."""
     gradient_sync_seconds: Annotated[float, Label("gradient sync")]
     """Exposed reduction at the end of the step.
 

@@ -167,7 +167,7 @@ def _expected(readers: Sequence[LogReader]) -> str:
 
 def _read(path: Path, plan: Plan, sequence_length: int) -> _File:
     readers, runs, empty = _readers(plan, sequence_length), 1, True
-    for line in _lines(path):
+    for line in log_lines(path):
         empty = empty and not line.strip()
         if any(reader.restarts(line) for reader in readers):
             readers, runs = _readers(plan, sequence_length), runs + 1
@@ -176,7 +176,7 @@ def _read(path: Path, plan: Plan, sequence_length: int) -> _File:
     return _File(path=path, readers=readers, runs=runs, empty=empty)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def log_lines(path: Path) -> Iterator[str]:
     """Lines with their ends and without colours; bytes that are not UTF-8 are replaced."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:

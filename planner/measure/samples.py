@@ -76,3 +76,37 @@ def sample(seconds: Sequence[float]) -> Sample:
         return Sample(middle, 0.0)
     low, _, high = quantiles(seconds, n=4, method="inclusive")
     return Sample(middle, (high - low) / _QUARTILES_PER_DEVIATION / middle if middle else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePoint:
+    """One micro-batch of the whole model."""
+
+    micro_batch: int
+    """Sequences."""
+    seconds: float
+    """Forward and backward of all layers and both ends, without collectives."""
+    spread: float
+    """Robust relative standard deviation of the repeats."""
+    used_bytes: float
+    """Most that the device held meanwhile, states included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProfile:
+    """What algorithm 1 finds for a ZeRO stage."""
+
+    zero: int
+    """The ZeRO stage."""
+    states_bytes: float
+    """Parameters, gradients and optimizer states that the device keeps."""
+    estimated: int | None
+    """Largest micro-batch by the line through the first one; null where not even one fits."""
+    micro_batch: int
+    """Largest micro-batch that ran; 0 where the stage does not fit."""
+    out_of_memory: int | None
+    """Smallest that ran out of memory; null when the growth ended before."""
+    fastest: int | None
+    """Micro-batch with most sequences a second by a cubic spline through the points; null without points."""
+    points: tuple[ProfilePoint, ...]
+    """What was timed, by micro-batch."""

@@ -10,20 +10,30 @@ from pydantic import Field
 
 from planner.files.fields import (
     Batch,
+    BatchTokens,
     CapacityFactor,
+    CriticalTokens,
+    DataGib,
     Experts,
+    Exponent,
     FeedForward,
     Frozen,
     Heads,
     Imbalance,
     Layers,
+    Loss,
+    LossScale,
     MtpLayers,
     Name,
     Norms,
     OptionalFeedForward,
+    OptionalLoss,
     OptionalRows,
     Rows,
     SequenceLength,
+    Source,
+    Spread,
+    TokenBytes,
     Width,
 )
 from planner.runtimes.capabilities import StateKind
@@ -65,6 +75,50 @@ class LoraSpec(Frozen):
     """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314)."""
 
 
+class LossCurveSpec(Frozen):
+    """The loss after a number of steps: floor + scale x steps^-exponent, of one batch."""
+
+    batch_tokens: BatchTokens
+    """Tokens of the batch that these steps have."""
+    floor: OptionalLoss
+    """Loss that no number of steps goes below."""
+    scale: LossScale
+    """What one step is above the floor."""
+    exponent: Exponent
+    """Power of the steps with which that falls."""
+    least_loss: Loss
+    """The lowest loss that was seen; lower ones are extrapolated."""
+    spread: Spread = 0.0
+    """Relative standard error of the steps to that loss."""
+    floor_spread: OptionalLoss = 0.0
+    """Standard error of the floor."""
+
+
+class ConvergenceSpec(Frozen):
+    """How the steps to a loss depend on the batch, for ``hetplan search --objective time-to-loss``."""
+
+    critical_batch_tokens: CriticalTokens | None = None
+    """Batch, in tokens, that takes twice the fewest steps and twice the fewest tokens; absent, by published laws."""
+    critical_batch_spread: Spread | None = None
+    """Its relative standard error: 0.5 says from 1 / 1.5 of it to 1.5 times it; 1 when absent."""
+    curve: LossCurveSpec | None = None
+    """Loss by steps, as ``hetplan calibrate loss`` fits it; absent, the run of ``--tokens`` says where to stop."""
+    source: Source = None
+
+
+class DataSpec(Frozen):
+    """The training data in storage."""
+
+    bytes_per_token: TokenBytes = 4.0
+    """Bytes of a token: 2 or 4 of a tokenised data set, about 4 of text."""
+    bytes_per_sequence: TokenBytes | None = None
+    """Bytes of a whole sequence, for example one with an image, in place of those of its tokens."""
+    dataset_gib: DataGib | None = None
+    """The whole data set, which caches then hold from the second pass on; absent, nothing is read twice."""
+    prepared: bool = True
+    """False when processors have to make it ready: decode, tokenise, put together."""
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -99,6 +153,10 @@ class TrainingSpec(Frozen):
     """Adapters that are trained alone, all else frozen; absent, the model itself is trained."""
     freeze: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
     """Parts that are not trained: embedding, head, and attention, mlp or norms of all layers."""
+    convergence: ConvergenceSpec | None = None
+    """How the steps to a loss depend on the batch; absent, published laws say it where it is asked for."""
+    data: DataSpec | None = None
+    """The training data in storage, for clusters that say how fast they read it."""
 
     @property
     def moment_bytes(self) -> float:

@@ -218,7 +218,7 @@ def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
     pools = {pool.name: pool for pool in cluster.pools}
     placed: list[Rank] = []
     for number, (stage, slots) in enumerate(zip(plan.stages, place(plan, cluster), strict=True)):
-        for replica, (group, slot, node, index) in enumerate(_replicas(stage, slots)):
+        for replica, (group, slot, node, index) in enumerate(replicas_of(stage, slots)):
             pool = pools[slot.pool]
             devices = [device for device, gpu in enumerate(pool.devices) if gpu == slot.gpu]
             first = slot.first_device + index * slot.tp
@@ -239,7 +239,7 @@ def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
     return tuple(placed)
 
 
-def _replicas(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot, int, int]]:
+def replicas_of(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot, int, int]]:
     """(group, slot, node, index on the node) of each replica; slots stand in group order."""
     group, left = 0, stage.replicas[0].count
     for slot in slots:

@@ -14,12 +14,14 @@ from rich.console import Group, RenderableType
 from planner.calibration.values import Calibration, Constant, Residual
 from planner.cost.stragglers import stretch
 from planner.described import JsonDocument, told
+from planner.logs.losses import LossFit
 from planner.logs.sigma import Variation
 from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, percent, significant
+from planner.units import format_count
 
 SHOWN = 12
 """Curves that are listed by name."""
@@ -232,3 +234,64 @@ def _backups_text(variation: Variation) -> str:
         f"without the slowest {variation.backups} of {variation.replicas} replicas in each step {gain} more sequences "
         "a second; no runtime here drops them"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossFitDocument(JsonDocument):
+    """The answer of ``calibrate loss``."""
+
+    file: str | None
+    """Model file that was written; null without -o."""
+    loss: LossFit
+    """What the runs told."""
+
+
+def loss_fit_section(fit: LossFit, output: Path | None) -> Group:
+    """The runs, the curve, and what it says of the critical batch."""
+    columns = (
+        words("log", least=16),
+        words("printed by", least=10),
+        number("batch"),
+        number("losses"),
+        number("steps"),
+        number("last loss"),
+    )
+    rows = [
+        [
+            run.file,
+            run.source,
+            str(run.batch),
+            str(run.losses),
+            str(run.steps),
+            significant(run.last_loss, 4),
+        ]
+        for run in fit.runs
+    ]
+    where = f", wrote {output}" if output else ""
+    return section(f"The loss by steps{where}", table(columns, rows, ruled=False), pairs(_loss_fit_rows(fit)))
+
+
+def _loss_fit_rows(fit: LossFit) -> Iterator[tuple[str, str]]:
+    spec, curve = fit.convergence, fit.convergence.curve
+    assert curve is not None, "a fit has a curve"
+    yield (
+        "curve",
+        f"{significant(curve.floor, 4)} + {significant(curve.scale, 4)} x steps^-{significant(curve.exponent)}, "
+        f"steps of {format_count(curve.batch_tokens)} tokens; means are {significant(fit.residual, 2)} nats away",
+    )
+    yield "floor", f"{significant(curve.floor, 4)} ±{significant(curve.floor_spread, 2)} nats"
+    yield (
+        "steps",
+        f"to a loss of {significant(curve.least_loss, 4)} known to ±{percent(curve.spread)}",
+    )
+    if spec.critical_batch_tokens is not None and spec.critical_batch_spread is not None:
+        low = spec.critical_batch_tokens / (1 + spec.critical_batch_spread)
+        high = spec.critical_batch_tokens * (1 + spec.critical_batch_spread)
+        yield (
+            "critical batch",
+            f"{format_count(spec.critical_batch_tokens)} tokens ({format_count(low)} to {format_count(high)})",
+        )
+    elif len({run.batch for run in fit.runs}) == 1:
+        yield "critical batch", "by published laws: runs with one batch do not tell it"
+    else:
+        yield "critical batch", "by published laws: these runs do not tell it, further apart ones might"

@@ -30,9 +30,11 @@ SEARCH = {
     "--allow-compression",
     "--allow-local-sgd",
     "--allow-unequal-shards",
+    "--batches",
     "--cp",
     "--ep",
     "--gap",
+    "--loss",
     "--max-cost-per-token",
     "--micro-batch",
     "--min-tokens-per-second",
@@ -117,7 +119,7 @@ SURFACE: dict[str, set[str]] = {
     "schema": set(),
     "calibrate device": JSON
     | {"--output", "-o", "--model", "--zero", "--tp", "--minutes", "--device", "--name"}
-    | {"--largest-micro-batch"}
+    | {"--largest-micro-batch", "--as-poplar", "--devices", "--memory-gib"}
     | {"--precision", "--sequence-length", "--force"},
     "calibrate network": JSON
     | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
@@ -125,6 +127,7 @@ SURFACE: dict[str, set[str]] = {
     "calibrate merge": JSON | {"--output", "-o", "--force"},
     "calibrate run": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
     "calibrate sigma": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
+    "calibrate loss": JSON | {"--log", "--batches", "--output", "-o", "--sequence-length", "--force"},
     "calibrate import": JSON | {"--layers", "--links", "--output", "-o", "--force"},
     "calibrate fit": JSON | {"--measured", "--source", "--half", "--output", "-o", "--force"},
 }

@@ -188,3 +188,66 @@ def test_without_torch(hetplan: Command, model: Path, monkeypatch: pytest.Monkey
         assert (done.code, done.out) == (2, "")
         assert done.err == "error: torch is not installed\n  hint: pip install 'hetplan[torch]'\n"
     assert "torch" in sys.modules
+
+
+def test_poplars_profiling_is_read_back(hetplan: Command, model: Path) -> None:
+    """Its layers price plans; each ZeRO stage has its own limit."""
+    arguments = (*MEASURE, "--model", "tiny.yaml", "--as-poplar", "--memory-gib", "0.004", "--devices", "4")
+    done = hetplan(*arguments, "--largest-micro-batch", "16", "--zero", "0,3", "--json")
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(done.out)
+    assert document["command"] == "calibrate device --as-poplar"
+    assert [stage["zero"] for stage in document["stages"]] == [0, 3]
+    first, last = (stage["micro_batch"] for stage in document["stages"])
+    assert 0 < first < last
+    assert document["measurements"] == sum(len(stage["points"]) for stage in document["stages"])
+    found = load_calibration(model / "c.yaml")
+    sizes = {point["micro_batch"] for stage in document["stages"] for point in stage["points"]}
+    assert {point.micro_batch for point in found.layers} == sizes
+    (model / "cluster.yaml").write_text(
+        "name: c\ngpus:\n  here: {memory_gib: 8, memory_bandwidth_gBps: 20, tflops: {fp32: 1}}\n"
+        "pools:\n  - {name: a, gpu: here, nodes: 1, gpus_per_node: 2, intra_node: pcie4}\n"
+    )
+    measured = hetplan(
+        "calibrate",
+        "device",
+        "--device",
+        "cpu",
+        "-o",
+        "n.yaml",
+        "--name",
+        "here",
+        "--model",
+        "tiny.yaml",
+        "--as-poplar",
+        "--zero",
+        "0",
+        "--largest-micro-batch",
+        "2",
+    )
+    assert (measured.code, measured.err) == (0, "")
+    assert "Profiled here as Poplar does" in measured.out
+    search = ("search", "cluster.yaml", "tiny.yaml", "--json", "--target", "torch")
+    with_curves = json.loads(hetplan(*search, "--calibration", "n.yaml").out)
+    assert with_curves["step_seconds"] != json.loads(hetplan(*search).out)["step_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--as-poplar",), "expected --model FILE with it"),
+        (("--memory-gib", "1", "--model", "tiny.yaml"), "--memory-gib: expected a number"),
+        (("--as-poplar", "--memory-gib", "0", "--model", "tiny.yaml"), "--memory-gib: expected a number"),
+        (
+            ("--as-poplar", "--memory-gib", "0.001", "--model", "tiny.yaml", "--devices", "1"),
+            "out of memory at micro-batch 1",
+        ),
+    ],
+)
+def test_what_cannot_be_profiled_is_said(
+    hetplan: Command, model: Path, words: tuple[str, ...], message: str
+) -> None:
+    """In one line."""
+    done = hetplan(*MEASURE, *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

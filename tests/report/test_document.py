@@ -14,15 +14,25 @@ from planner.catalog import gpu, link
 from planner.cli.examples import ExamplesDocument, Listed
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
+from planner.cost.convergence import Convergence, CriticalBatch
 from planner.cost.failures import Interruptions
 from planner.cost.state import HostMove, LinkMove, Move
 from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
+from planner.logs.losses import FittedRun, LossFit
 from planner.logs.sigma import Variation
 from planner.logs.trial import Trial
+from planner.measure.samples import ProfilePoint, StageProfile
+from planner.model.spec import ConvergenceSpec
 from planner.plan.file import PlanFile
-from planner.report.calibrated import TrialDocument, VariationDocument, calibrate_document, fitted_document
+from planner.report.calibrated import (
+    LossFitDocument,
+    TrialDocument,
+    VariationDocument,
+    calibrate_document,
+    fitted_document,
+)
 from planner.report.calibration import calibration_document, coverage
 from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
@@ -35,9 +45,11 @@ from planner.report.document import (
     plan_document,
     search_document,
 )
+from planner.report.loss import loss_document, sizes_document
 from planner.report.measured import device_document, network_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
+from planner.report.poplar import poplar_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
 from planner.report.share import share_document
@@ -46,6 +58,7 @@ from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
 from planner.search.explain.neighbours import neighbours
+from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
 from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
 from planner.search.swings import Swing
@@ -181,9 +194,54 @@ def documents() -> dict[str, object]:
         fastest=successor,
         result=result,
     )
+    law = Convergence(
+        critical=CriticalBatch(tokens=1e6, spread=0.5, source="here"),
+        steps_known=100.0,
+        batch_tokens=1e6,
+        loss=2.5,
+    )
+    point = BatchPoint(
+        batch=8,
+        tokens=1e9,
+        steps=100.0,
+        steps_spread=0.1,
+        bound_seconds=1.0,
+        scored=scored,
+        run=training_run(scored.estimate, 1e9),
+    )
+    batches = LossResult(
+        convergence=law,
+        points=(point,),
+        best=point,
+        model=model,
+        search=result,
+        bound_seconds=1.0,
+        gap=0.1,
+        status="feasible",
+        best_if_low=8,
+        best_if_high=8,
+        seconds=1.0,
+        interrupted=False,
+    )
+    sizes = Sizes(
+        convergence=law,
+        batches=(8,),
+        sizes=(Size(devices={("a", "A100"): 8}, point=point, gap=0.1),),
+        priced=True,
+        worth=0,
+        considered=1,
+        unfinished=0,
+        seconds=1.0,
+        interrupted=False,
+    )
+    ran = FittedRun(file="a.log", source="nanoGPT", batch=8, losses=100, steps=100, last_loss=2.5)
+    told_loss = LossFit(runs=(ran,), convergence=ConvergenceSpec(), residual=0.01, told=False)
     return {
         "search": search_document(result, cluster, model),
         "share": share_document(share, [crossing]),
+        "search --objective time-to-loss": loss_document(batches, cluster),
+        "search --objective time-to-loss --pareto": sizes_document(sizes, cluster, model),
+        "calibrate loss": LossFitDocument(command="calibrate loss", file=None, loss=told_loss),
         "rent": rent_document(rent, RentGoal(tokens=1e9, wanted="money")),
         "sweep": SweepDocument(command="sweep", file="r.csv", points=1, kept=0, errors=0, seconds=1.0),
         "search --pareto": front_document(examples.front(), cluster, model),
@@ -218,6 +276,22 @@ def documents() -> dict[str, object]:
         ),
         "calibrate merge": calibrate_document(ASSUMED, Path("c.yaml"), "calibrate merge"),
         "calibrate device": device_document(told()),
+        "calibrate device --as-poplar": poplar_document(
+            [
+                StageProfile(
+                    zero=0,
+                    states_bytes=1.0,
+                    estimated=4,
+                    micro_batch=4,
+                    out_of_memory=5,
+                    fastest=4,
+                    points=(ProfilePoint(micro_batch=4, seconds=1.0, spread=0.0, used_bytes=1.0),),
+                )
+            ],
+            "A100",
+            8,
+            Path("c.yaml"),
+        ),
         "calibrate run": TrialDocument(
             command="calibrate run",
             file="c.yaml",
@@ -312,8 +386,7 @@ def test_every_documented_key_exists(command: str) -> None:
     """The dictionary invents nothing."""
     known = keys(DOCUMENTS[command])
     found = paths(json.loads(text(documents()[command])), known)
-    if command == "search":
-        failed = search_document(examples.infeasible(), examples.cluster(), examples.model())
+    if command in ("search", "search --objective time-to-loss"):
         costly = replace(
             examples.found(),
             idle_costs=examples.IDLE_COSTS,
@@ -321,9 +394,9 @@ def test_every_documented_key_exists(command: str) -> None:
             ratios=examples.RATIOS,
             hedge=examples.HEDGE,
         )
-        found |= paths(json.loads(text(search_document(costly, examples.cluster(), examples.model()))), known)
-        missed = search_document(examples.out_of_reach(), examples.cluster(), examples.model())
-        found |= paths(json.loads(text(failed)), known) | paths(json.loads(text(missed)), known)
+        for result in (costly, examples.infeasible(), examples.out_of_reach()):
+            document = search_document(result, examples.cluster(), examples.model())
+            found |= paths(json.loads(text(document)), known)
     assert set(known) - found <= {"warnings"} if command == "compare" else set(known) <= found
 
 

@@ -1,4 +1,7 @@
-"""A bound that costs nothing: useful operations at the peak of all devices. It counts before any other is known."""
+"""A bound that costs nothing: useful operations at the peak of all devices, and the data that nodes can be fed.
+
+It counts before any other is known.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ def floor_seconds(estimator: Estimator) -> float:
 
 def least_seconds(estimator: Estimator, devices: Mapping[tuple[str, str], int]) -> float:
     """No step on these devices, numbers by (pool, gpu), is shorter; infinite without devices."""
+    fed = estimator.feed.least_seconds(devices) if estimator.feed else 0.0
     if estimator.calibration.layers:
-        return 0.0  # measured layers may beat the datasheet
+        return fed  # measured layers may beat the datasheet
     training = estimator.model.training
     gpus = estimator.cluster.gpus
     peaks = sum(
         count * flops_from_tflops(gpus[gpu].tflops[training.precision]) for (_, gpu), count in devices.items()
     )
     # T >= useful operations / sum of the devices' peaks
-    return model_flops(estimator.model) / peaks if peaks else float("inf")
+    return max(fed, model_flops(estimator.model) / peaks) if peaks else float("inf")

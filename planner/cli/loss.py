@@ -1,0 +1,253 @@
+"""``hetplan search --objective time-to-loss``: the batch, and the plan, with which a loss is reached first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from planner.cli.goal import GoalOptions
+from planner.cli.inputs import SearchRequest
+from planner.cli.options import integers, tokens_of
+from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.process import (
+    ANSWER,
+    INFEASIBLE,
+    INTERRUPTED,
+    NO_PLAN_IN_TIME,
+    Wish,
+    keeping_the_best,
+    started,
+)
+from planner.cli.progress import reporter
+from planner.cost.convergence import Convergence, convergence
+from planner.errors import OutputError, UsageError
+from planner.plan.file import PlanFile, Summary, write
+from planner.ranges import BATCH, LOSS
+from planner.search.deadline import Deadline
+from planner.search.objectives.loss import (
+    LossResult,
+    batches_around,
+    sizes_to_loss,
+    to_loss,
+    with_batch,
+)
+from planner.search.values import Scored
+
+TIME_TO_LOSS = "time-to-loss"
+MOST_BATCHES = 256
+"""Batches of one search."""
+
+Loss = Annotated[
+    float | None,
+    typer.Option(
+        "--loss",
+        metavar="NATS",
+        help="With --objective time-to-loss: where to stop, by the curve of the model file. With --tokens: at what "
+        "loss the critical batch is.",
+    ),
+]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        metavar="LIST",
+        help="With --objective time-to-loss: global batches to choose from, in sequences. Default: that of the model "
+        "file, doubled and halved six times.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A loss that is asked for, and the batches to choose from."""
+
+    steps: Convergence
+    batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOptions:
+    """A loss to reach, and how."""
+
+    loss: Loss = None
+    batches: Batches = None
+
+    def asked(self, wanted: GoalOptions, **others: object) -> bool:
+        """True with the objective time-to-loss; raises UsageError for options that have no meaning then, or without."""
+        own = {"--loss": self.loss, "--batches": self.batches}
+        if wanted.objective != [TIME_TO_LOSS]:
+            for option in (name for name, value in own.items() if value is not None):
+                raise UsageError(
+                    f"{option} is about the time to a loss", hint=f"add --objective {TIME_TO_LOSS}"
+                )
+            return False
+        given = {
+            "max-cost-per-token": wanted.max_cost_per_token,
+            "min-tokens-per-second": wanted.min_tokens_per_second,
+            "deadline": wanted.run.deadline,
+            "budget": wanted.run.budget,
+            "robust": wanted.robust,
+            **{name.replace("_", "-"): value for name, value in others.items()},
+        }
+        for option in (name for name, value in given.items() if value not in (None, False)):
+            raise UsageError(
+                f"--objective {TIME_TO_LOSS} has the least time in mind: expected no --{option} with it",
+                hint="--pareto shows time against money for growing parts of the cluster",
+            )
+        return True
+
+    def ask(self, request: SearchRequest, tokens: str | None) -> Asked:
+        """What the options ask for; raises UsageError where they do not say when to stop."""
+        if self.loss is not None and not LOSS.holds(self.loss):
+            limits = f"from {LOSS.least:g} to {LOSS.most:g}"
+            raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
+        named = integers("--batches", self.batches, BATCH)
+        if named is not None and len(named) > MOST_BATCHES:
+            raise UsageError(f"--batches: expected at most {MOST_BATCHES}, got {len(named)}")
+        return Asked(
+            steps=convergence(request.model, None if tokens is None else tokens_of(tokens), self.loss),
+            batches=named or batches_around(request.model.training.global_batch),
+        )
+
+
+def answer_loss(
+    request: SearchRequest, ask: Asked, top: int | None, output: Path | None, as_json: bool, quiet: bool
+) -> NoReturn:
+    """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
+    if output is not None:
+        require_writable(output)
+    wish = Wish()
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
+
+    def better(scored: Scored, batch: int) -> None:
+        if output is not None:
+            with suppress(OutputError):  # said at the end, where it is tried again
+                _write(scored, replace(request, model=with_batch(request.model, batch)), output, None)
+
+    with keeping_the_best(wish), reporter() as talk:
+        result = to_loss(
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
+            ask.steps,
+            ask.batches,
+            talk,
+            strict=request.strict,
+            deadline=deadline,
+            better=better,
+        )
+    unwritten = _kept(result, request, output)
+    _show(result, request, ask.batches, top, output, as_json, quiet)
+    if unwritten is not None:
+        raise unwritten
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if result.best is None:
+        raise typer.Exit(INFEASIBLE if result.search.status == "infeasible" else NO_PLAN_IN_TIME)
+    raise typer.Exit(ANSWER)
+
+
+def _kept(result: LossResult, request: SearchRequest, output: Path | None) -> OutputError | None:
+    """Write the answer; a failure is returned, so that the report comes first."""
+    best = result.search.best
+    if output is None or best is None:
+        return None
+    from planner.report.summary import summary_of
+
+    try:
+        _write(best, replace(request, model=result.model), output, summary_of(result.search))
+    except OutputError as error:
+        return error
+    return None
+
+
+def _write(scored: Scored, request: SearchRequest, output: Path, summary: Summary | None) -> None:
+    """The plan with the model trained by its own batch."""
+    file = PlanFile(
+        plan=scored.plan,
+        cluster=request.cluster,
+        model=request.model,
+        summary=summary,
+        calibration=request.used,
+    )
+    write(file, output)
+
+
+def _show(
+    result: LossResult,
+    request: SearchRequest,
+    batches: Sequence[int],
+    top: int | None,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from planner.report.layout import Answer
+    from planner.report.loss import goal_text, loss_document, loss_line, loss_report
+
+    cluster = request.cluster
+    if as_json:
+        show_document(loss_document(result, cluster))
+        return
+    if result.search.best is None:
+        from planner.cli.answer import show_found
+
+        show_found(
+            result.search, replace(request, model=result.model), top, output, as_json=False, detail="brief"
+        )
+        return
+    line = Answer(loss_line(result, cluster))
+    if quiet:
+        show(last=line)
+        return
+    following = "the same with -o plan.yaml to keep the plan"
+    if output is not None:
+        following = typed("hetplan", "emit", output, "-o", "run/")
+    goal = goal_text(result.convergence, batches, request.model)
+    show(*loss_report(result, goal, cluster, top), then=following, last=line)
+
+
+def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool) -> NoReturn:
+    """Print the table by the size of the cluster; the exit code says what kind of answer it is."""
+    wish = Wish()
+    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
+    with keeping_the_best(wish), reporter() as talk:
+        sizes = sizes_to_loss(
+            request.cluster,
+            request.model,
+            request.calibration,
+            request.limits,
+            request.goal,
+            ask.steps,
+            ask.batches,
+            talk,
+            deadline=deadline,
+        )
+    from planner.report.layout import Paragraph
+    from planner.report.loss import goal_text, sizes_document, sizes_section, use_at_most
+
+    if as_json:
+        show_document(sizes_document(sizes, request.cluster, request.model))
+    else:
+        goal = goal_text(ask.steps, ask.batches, request.model)
+        following = None
+        if sizes.worth is not None:
+            options = use_at_most(sizes.sizes[sizes.worth], request.cluster)
+            following = f"the same with {options} -o plan.yaml in place of --pareto"
+        show(
+            None if quiet else Paragraph(f"goal: {goal}"),
+            sizes_section(sizes, request.cluster),
+            then=None if quiet else following,
+        )
+    if sizes.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if sizes.sizes:
+        raise typer.Exit(ANSWER)
+    raise typer.Exit(NO_PLAN_IN_TIME if sizes.unfinished else INFEASIBLE)

@@ -1,0 +1,304 @@
+"""Which batch reaches a loss first, how sure that is, and which size of cluster is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+
+from planner.cluster.spec import ClusterSpec
+from planner.cost.convergence import Convergence
+from planner.cost.training import TrainingRun
+from planner.described import JsonDocument, told
+from planner.model.spec import ModelSpec
+from planner.plan.file import Considered
+from planner.report.brief import answer_line, brief
+from planner.report.document import Understood, understood_inputs
+from planner.report.explain import considered
+from planner.report.layout import Paragraph, bullets, number, section, table, words
+from planner.report.numbers import (
+    MISSING,
+    at_most,
+    count,
+    duration,
+    long_text,
+    money,
+    percent,
+    significant,
+    time_unit,
+)
+from planner.report.pareto import Used
+from planner.report.plan_table import misfits
+from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
+from planner.search.values import SearchResult
+from planner.units import format_count
+
+BEST, INSIDE = "*", "~"
+"""Marks of the best batch, and of those inside its bar."""
+
+
+def goal_text(convergence: Convergence, batches: Sequence[int], model: ModelSpec) -> str:
+    """``least time to a loss of 2.5, with 13 batches from 8 to 32768 sequences``."""
+    tokens, length = convergence.steps_known * convergence.batch_tokens, model.training.sequence_length
+    where = (
+        f"a loss of {convergence.loss:g}"
+        if convergence.loss is not None
+        else f"the loss that {format_count(tokens)} tokens reach with {convergence.batch_tokens / length:.0f} "
+        "sequences a step"
+    )
+    spans = f"from {min(batches)} to {max(batches)} sequences" if len(batches) > 1 else f"of {batches[0]}"
+    return f"the least time to {where}, with {count(len(batches), 'batch', 'batches')} {spans}"
+
+
+def loss_report(result: LossResult, goal: str, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
+    """The plan on one screen, and below it the batches."""
+    best = result.search.best
+    assert best is not None, "there is a plan"
+    return [
+        Paragraph(f"goal: {goal}"),
+        *brief(result.search, best, cluster, result.model, top),
+        batches_section(result),
+    ]
+
+
+def batches_section(result: LossResult) -> Group:
+    """A row for each batch, and how sure the best one is."""
+    priced = any(point.run is not None and point.run.price is not None for point in result.points)
+    step = time_unit(point.scored.estimate.step_seconds for point in result.points if point.scored)
+    columns = (
+        words("", least=1),
+        number("batch\n(sequences)"),
+        number("steps"),
+        number("tokens"),
+        number(f"step\n({step.name})"),
+        number("time"),
+        number("error"),
+        *((number("price"),) if priced else ()),
+    )
+    rows = [
+        [
+            BEST if point is result.best else INSIDE if point.inside else "",
+            str(point.batch),
+            format_count(point.steps),
+            format_count(point.tokens),
+            step.show(point.scored.estimate.step_seconds) if point.scored else MISSING,
+            long_text(point.seconds) if point.seconds else f"> {long_text(point.bound_seconds)}",
+            f"±{percent(point.spread)}" if point.spread is not None else MISSING,
+            *((_price(point),) if priced else ()),
+        ]
+        for point in result.points
+    ]
+    strong = [index for index, point in enumerate(result.points) if point is result.best]
+    return section("Time to the loss", table(columns, rows, strong), bullets(_sure(result)))
+
+
+def _price(point: BatchPoint) -> str:
+    return MISSING if point.run is None or point.run.price is None else money(point.run.price)
+
+
+def _sure(result: LossResult) -> Iterator[str]:
+    """How sure the batch is."""
+    yield critical_text(result.convergence)
+    best = result.best
+    if best is None or best.spread is None or best.scored is None:
+        return
+    inside = [point.batch for point in result.points if point.inside]
+    yield (
+        f"±{percent(best.spread)}: the step ±{percent(best.scored.estimate.spread)}, the steps "
+        f"±{percent(best.steps_spread)}; {BEST} {INSIDE} inside that bar: {', '.join(map(str, inside))}"
+    )
+    low, high = result.best_if_low, result.best_if_high
+    if low == high == best.batch:
+        yield "the best batch stays at both ends of what the critical batch may be"
+    else:
+        yield f"at the ends of what the critical batch may be, {low} and {high} would be the best"
+    if result.convergence.extrapolated:
+        yield "the loss is below all that the curve was fitted to: the steps are extrapolated"
+
+
+def critical_text(convergence: Convergence) -> str:
+    """``critical batch 3.09 M tokens (1.55 M to 6.19 M), between ...; no batch takes fewer than 2,764 steps``."""
+    critical = convergence.critical
+    span = f"{format_count(critical.low)} to {format_count(critical.high)}"
+    return (
+        f"critical batch {format_count(critical.tokens)} tokens ({span}), {critical.source}; no batch takes fewer "
+        f"than {format_count(convergence.least_steps)} steps"
+    )
+
+
+def loss_line(result: LossResult, cluster: ClusterSpec) -> str:
+    """The answer in one line; that of the search where there is no plan."""
+    best = result.best
+    if best is None or best.scored is None or best.run is None or best.spread is None:
+        return answer_line(result.search, result.model, cluster)
+    step = duration(best.scored.estimate.step_seconds)
+    price = "" if best.run.price is None else f" for {money(best.run.price)}"
+    batches = count(len(result.points), "batch", "batches")
+    known = f"within {at_most(result.gap)}"
+    claim = f"proven {known}" if result.status == "optimal" else f"{known} of the bound"
+    claim += f" over {batches}"
+    stopped = "stopped early, " if result.interrupted else ""
+    return (
+        f"{result.model.name} on {cluster.name}: {best.batch} sequences a step, {format_count(best.steps)} steps of "
+        f"{step}, {long_text(best.run.seconds)} ±{percent(best.spread)} to the loss{price}, {stopped}{claim}"
+    )
+
+
+def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
+    """A row for each size, slowest first, and which is worth it."""
+    if not table_.sizes:
+        return section("No size of the cluster has a plan", *_left_out(table_))
+    columns = (
+        words("", least=1),
+        words("devices", least=12),
+        number("batch"),
+        number("steps"),
+        number("time"),
+        number("error"),
+        number("price" if table_.priced else "device\nhours"),
+    )
+    rows = [
+        [
+            BEST if size.front else "",
+            _devices(size, cluster),
+            str(size.point.batch),
+            format_count(size.point.steps),
+            long_text(size.point.run.seconds) if size.point.run else MISSING,
+            f"±{percent(size.point.spread or 0.0)}",
+            money(size.price),
+        ]
+        for size in table_.sizes
+    ]
+    strong = [] if table_.worth is None else [table_.worth]
+    what = "money" if table_.priced else "device-hours"
+    return section(
+        f"Time and {what} to the loss",
+        table(columns, rows, strong),
+        Paragraph(f"{BEST} no other size is both as soon there and as cheap"),
+        *_worth(table_, cluster, what),
+        Paragraph(critical_text(table_.convergence)),
+        *_left_out(table_),
+    )
+
+
+def _devices(size: Size, cluster: ClusterSpec) -> str:
+    """``8 a100 + 4 v100``; the device type is named where a pool of the cluster mixes them."""
+    mixed = {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1}
+    return " + ".join(
+        f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
+        for (pool, gpu), devices in sorted(size.devices.items())
+    )
+
+
+def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]:
+    if sizes.worth is None:
+        return
+    best, fastest = sizes.sizes[sizes.worth], sizes.sizes[-1]
+    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    text = (
+        f"worth using: {best.total} of {count(total, 'device')}, {_devices(best, cluster)}, with {best.point.batch} "
+        f"sequences a step, where time x {what} is least"
+    )
+    if fastest is not best and fastest.point.seconds and best.point.seconds:
+        sooner = significant(best.point.seconds / fastest.point.seconds)
+        dearer = significant(fastest.price / best.price) if best.price else "more than 0"
+        text += f"; {_devices(fastest, cluster)} are {sooner} x as soon there for {dearer} x the {what}"
+    yield Paragraph(text)
+
+
+def _left_out(sizes: Sizes) -> Iterator[Paragraph]:
+    parts = [f"{count(sizes.considered, 'sub-cluster')} x {count(len(sizes.batches), 'batch', 'batches')}"]
+    parts += [f"{sizes.unfinished} not searched"] if sizes.unfinished else []
+    if sizes.sizes:
+        parts.append(f"each within {at_most(max(size.gap for size in sizes.sizes))} of its bound")
+    stopped = "interrupted: " if sizes.interrupted else ""
+    yield Paragraph(f"{stopped}{'; '.join([*parts, duration(sizes.seconds)])}")
+
+
+def use_at_most(size: Size, cluster: ClusterSpec) -> str:
+    """The options that ask for the devices and the batch of a size."""
+    per_pool = {
+        pool.name: sum(devices for (name, _), devices in size.devices.items() if name == pool.name)
+        for pool in cluster.pools
+    }
+    return " ".join(f"--use-at-most {devices}:{name}" for name, devices in per_pool.items())
+
+
+@told(inline=("search",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDocument(JsonDocument):
+    """The answer of ``search --objective time-to-loss``."""
+
+    search: SearchResult
+    """The plan of the best batch."""
+    loss: LossResult
+    """The batches."""
+    misfits: tuple[str, ...]
+    """Where the plan does not fit, in words."""
+    alternatives: tuple[Considered, ...]
+    """Families of plans that were considered with the best batch."""
+    training: TrainingRun | None
+    """The whole training run; null without a plan."""
+    warnings: tuple[str, ...]
+    """What to know before trusting the answer, in words."""
+    understood: Understood
+    """The inputs, with the best batch."""
+
+
+def loss_document(result: LossResult, cluster: ClusterSpec) -> LossDocument:
+    """The answer of ``search --objective time-to-loss``."""
+    best = result.search.best
+    return LossDocument(
+        command="search --objective time-to-loss",
+        search=result.search,
+        loss=result,
+        misfits=tuple(misfits(best.estimate)) if best else (),
+        alternatives=considered(result.search.alternatives),
+        training=None if result.best is None else result.best.run,
+        warnings=(*result.search.warnings, *(best.estimate.warnings if best else ())),
+        understood=understood_inputs(cluster, result.model),
+    )
+
+
+@told(inline=("size",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizePoint:
+    """A size as documents tell it."""
+
+    size: Size
+    """The size."""
+    used: tuple[Used, ...]
+    """Its devices."""
+
+
+@told(inline=("sizes",))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizesDocument(JsonDocument):
+    """The answer of ``search --objective time-to-loss --pareto``."""
+
+    sizes: Sizes
+    """What was found."""
+    points: tuple[SizePoint, ...]
+    """Slowest first."""
+    understood: Understood
+    """The inputs."""
+
+
+def sizes_document(sizes: Sizes, cluster: ClusterSpec, model: ModelSpec) -> SizesDocument:
+    """The answer of ``search --objective time-to-loss --pareto``."""
+    return SizesDocument(
+        command="search --objective time-to-loss --pareto",
+        sizes=sizes,
+        points=tuple(
+            SizePoint(
+                size=size,
+                used=tuple(
+                    Used(pool=pool, gpu=gpu, devices=devices)
+                    for (pool, gpu), devices in sorted(size.devices.items())
+                ),
+            )
+            for size in sizes.sizes
+        ),
+        understood=understood_inputs(cluster, model),
+    )

@@ -1,0 +1,174 @@
+"""The batch that reaches a loss first, against a full search of every batch on generated small clusters."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from planner.calibration.values import ASSUMED
+from planner.cost.convergence import Convergence, CriticalBatch
+from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
+from planner.errors import PlanError
+from planner.search.objectives.candidates import sub_cluster_candidates
+from planner.search.objectives.choose import choose
+from planner.search.objectives.loss import batches_around, sizes_to_loss, to_loss, with_batch
+from planner.search.ranking import ranked
+from planner.search.values import Goal, Limits
+from tests.search.exhaustive import plans
+from tests.search.test_objectives import rated
+from tests.worlds import Problem, small_problem
+
+SEEDS = st.integers(0, 10**9)
+CRITICAL = st.floats(1, 6).map(lambda power: 10**power)
+FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+BATCHES = (1, 2, 3, 4)
+LIMITS = Limits(gap=0.0, target="deepspeed")
+
+
+def law(critical: float, length: int) -> Convergence:
+    """A thousand steps with four sequences."""
+    return Convergence(
+        critical=CriticalBatch(tokens=critical, spread=0.5, source="here"),
+        steps_known=1000.0,
+        batch_tokens=4.0 * length,
+    )
+
+
+def least(problem: Problem, steps: Convergence, limits: Limits) -> dict[int, float]:
+    """Seconds to the loss of the best plan of each batch, by exhaustion."""
+    spec, model, calibration = problem
+    found = {}
+    for batch in BATCHES:
+        estimator = Estimator(ranked(spec), with_batch(model, batch), calibration)
+        best = inf
+        for plan in plans(estimator, limits):
+            try:
+                estimate = estimator.estimate(plan)
+            except PlanError:
+                continue
+            best = min(best, estimate.step_seconds if estimate.fits else inf)
+        found[batch] = steps.steps(batch * model.training.sequence_length) * best
+    return found
+
+
+@pytest.mark.slow
+@given(SEEDS, CRITICAL)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_the_best_of_all_plans_of_all_batches(seed: int, critical: float) -> None:
+    """What exhaustion finds, and no bound above what it finds for a batch."""
+    against_all(seed, critical)
+
+
+@pytest.mark.parametrize(("seed", "critical"), [(3, 100.0), (8, 1e5)])
+def test_the_best_of_all_plans_of_all_batches_of_some(seed: int, critical: float) -> None:
+    """The same of two clusters."""
+    against_all(seed, critical)
+
+
+def against_all(seed: int, critical: float) -> None:
+    """The search for the batch next to all plans of all batches."""
+    spec, model = small_problem(seed)
+    steps = law(critical, model.training.sequence_length)
+    known = least((spec, model, ASSUMED), steps, LIMITS)
+    found = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False)
+    value = min(known.values())
+    if value == inf:
+        assert found.best is None
+        return
+    assert found.best is not None
+    assert found.best.seconds == pytest.approx(value, rel=1e-6)
+    assert found.status == "optimal"
+    assert found.bound_seconds <= value * (1 + 1e-9)
+    assert found.model.training.global_batch == found.best.batch
+    assert found.search.best is not None
+    assert found.search.best.plan.global_batch == found.best.batch
+    for point in found.points:
+        assert point.bound_seconds <= known[point.batch] * (1 + 1e-9)
+        assert point.seconds is None or point.seconds >= known[point.batch] * (1 - 1e-9)
+
+
+@given(SEEDS, CRITICAL)
+@FEW
+def test_on_part_of_the_devices(seed: int, critical: float) -> None:
+    """The best batch on sub-clusters is that of a search for each batch."""
+    spec, model = small_problem(seed)
+    steps = law(critical, model.training.sequence_length)
+    goal = Goal(use_at_most=(("", 2),))
+    found = to_loss(spec, model, ASSUMED, LIMITS, goal, steps, BATCHES, explain=False)
+    each = {
+        batch: choose(spec, with_batch(model, batch), ASSUMED, LIMITS, goal, explain=False).best
+        for batch in BATCHES
+    }
+    times = [
+        steps.steps(batch * model.training.sequence_length) * scored.estimate.step_seconds
+        for batch, scored in each.items()
+        if scored is not None
+    ]
+    if not times:
+        assert found.best is None
+        return
+    assert found.best is not None
+    assert found.best.seconds == pytest.approx(min(times), rel=1e-5)
+    assert found.search.best is not None
+    assert sum(devices_of(found.search.best.plan).values()) <= 2
+
+
+def test_a_larger_critical_batch_asks_for_larger_batches() -> None:
+    """Steps that a batch does not save are not worth its time, and the other way round."""
+    spec, model = small_problem(3)
+    length = model.training.sequence_length
+    small, large = (
+        to_loss(spec, model, ASSUMED, LIMITS, Goal(), law(critical, length), BATCHES, explain=False)
+        for critical in (0.1 * length, 1000.0 * length)
+    )
+    assert small.best is not None
+    assert large.best is not None
+    assert small.best.batch < large.best.batch
+    assert large.best_if_low is not None
+
+
+def test_most_batches_are_ruled_out_by_their_bound() -> None:
+    """Batches far from the best are never searched, and what no plan was found for has a bound above the best."""
+    spec, model = small_problem(3)
+    steps = law(50.0 * model.training.sequence_length, model.training.sequence_length)
+    batches = tuple(1 << power for power in range(14))
+    found = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, batches, explain=False)
+    assert found.best is not None
+    assert found.best.seconds is not None
+    without = [point for point in found.points if point.scored is None]
+    assert len(without) >= 3
+    assert all(point.bound_seconds >= found.best.seconds for point in without)
+    assert found.best.inside
+    assert not any(point.inside for point in without)
+
+
+def test_sizes_are_a_front_of_time_and_money() -> None:
+    """Each the best of its devices, none beaten by another in both; more devices are sooner there."""
+    spec, model = small_problem(3)
+    spec = rated(spec, 1)
+    steps = law(3.0 * model.training.sequence_length, model.training.sequence_length)
+    found = sizes_to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES)
+    assert found.priced
+    assert found.unfinished == 0
+    assert found.considered == len(sub_cluster_candidates(ranked(spec), model, ()))
+    times = [size.point.seconds or inf for size in found.sizes]
+    assert times == sorted(times, reverse=True)
+    front = [size for size in found.sizes if size.front]
+    assert all(one.price < other.price for one, other in pairwise(front))
+    assert found.worth is not None
+    whole = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False)
+    assert whole.best is not None
+    assert times[-1] == pytest.approx(whole.best.seconds, rel=1e-5)
+
+
+def test_batches_around_the_files_own() -> None:
+    """Doubled and halved, while they stay whole numbers that a model file may have."""
+    assert batches_around(512) == tuple(8 << power for power in range(13))
+    assert batches_around(12)[:3] == (3, 6, 12)
+    assert batches_around(7)[0] == 7
+    assert batches_around(1_000_000)[-1] == 1_000_000
