@@ -208,7 +208,7 @@ CALIBRATE: dict[str, Registered] = {
         "Fit the host overhead per micro-batch to a run.",
     ),
     "sigma": Registered(
-        "calibrate_sigma",
+        "calibrate_run",
         "measure_sigma",
         "Measure how much step times vary, from a run.",
     ),
@@ -255,8 +255,8 @@ COMMANDS: dict[str, Registered] = {
     ),
     "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
     "init": Registered("init", "init", "Write a cluster file and a model file from a few answers."),
-    "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
-    "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
+    "gpus": Registered("catalogue", "gpus", "List known devices, or one of them with its sources."),
+    "links": Registered("catalogue", "links", "List the links inside nodes that hetplan knows."),
     "examples": Registered("examples", "examples", "List the example clusters and models, or copy them."),
     "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
 }
