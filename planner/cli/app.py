@@ -241,7 +241,7 @@ COMMANDS: dict[str, Registered] = {
     "compare": Registered(
         "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
     ),
-    "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
+    "what-if": Registered("what_if", "what_if", "Show what the plan becomes when something changes."),
     "replan": Registered("replan", "replan", "Find the plan that takes over when nodes fail."),
     "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
     "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
