@@ -63,7 +63,7 @@ class Family:
     launch_seconds: OverheadSeconds = 4e-5
     """Host seconds per kernel of an eager framework; a layer takes at least its kernels times this."""
     link_efficiency: Share = 0.75
-    """Share of the in-node wire that a collective's ring carries."""
+    """Share of the nominal rate inside a node that a collective's ring carries."""
     sigma: Fraction = 0.0
     """Standard deviation of a device's seconds of a step over their mean, among steps and devices; 0 counts none."""
 
@@ -95,7 +95,7 @@ class Link:
     """Constants of one type of network between nodes."""
 
     efficiency: Share = 0.75
-    """Share of the wire that a collective or a send carries on nodes with one card."""
+    """Share of the nominal rate that a collective or a send reaches on nodes with one card."""
     rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
     host_bytes_per_second: Bytes = 1e12

@@ -208,7 +208,7 @@ CALIBRATE: dict[str, Registered] = {
         "Fit the host overhead per micro-batch to a run.",
     ),
     "sigma": Registered(
-        "calibrate_sigma",
+        "calibrate_run",
         "measure_sigma",
         "Measure how much step times vary, from a run.",
     ),
@@ -242,7 +242,7 @@ COMMANDS: dict[str, Registered] = {
     "compare": Registered(
         "compare", "compare", "Compare plans side by side, or one plan with the log of its run."
     ),
-    "what-if": Registered("what_if", "what_if", "Say what the plan becomes when something changes."),
+    "what-if": Registered("what_if", "what_if", "Show what the plan becomes when something changes."),
     "replan": Registered("replan", "replan", "Find the plan that takes over when nodes fail."),
     "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
     "share": Registered("share", "share", "Divide a cluster among several jobs."),
@@ -257,8 +257,8 @@ COMMANDS: dict[str, Registered] = {
     ),
     "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
     "init": Registered("init", "init", "Write a cluster file and a model file from a few answers."),
-    "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
-    "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
+    "gpus": Registered("catalogue", "gpus", "List known devices, or one of them with its sources."),
+    "links": Registered("catalogue", "links", "List the links inside nodes that hetplan knows."),
     "examples": Registered(
         "examples", "examples", "List the example clusters, models and jobs, or copy them."
     ),

@@ -1,8 +1,9 @@
-"""``hetplan calibrate run``: what a run of a pipeline tells about its runtime's host."""
+"""``hetplan calibrate run`` and ``hetplan calibrate sigma``: what a run tells of its host, and of its devices."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,33 +11,59 @@ import typer
 
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, Calibration
 from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import require_new, show, show_document
 from planner.logs.reading import read_logs, require_same_job
+from planner.logs.sigma import variation
 from planner.logs.trial import host_launches
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.calibrated import TrialDocument, trial_section
+from planner.report.calibrated import TrialDocument, VariationDocument, trial_section, variation_section
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")]
+PlanOfStages = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")
+]
+PlanOfFamily = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Plan of the run, on devices of one family.")
+]
 Logs = Annotated[
     list[Path], typer.Option("--log", metavar="FILE", help="Log of the run; repeatable, one per node.")
 ]
 
 
-def fit_run(
-    plan: PlanPath,
-    log: Logs,
-    output: Output = Path(EXAMPLE),
-    calibration: CalibrationFile = None,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitOptions:
+    """The logs of a run, and the calibration file that what they tell joins."""
+
+    log: Logs
+    output: Output = Path(EXAMPLE)
+    calibration: CalibrationFile = None
+    force: Force = False
+
+    def read(self, plan: Path) -> tuple[PlanFile, Calibration, Observed]:
+        """The plan of the run, the constants and the steps after the warm-up; raises UsageError for other logs."""
+        require_new(self.output, self.force, EXAMPLE)
+        saved = read(plan)
+        constants = read_calibration(self.calibration)
+        with concerning(*self.log):
+            log = read_logs(self.log, saved.plan, saved.model.training.sequence_length)
+            require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))
+            return saved, constants, observed(log)
+
+    def write(self, measured: Calibration) -> str:
+        """The calibration file with what was measured too; returns the next command."""
+        own = ASSUMED if self.calibration is None else load_calibration(self.calibration)
+        facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
+        save_calibration(merged(own, with_facts(measured, facts)), self.output)
+        return f"hetplan search CLUSTER MODEL --calibration {self.output}"
+
+
+def fit_run(plan: PlanOfStages, *, fit: FitOptions, as_json: AsJson = False) -> None:
     """Fit the host overhead per micro-batch to a run.
 
     A runtime's host work per micro-batch of a pipeline stage does not show in any layer or collective. Run two
@@ -44,29 +71,29 @@ def fit_run(
     becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
     the --calibration file.
     """
-    require_new(output, force, EXAMPLE)
-
-    saved = read(plan)
-    constants = read_calibration(calibration)
-    with concerning(*log):
-        seen = read_run(log, saved)
-    with concerning(plan, *log):
+    saved, constants, seen = fit.read(plan)
+    with concerning(plan, *fit.log):
         trial = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
-    own = ASSUMED if calibration is None else load_calibration(calibration)
-    facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
-    save_calibration(merged(own, with_facts(trial.measured(saved.plan.target), facts)), output)
+    target = saved.plan.target
+    then = fit.write(trial.measured(target))
     if as_json:
-        show_document(
-            TrialDocument(command="calibrate run", file=str(output), stack=saved.plan.target, trial=trial)
-        )
-        return
-
-    then = f"hetplan search CLUSTER MODEL --calibration {output}"
-    show(trial_section(trial, saved.plan.target, seen, output), then=then)
+        show_document(TrialDocument(command="calibrate run", file=str(fit.output), stack=target, trial=trial))
+    else:
+        show(trial_section(trial, target, seen, fit.output), then=then)
 
 
-def read_run(logs: list[Path], saved: PlanFile) -> Observed:
-    """Steps after the warm-up; raises UsageError for logs of another job."""
-    log = read_logs(logs, saved.plan, saved.model.training.sequence_length)
-    require_same_job(log, saved.plan, ranks(saved.plan, saved.cluster))
-    return observed(log)
+def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = False) -> None:
+    """Measure how much step times vary, from a run.
+
+    Devices take a little longer in one step than in another, and all wait for the slowest. The spread of the run's
+    step times tells the standard deviation of one device, sigma, with which plans are then priced: the more devices
+    wait for each other, the longer. The output also contains everything in the --calibration file.
+    """
+    saved, constants, seen = fit.read(plan)
+    with concerning(plan, *fit.log):
+        sigma = variation(saved.plan, saved.cluster, saved.model, constants, seen)
+    then = fit.write(sigma.measured())
+    if as_json:
+        show_document(VariationDocument(command="calibrate sigma", file=str(fit.output), variation=sigma))
+    else:
+        show(variation_section(sigma, fit.output), then=then)

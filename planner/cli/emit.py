@@ -75,7 +75,8 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Update an existing folder: replaces only files written by hetplan, and keeps edited ones as NAME.edited.",
+        help="Update an existing folder: replaces only files written by hetplan, and keeps edited ones as "
+        "NAME.edited.",
     ),
 ]
 Launcher = Annotated[
@@ -99,7 +100,8 @@ Library = Annotated[
     typer.Option(
         "--library",
         metavar="NAME",
-        help="What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge (megatron).",
+        help="What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge "
+        "(megatron).",
     ),
 ]
 Arguments = Annotated[
@@ -143,8 +145,8 @@ def emit(
 ) -> None:
     """Write the launch files of a plan.
 
-    The folder holds the configuration of the runtime, a launch script for the nodes, the files of the launcher,
-    preflight.sh, which checks the nodes, and a README.
+    The folder holds the runtime's configuration, a launch script for the nodes, the launcher's files, preflight.sh,
+    which checks the nodes, and a README.
     """
     saved, scored = read_priced(plan, read_calibration(None))
     check_same_inputs(plan, saved, cluster, model)

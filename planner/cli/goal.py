@@ -67,8 +67,8 @@ Robust = Annotated[
     bool,
     typer.Option(
         "--robust",
-        help="The plan with the least worst-case regret over what the speeds of devices and networks may be, instead "
-        "of the fastest.",
+        help="Instead of the fastest plan, take the one with the least worst-case regret over the uncertain "
+        "speeds of devices and networks.",
     ),
 ]
 
@@ -76,8 +76,9 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="The fastest plan. Else one wins that is slower by less than the error bar, and by 5 % at most, and that "
-        "needs fewer devices or stages or less money, or keeps RDMA, and more of nothing.",
+        help="Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
+        "and by at most 5 %: it needs fewer devices, fewer stages or less money, or keeps RDMA, and needs "
+        "more of nothing.",
     ),
 ]
 Deadline = Annotated[

@@ -101,7 +101,7 @@ def init(
 ) -> None:
     """Write a cluster file and a model file from a few answers.
 
-    Asks on a terminal what no option says. Nodes of several types are more pools of the same form; hetplan probe
+    Asks on a terminal for what no option gives. Nodes of other types are further pools of the same form; hetplan probe
     drafts the file from the machines themselves.
     """
     cluster_path, model_path = folder / "cluster.yaml", folder / "model.yaml"

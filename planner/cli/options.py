@@ -52,8 +52,8 @@ Safe = Annotated[
     typer.Option(
         "--safe",
         metavar="P",
-        help="Only plans that run out of memory with a chance of at most P, e.g. 0.05, by the error of predicted "
-        "memory; overriding the cluster file.",
+        help="Only plans whose chance of running out of memory is at most P, e.g. 0.05, given the error of "
+        "predicted memory; overrides the cluster file.",
     ),
 ]
 CalibrationFile = Annotated[
@@ -85,7 +85,7 @@ Tokens = Annotated[
     typer.Option(
         "--tokens",
         metavar="N",
-        help="Tokens of the whole training, e.g. 300B, 1T or 5e9: says how long they take and what they cost.",
+        help="Tokens of the whole training, e.g. 300B, 1T or 5e9: adds how long it takes and what it costs.",
     ),
 ]
 NeededTokens = Annotated[
@@ -96,19 +96,24 @@ Failures = Annotated[
     typer.Option(
         "--failures",
         metavar="RATE",
-        help="Failures for each GPU in 30 days, e.g. 0.014 as in Llama 3's run: checkpoints and restarts take time.",
+        help="Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: counts the time of checkpoints and "
+        "restarts.",
     ),
 ]
 CheckpointTime = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint-time", metavar="TIME", help="What a checkpoint takes, e.g. 90s. Default: 60s, assumed."
+        "--checkpoint-time",
+        metavar="TIME",
+        help="Time to write a checkpoint, e.g. 90s. Default: 60s, assumed.",
     ),
 ]
 RestartTime = Annotated[
     str | None,
     typer.Option(
-        "--restart-time", metavar="TIME", help="From a failure to work again, e.g. 10m. Default: 15m."
+        "--restart-time",
+        metavar="TIME",
+        help="Time from a failure until training goes on, e.g. 10m. Default: 15m.",
     ),
 ]
 
@@ -117,7 +122,7 @@ Storage = Annotated[
     typer.Option(
         "--storage",
         metavar="RATE",
-        help="Gigabyte/s that all nodes together write and read: what a checkpoint takes, by its bytes.",
+        help="Gigabyte/s that all nodes together write and read, from which the time of a checkpoint follows.",
     ),
 ]
 

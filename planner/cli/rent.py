@@ -58,8 +58,8 @@ Network = Annotated[
     typer.Option(
         "--network",
         metavar="KIND:GBPS",
-        help="Network of each machine of gpuhunt's catalogue, which tells none, e.g. ethernet:100 or infiniband:400x8 "
-        "for eight cards. Default: none, so one machine is rented.",
+        help="Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
+        "infiniband:400x8 for eight cards. Default: none, so one machine is rented.",
     ),
 ]
 Interruptions = Annotated[
@@ -67,7 +67,7 @@ Interruptions = Annotated[
     typer.Option(
         "--interruptions",
         metavar="RATE",
-        help="How often a spot machine of gpuhunt's catalogue is taken away in 30 days. Default: no spot machines.",
+        help="How often a spot machine of gpuhunt's catalogue is reclaimed in 30 days. Default: no spot machines.",
     ),
 ]
 Objective = Annotated[
@@ -85,7 +85,7 @@ Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="On
 MostMachines = Annotated[
     int | None,
     typer.Option(
-        "--machines", metavar="N", min=1, max=int(NODES.most), help="Rent at most so many machines."
+        "--machines", metavar="N", min=1, max=int(NODES.most), help="Rent at most this many machines."
     ),
 ]
 Output = Annotated[
@@ -138,9 +138,9 @@ def rent(
 ) -> None:
     """Find which machines to rent for a training run.
 
-    Numbers of machines are variables of an integer program; plans are searched on those that it proposes, until they
-    are proven good. All machines are in one region of one provider, and paid as a whole. Prints what to rent and time
-    against money.
+    An integer program chooses how many machines of each offer to rent; plans are searched on its proposals until the
+    choice is proven good. All machines are in one region of one provider, and each is paid for in full. Prints what to
+    rent, and time against money.
     """
     run = RunOptions(tokens=tokens, deadline=deadline, budget=budget, stops=stops).goal()
     wanted = _wanted(objective, deadline, budget)

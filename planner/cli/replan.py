@@ -54,7 +54,7 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="HOST",
-        help="A host that is gone; repeatable, and `node-[2-4]` are several.",
+        help="A host that is gone; repeatable. `node-[2-4]` names several.",
     ),
 ]
 Away = Annotated[
@@ -62,7 +62,8 @@ Away = Annotated[
     typer.Option(
         "--away",
         metavar="TIME",
-        help="How long the hosts are away: what a slower step costs meanwhile is weighed against what has to move.",
+        help="How long the hosts stay away: what slower steps cost meanwhile is weighed against the state that "
+        "has to move.",
     ),
 ]
 Output = Annotated[
@@ -74,8 +75,8 @@ Prepare = Annotated[
     typer.Option(
         "--prepare",
         metavar="DIR",
-        help="Instead of --without: find the plan without each node by itself and write all to DIR; with the torch "
-        "target a launch folder that goes on under them by itself.",
+        help="Instead of --without: find the plan for the loss of each single node and write all of them to DIR; "
+        "with the torch target, a launch folder that switches to them by itself.",
     ),
 ]
 Force = Annotated[
@@ -104,9 +105,9 @@ def replan(
 ) -> None:
     """Find the plan that takes over when nodes fail.
 
-    Searches the nodes that are left for the same runtime, and prints the plan that loses least until the hosts are
-    back, by its steps and by the state that has to move for it; what each node keeps and gets; and both plans side by
-    side.
+    Searches the remaining nodes for plans of the same runtime, and prints the one that loses least until the hosts are
+    back, by its slower steps and by the state that has to move for it; what each node keeps and receives; and both
+    plans side by side.
     """
     away_seconds = seconds_of("--away", away, least=0)
     assert away_seconds is not None

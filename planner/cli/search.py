@@ -199,8 +199,8 @@ KeepHistory = Annotated[
     bool,
     typer.Option(
         "--history",
-        help="Keep in the plan file how the best step and the bound moved, which its page draws; such files differ "
-        "from search to search.",
+        help="Record in the plan file how the best step and the bound moved, for its page to draw; such files "
+        "differ from search to search.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
@@ -209,7 +209,7 @@ Verbose = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Print the inputs as understood, all plan families, and what was left out too.",
+        help="Also print the inputs as understood, all plan families, and what was left out.",
     ),
 ]
 Gap = Annotated[
@@ -272,8 +272,8 @@ OffloadNames = Annotated[
     typer.Option(
         "--offload",
         metavar="LIST",
-        help="What plans may keep in host memory: none, optimizer, parameters, activations. Default: whatever it "
-        "takes where nothing fits on the devices, else none.",
+        help="What plans may keep in host memory: none, optimizer, parameters, activations. Default: none, "
+        "unless nothing fits on the devices alone.",
     ),
 ]
 
@@ -283,8 +283,8 @@ AllowLocalSgd = Annotated[
     typer.Option(
         "--allow-local-sgd",
         metavar="STEPS",
-        help="Also plans whose parts at slow links train on their own for so many steps and then exchange weights "
-        "(DiLoCo). It changes what is learnt.",
+        help="Also plans whose islands, joined by slow links, train on their own for this many steps and then "
+        "exchange weights (DiLoCo). This changes what is learnt.",
     ),
 ]
 AllowCompression = Annotated[
@@ -292,8 +292,8 @@ AllowCompression = Annotated[
     typer.Option(
         "--allow-compression",
         metavar="LIST",
-        help="Also plans whose parts at slow links exchange fewer bytes: bf16, int8, rank=4 (PowerSGD), ratio=0.01 "
-        "(the largest elements). It changes what is learnt.",
+        help="Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, int8, rank=4 "
+        "(PowerSGD), ratio=0.01 (the largest elements). This changes what is learnt.",
     ),
 ]
 
@@ -387,7 +387,8 @@ WithAdvice = Annotated[
     bool,
     typer.Option(
         "--advice",
-        help="Also search for faster plans of the other runtimes, and explain for as long as the time limit lets.",
+        help="Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
+        "explanations.",
     ),
 ]
 
@@ -415,8 +416,8 @@ def search(
 ) -> None:
     """Find the fastest or cheapest plan and prove how good it is.
 
-    Prints the plan, the plan families that came nearest and why they lost, the next command, and last the answer in
-    one line.
+    Prints the plan, the families of plans that came closest and why they lost, the next command and, last, the
+    answer in one line.
     Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
     """
     limits = space.limits(target, gap, time_limit)

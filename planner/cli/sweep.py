@@ -45,7 +45,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Result table (.csv or .parquet); FILE.points keeps what is done.",
+        help="Result table (.csv or .parquet); FILE.points keeps the finished points.",
     ),
 ]
 Jobs = Annotated[
@@ -93,8 +93,8 @@ def sweep(
 ) -> None:
     """Search a grid of clusters, models and options.
 
-    Every finished point is kept at once, so that a run that was stopped goes on where it was. The table has a row for
-    each point.
+    Each finished point is saved at once, so that a stopped run continues where it was. The table has one row for each
+    point.
     """
     if output.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{output}: expected a name that ends in .csv or .parquet")

@@ -55,11 +55,11 @@ def what_if(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what the plan becomes when something changes.
+    """Show what the plan becomes when something changes.
 
     Searches the cluster as it is, and once for each change: a faster network, more nodes, a pool less, another
-    batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, what each speed that is
-    not known exactly does to the step, and which would change the plan.
+    batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, how each speed that is
+    not known exactly affects the step, and which of them would change the plan.
     """
     if not change and not sensitivity:
         raise UsageError(

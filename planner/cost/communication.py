@@ -152,8 +152,8 @@ class Rings(Ring):
 
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
     """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    wire = device_type.intra_bytes_per_second / (device_type.per_node if device_type.intra_shared else 1)
-    return wire * calibration.family(device_type.family).link_efficiency
+    nominal = device_type.intra_bytes_per_second / (device_type.per_node if device_type.intra_shared else 1)
+    return nominal * calibration.family(device_type.family).link_efficiency
 
 
 def tensor_ring(
@@ -256,7 +256,7 @@ def data_ring(
     load: NodeLoad,
     topology: Topology,
     calibration: Calibration,
-    stack: str,
+    kernels: str,
     curves: LinkCurves | None = None,
     *,
     ways: int | None = None,
@@ -274,8 +274,10 @@ def data_ring(
         members[node] = members.get(node, 0) + slot.replicas_per_node
     hops = [_inside(slot, topology, calibration) for slot in slots if members[slot.pool, slot.first_node] > 1]
     if spans_nodes(slots):
-        wire = calibration.stack(stack).wire
-        hops += [(hop[0] * wire, *hop[1:]) for hop in _between(slots, load, ways, topology, calibration)]
+        utilisation = calibration.stack(kernels).wire
+        hops += [
+            (hop[0] * utilisation, *hop[1:]) for hop in _between(slots, load, ways, topology, calibration)
+        ]
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
     together = max(members.values())
@@ -338,7 +340,7 @@ def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, f
         (path.last_bytes_per_second, path.last_cards),
     )
     most = calibration.link(path.kind).host_bytes_per_second
-    first, last = (min(wire * fabric_share(path.kind, cards, calibration), most) for wire, cards in ends)
+    first, last = (min(rate * fabric_share(path.kind, cards, calibration), most) for rate, cards in ends)
     gateways = path.shared_bytes_per_second
     if gateways < float("inf"):
         gateways *= fabric_share(path.kind, 1, calibration)
@@ -346,7 +348,7 @@ def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, f
 
 
 def fabric_share(kind: str, cards: int, calibration: Calibration) -> float:
-    """Share of the wire of ``cards`` cards a node that traffic on a kind of fabric carries."""
+    """Share of the nominal rate of ``cards`` cards a node that traffic on a kind of fabric carries."""
     link = calibration.link(kind)
     share: float = link.efficiency * link.rail ** log2(max(1, cards))
     return share

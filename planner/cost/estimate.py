@@ -360,17 +360,17 @@ class Estimator:
             fed=self.feed.of(plan, placement) if self.feed else NOTHING,
         )
 
-    def ring_between(self, first: Sequence[Slot], stack: str) -> Ring:
+    def ring_between(self, first: Sequence[Slot], kernels: str) -> Ring:
         """The ring over hosts of islands, each by where its first replica stands."""
         if self._hosts is None:
             self._hosts = HostTopology(self.cluster)
-        return ring_between(first, self._hosts, self.calibration, stack, self.curves)
+        return ring_between(first, self._hosts, self.calibration, kernels, self.curves)
 
-    def ring_inside(self, slots: Sequence[Slot], stack: str) -> Ring:
+    def ring_inside(self, slots: Sequence[Slot], kernels: str) -> Ring:
         """The ring over the replicas of one island, on the network of its own."""
         sockets = spans_nodes(slots) and self.topology.needs_sockets({slot.pool for slot in slots})
         topology, _ = self._network(sockets)
-        return data_ring(slots, crossing_rings([slots]), topology, self.calibration, stack, self.curves)
+        return data_ring(slots, crossing_rings([slots]), topology, self.calibration, kernels, self.curves)
 
     def _strangers(self, plan: Plan) -> str:
         """Why two of the plan's pools cannot talk where it is no fabric that they lack."""

@@ -88,11 +88,15 @@ def islands_of(sync: Sync, stage: Stage, slots: Sequence[Slot]) -> list[Island]:
 
 
 def ring_between(
-    first: Iterable[Slot], topology: Topology, calibration: Calibration, stack: str, curves: LinkCurves | None
+    first: Iterable[Slot],
+    topology: Topology,
+    calibration: Calibration,
+    kernels: str,
+    curves: LinkCurves | None,
 ) -> Ring:
     """The ring over one device of each island; ``topology`` is that of the hosts."""
     slots = [replace(slot, tp=1, nodes=1, replicas_per_node=1) for slot in first]
-    return data_ring(slots, crossing_rings([slots]), topology, calibration, stack, curves)
+    return data_ring(slots, crossing_rings([slots]), topology, calibration, kernels, curves)
 
 
 def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) -> float:

@@ -73,9 +73,6 @@ class Copies:
         return self.forward_seconds - waits[0] + self.backward_seconds - waits[1]
 
 
-NO_COPIES = Copies()
-
-
 def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec) -> Copies:
     """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
 

@@ -26,7 +26,7 @@ def stage_rings(
     shard_size: int | None,
     topology: Topology,
     calibration: Calibration,
-    stack: str,
+    kernels: str,
     curves: LinkCurves | None = None,
     ep: int = 1,
 ) -> tuple[Ring, ...]:
@@ -37,7 +37,7 @@ def stage_rings(
     """
 
     def ring(slots: Sequence[Slot], load: NodeLoad, ways: int | None = None) -> Ring:
-        return data_ring(slots, load, topology, calibration, stack, curves, ways=ways)
+        return data_ring(slots, load, topology, calibration, kernels, curves, ways=ways)
 
     if shard_size is None:
         load = crossing_rings(placement)

@@ -574,9 +574,9 @@ class Pricer:
         """An exchange of an island whose first replica, of ``group``, talks to those of others on ``between``."""
         elements = self._parameters(shape, group.tp)
         device = self._device(self.topology.device_type(group.pool, group.gpu))
-        wire = exchange_seconds(shape.sync, self.model, elements, between)
+        exchange = exchange_seconds(shape.sync, self.model, elements, between)
         sharded = shape.zero > 0
-        return wire + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
+        return exchange + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
 
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last

@@ -11,7 +11,6 @@ from planner.cluster.spec import FabricKind
 from planner.files.fields import Cards, Devices, Dtype, Frozen, Name, Nodes, Rate
 
 Quantity = Literal["matmul", "memory", "host_copy", "copy", "all_reduce", "all_gather", "reduce_scatter"]
-COLLECTIVES: tuple[Quantity, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 _WHOLE = ("payload_bytes", "members", "nodes", "nics")
 
 

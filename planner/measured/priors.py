@@ -182,8 +182,8 @@ def _matmul(row: Microbenchmark) -> float | None:
 
 
 def _memory(row: Microbenchmark) -> float | None:
-    wire = bytes_per_second_from_gigabytes(catalog.gpu(row.device or "").memory_bandwidth_gBps)
-    return row.value / wire if row.quantity == "memory" else None
+    nominal = bytes_per_second_from_gigabytes(catalog.gpu(row.device or "").memory_bandwidth_gBps)
+    return row.value / nominal if row.quantity == "memory" else None
 
 
 LARGE_BYTES = 2**30

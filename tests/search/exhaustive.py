@@ -7,9 +7,10 @@ the ILP; it shares with the search only what defines the space.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, combinations_with_replacement, pairwise, product
+from functools import cache
+from itertools import combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
@@ -42,19 +43,28 @@ from planner.units import divisors
 
 
 def exhaustive(
-    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration = ASSUMED, limits: Limits | None = None
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration = ASSUMED,
+    limits: Limits | None = None,
+    all_plans: Iterable[Plan] | None = None,
 ) -> Scored | None:
-    """The fastest of all plans that fit and that their target runs; None when there is none."""
+    """The fastest of all plans that fit and that their target runs; None when there is none.
+
+    ``all_plans``: those of the space, where they are there already.
+    """
     limits = limits or Limits()
     estimator = Estimator(ranked(cluster), model, calibration)
     best: Scored | None = None
-    for plan in plans(estimator, limits):
+    for plan in plans(estimator, limits) if all_plans is None else all_plans:
         try:
+            # Memory takes as long to tell as the step, and matters of a faster plan alone.
+            if best is not None and estimator.step_seconds(plan) >= best.estimate.step_seconds:
+                continue
             estimate = estimator.estimate(plan)
         except PlanError:
             continue
-        faster = best is None or estimate.step_seconds < best.estimate.step_seconds
-        if estimate.fits and faster and not faults(plan, cluster, model):
+        if estimate.fits and not faults(plan, cluster, model):
             best = Scored(plan=plan, estimate=estimate)
     return best
 
@@ -264,13 +274,12 @@ def _data_parallel(
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch
-    for counts in product(*(range(device_type.devices + 1) for device_type in device_types)):
-        batches = (combinations_with_replacement(_loads(batch, limits), count) for count in counts)
-        for per_kind in product(*batches):
-            loads = [load for loads in per_kind for load in loads]
-            if sum(share for share, _ in loads) != batch:
-                continue
-            if zero >= 2 and len({steps for _, steps in loads}) > 1:
+    loads = tuple(_loads(batch, limits))
+    counts = product(*(range(device_type.devices + 1) for device_type in device_types))
+    totals = [each for each in product(range(batch + 1), repeat=len(device_types)) if sum(each) == batch]
+    for chosen in product(counts, totals):
+        for per_kind in product(*(_dealt(loads, *each) for each in zip(*chosen, strict=True))):
+            if zero >= 2 and len({steps for kind_loads in per_kind for _, steps in kind_loads}) > 1:
                 continue
             groups = tuple(
                 ReplicaGroup(
@@ -312,7 +321,24 @@ def _unequal(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[Pl
             yield replace(plan, stages=(replace(stage, replicas=replicas),))
 
 
-def _loads(batch: int, limits: Limits) -> list[tuple[int, int]]:
+Load = tuple[int, int]
+"""Sequences of a device in a step, and the micro-batches that they come in."""
+
+
+@cache
+def _dealt(loads: tuple[Load, ...], count: int, total: int) -> list[tuple[Load, ...]]:
+    """All ways to load so many equal devices with so many sequences together."""
+    if not count:
+        return [] if total else [()]
+    return [
+        ((share, steps), *rest)
+        for index, (share, steps) in enumerate(loads)
+        if share <= total
+        for rest in _dealt(loads[index:], count - 1, total - share)
+    ]
+
+
+def _loads(batch: int, limits: Limits) -> list[Load]:
     """(share, steps) of one device."""
     most = batch if limits.micro_batch is None else max(limits.micro_batch)
     return [

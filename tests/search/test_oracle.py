@@ -54,11 +54,12 @@ def check(problem: Problem, asked: Limits, most: int | None = None) -> None:
 
     ``most``: leave alone a problem with more plans; each costs the oracle half a millisecond.
     """
+    all_plans = None
     if most is not None:
         cluster, model, calibration = problem
-        all_plans = plans(Estimator(ranked(cluster), model, calibration), asked)
-        assume(next(islice(all_plans, most, None), None) is None)
-    best = exhaustive(*problem, asked)
+        all_plans = list(islice(plans(Estimator(ranked(cluster), model, calibration), asked), most + 1))
+        assume(len(all_plans) <= most)
+    best = exhaustive(*problem, asked, all_plans)
     compare(search(*problem, asked, explain=False), best)
     with (
         patch.object(Explorer, "_first_plans", lambda explorer: None),

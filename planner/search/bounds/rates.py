@@ -442,8 +442,8 @@ class Rates:
         """Rates of a ring between and inside nodes that none beats, and members that the nodes of one place hold."""
         key = target, device_type.key, tp
         if key not in self._known_rates:
-            stack = self.estimator.pricer(target).kernels
-            self._known_rates[key] = ring_rates(self.estimator, stack, self.device_types, device_type, tp)
+            kernels = self.estimator.pricer(target).kernels
+            self._known_rates[key] = ring_rates(self.estimator, kernels, self.device_types, device_type, tp)
         return self._known_rates[key]
 
     def _rings(self, rates: tuple[float, float, int], replicas: Numbers, together: int = 1) -> Ring:
@@ -599,14 +599,18 @@ def _columns(rows: Mapping[str, float | Numbers], count: int) -> dict[str, list[
 
 
 def ring_rates(
-    estimator: Estimator, stack: str, device_types: Sequence[DeviceType], device_type: DeviceType, tp: int
+    estimator: Estimator, kernels: str, device_types: Sequence[DeviceType], device_type: DeviceType, tp: int
 ) -> tuple[float, float, int]:
     """Bytes per second of a ring of the type's replicas between and inside nodes, at most, and members side by side."""
     topology, calibration = estimator.topology, estimator.calibration
-    wire = calibration.stack(stack).wire
+    utilisation = calibration.stack(kernels).wire
     paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
     between = max(
-        (carried_rates(path, calibration)[0] * wire for path in paths if path.fabric not in ("node", "")),
+        (
+            carried_rates(path, calibration)[0] * utilisation
+            for path in paths
+            if path.fabric not in ("node", "")
+        ),
         default=0.0,
     )
     near = sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp

@@ -399,7 +399,7 @@ class StageOptions:
 
 
 def ring_alone(
-    groups: Composition, estimator: Estimator, stack: str, shard_size: int | None = None, *, ep: int = 1
+    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None = None, *, ep: int = 1
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     try:
@@ -407,6 +407,6 @@ def ring_alone(
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, stack, estimator.curves, ep
+        placement, shard_size, estimator.topology, estimator.calibration, kernels, estimator.curves, ep
     )
     return ring

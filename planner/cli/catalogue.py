@@ -1,4 +1,4 @@
-"""``hetplan gpus``: the devices that hetplan knows."""
+"""``hetplan gpus`` and ``hetplan links``: the devices, and the links inside nodes, that hetplan knows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from planner.catalog import gpu, gpu_names, gpus_like, without_target
+from planner.catalog import gpu, gpu_names, gpus_like, link, link_names, without_target
 from planner.cli.options import AsJson
 from planner.cli.output import show, show_document
 from planner.errors import UsageError
-from planner.report.catalogue import gpu_section, gpus_document, gpus_section
+from planner.report.catalogue import gpu_section, gpus_document, gpus_section, links_document, links_section
 
 Name = Annotated[
     str | None,
@@ -57,3 +57,15 @@ def _named(name: str) -> tuple[str, ...]:
         else "hetplan gpus lists all; others go under gpus: in the file"
     )
     raise UsageError(f"no device {name!r} in the catalogue", hint=hint)
+
+
+def links(as_json: AsJson = False) -> None:
+    """List the links inside nodes that hetplan knows.
+
+    Their names can stand at intra_node in a cluster file.
+    """
+    entries = [link(each) for each in link_names()]
+    if as_json:
+        show_document(links_document(entries))
+    else:
+        show(links_section(entries))
