@@ -321,6 +321,17 @@ AllowCompression = Annotated[
 ]
 
 
+AllowBackup = Annotated[
+    int | None,
+    typer.Option(
+        "--allow-backup",
+        metavar="N",
+        min=1,
+        max=int(DEVICES.most),
+        help="Also plans of up to so many more replicas than a step waits for: the slowest gradients are dropped. It "
+        "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
+    ),
+]
 AllowUnequalShards = Annotated[
     bool,
     typer.Option(
@@ -374,6 +385,7 @@ def search(
     allow_local_sgd: AllowLocalSgd = None,
     allow_compression: AllowCompression = None,
     allow_unequal_shards: AllowUnequalShards = False,
+    allow_backup: AllowBackup = None,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -403,6 +415,7 @@ def search(
         offload=_offload(offload),
         syncs=_syncs(allow_local_sgd, allow_compression, target),
         unequal_shards=_unequal(allow_unequal_shards, target),
+        backup=_backup(allow_backup, target),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -431,6 +444,11 @@ def search(
     )
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    families = {gpu.family for gpu in cluster_spec.gpus.values()}
+    if limits.backup and not any(constants.family(name).sigma for name in families if name):
+        warn(
+            "--allow-backup: no device of the cluster is known to vary, so that none pays: see calibrate sigma"
+        )
     request = SearchRequest(
         cluster=cluster_spec,
         model=model_spec,
@@ -471,6 +489,14 @@ def _unequal(asked: bool, name: str | None) -> bool:
         what = f"{name} deals equal shards to all replicas, expected --target {able}"
         raise UsageError(f"--allow-unequal-shards: {what}")
     return asked
+
+
+def _backup(most: int | None, name: str | None) -> int:
+    """How many of the slowest replicas' gradients a step may drop."""
+    if most and name is not None and not target(name).backup_zero:
+        able = in_words([row.name for row in TARGETS.values() if row.backup_zero], "or")
+        raise UsageError(f"--allow-backup: {name} waits for all replicas, expected --target {able}")
+    return most or 0
 
 
 def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:
