@@ -52,6 +52,9 @@ CARDS = Range(1, 1000)
 """Network cards of one node on one fabric."""
 
 LAYERS = Range(1, 10_000)
+
+MTP_LAYERS = Range(0, 16)
+"""Modules that predict a further token each."""
 """Transformer layers, and chunks of them on one device."""
 STAGES = Range(1, 1000)
 """Pipeline stages."""

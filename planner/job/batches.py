@@ -155,6 +155,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "example_model",
         "example_state",
         "example_tower",
+        "example_encoder",
         "example_adapters",
         "example_data",
         "example_optimizers",

@@ -189,6 +189,10 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    further_tokens: bool = False
+    """True when modules behind the last layer may predict further tokens."""
+    encoder_decoders: bool = False
+    """True when layers may attend to the output of an encoder on the first stage: without tensor parallelism."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False

@@ -25,8 +25,10 @@ from tests.worlds import (
     small_problem,
     with_all_at_once,
     with_constants,
+    with_encoders,
     with_experts,
     with_fast_nodes,
+    with_further_tokens,
     with_hosts,
     with_islands,
     with_long_sequences,
@@ -321,6 +323,38 @@ def test_unlike_layers(seed: int, target: str | None) -> None:
 def test_many_problems_with_unlike_layers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_further_tokens(seed: int) -> None:
+    """Modules on the last stage, whose experts are divided like all others."""
+    check(with_further_tokens(seed), limits(seed, "megatron"), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_further_tokens(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check(with_further_tokens(PARTS * seed + part), limits(seed, "megatron"), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_encoder_decoders(seed: int) -> None:
+    """An encoder on the first stage, whose output all others are sent too."""
+    check(with_encoders(seed), limits(seed, "torch"), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_encoder_decoders(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check(with_encoders(PARTS * seed + part), limits(seed, "torch"), 2 * QUICK)
 
 
 def test_experts_are_divided_now_and_then() -> None:

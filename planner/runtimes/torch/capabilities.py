@@ -50,6 +50,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     towers=True,
+    encoder_decoders=True,
     experts="whole",
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     unequal_shards=True,

@@ -179,9 +179,11 @@ def pipeline_gradients(
     plan = layout.plan
     length = shape.sequence_length // sharing.ways
     tokens = torch.empty(plan.sizes[0], length, dtype=torch.long, device="meta")
-    hidden = torch.empty(
-        *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
-    )
+    sizes: tuple[int, ...] = (*tokens.shape, shape.hidden)
+    if shape.encoder is not None:
+        inputs, width = shape.encoded
+        sizes = plan.sizes[0], inputs * width + length * shape.hidden
+    hidden = torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)
     pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
 
     def of(step: int) -> list[torch.Tensor]:
@@ -286,7 +288,10 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
 
 def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
-    matrices = [each for each in model.layers.parameters() if each.ndim > 1 and each.requires_grad]
+    stacks = (model.layers, *([] if model.encoder is None else [model.encoder.layers]))
+    matrices = [
+        each for stack in stacks for each in stack.parameters() if each.ndim > 1 and each.requires_grad
+    ]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
     return Together(

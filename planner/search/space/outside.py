@@ -64,6 +64,8 @@ def _of_target(
         yield "dense layers on other stages than the first"
     if pipelines and model.tower is not None:
         yield "towers on other stages than the first"
+    if pipelines and model.encoder is not None:
+        yield "an encoder, or a part of it, on other stages than the first"
     if pipelines and (model.ahead or model.behind):
         yield "layers ahead of the blocks or behind them on other stages than the first and the last"
     if pipelines and model.block:
