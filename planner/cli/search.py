@@ -308,6 +308,19 @@ AllowUnequalShards = Annotated[
 ]
 
 
+AllowBackup = Annotated[
+    int | None,
+    typer.Option(
+        "--allow-backup",
+        metavar="N",
+        min=1,
+        max=int(DEVICES.most),
+        help="Also plans of up to so many more replicas than a step waits for: the slowest gradients are dropped. It "
+        "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
     """Which plans are searched."""
@@ -323,6 +336,7 @@ class SpaceOptions:
     allow_local_sgd: AllowLocalSgd = None
     allow_compression: AllowCompression = None
     allow_unequal_shards: AllowUnequalShards = False
+    allow_backup: AllowBackup = None
 
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
         """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
@@ -340,6 +354,7 @@ class SpaceOptions:
             offload=cast("tuple[OffloadPart, ...] | None", offload),
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
             unequal_shards=_unequal(self.allow_unequal_shards, target),
+            backup=_backup(self.allow_backup, target),
             gap=gap,
             time_limit_seconds=None if time_limit == math.inf else time_limit,
         )
@@ -352,6 +367,14 @@ def _unequal(asked: bool, name: str | None) -> bool:
         what = f"{name} deals equal shards to all replicas, expected --target {able}"
         raise UsageError(f"--allow-unequal-shards: {what}")
     return asked
+
+
+def _backup(most: int | None, name: str | None) -> int:
+    """How many of the slowest replicas' gradients a step may drop."""
+    if most and name is not None and not target(name).backup_zero:
+        able = in_words([row.name for row in TARGETS.values() if row.backup_zero], "or")
+        raise UsageError(f"--allow-backup: {name} waits for all replicas, expected --target {able}")
+    return most or 0
 
 
 def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:
@@ -440,6 +463,11 @@ def search(
     goal = aim.goal(run, cluster, cluster_spec)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    families = {gpu.family for gpu in cluster_spec.gpus.values()}
+    if limits.backup and not any(constants.family(name).sigma for name in families if name):
+        warn(
+            "--allow-backup: no device of the cluster is known to vary, so that none pays: see calibrate sigma"
+        )
     request = SearchRequest(
         cluster=cluster_spec,
         model=model_spec,

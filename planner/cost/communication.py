@@ -47,6 +47,8 @@ class Ring:
     """Parts of what is sharded that its members hold together; 0 where all hold equally much."""
     largest: int = 0
     """Those of the member that holds most."""
+    dropped: int = 0
+    """Slowest members of a step whose gradients are dropped."""
 
     @property
     def of_experts(self) -> Ring:

@@ -269,7 +269,7 @@ class Estimator:
         _, joined = self._network(sockets)
         nodes = joined.placement(placement)
         rings = tuple(
-            ring.with_shards(stage.shards)
+            replace(ring.with_shards(stage.shards), dropped=plan.backup)
             for ring, stage in zip(
                 stage_rings(
                     nodes,

@@ -500,7 +500,7 @@ class Pricer:
             return 1.0
         copies = ring.copies.size if ring.copies else 1
         sigma = self.calibration.family(device_type.family, self.kernels).sigma
-        return stretch(sigma, ring.size * copies * tp)
+        return stretch(sigma, ring.size * copies * tp, ring.dropped)
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
         """Forward and backward of the embedding and of the head, with the layers that stand with them, for one

@@ -32,8 +32,11 @@ def _largest(number: float) -> float:
     return NORMAL.inv_cdf((number - SHIFT) / (number + 1 - 2 * SHIFT)) if number > 1 else 0.0
 
 
-def stretch(sigma: float, number: int | Numbers) -> float:
-    """What the slowest of so many devices takes over what they take on average."""
+def stretch(sigma: float, number: int | Numbers, dropped: int = 0) -> float:
+    """What the slowest of so many devices takes over what they take on average, without those that are ``dropped``."""
+    if dropped:
+        share = (float(number) - dropped - SHIFT) / (float(number) + 1 - 2 * SHIFT)
+        return 1.0 + sigma * NORMAL.inv_cdf(share)
     return 1.0 + sigma * expected_largest(number) if sigma else 1.0
 
 
@@ -46,8 +49,7 @@ def backups(sigma: float, number: int) -> tuple[int, float]:
 
     def rate(dropped: int) -> float:
         left = number - dropped
-        share = (left - SHIFT) / (number + 1 - 2 * SHIFT)
-        return left / number / (1.0 + sigma * NORMAL.inv_cdf(share))
+        return left / number / stretch(sigma, number, dropped)
 
     if not sigma or number < 2:
         return 0, 0.0

@@ -77,6 +77,9 @@ class Traffic:
         of the last backward and of the next step's first forward, which may hide both.
         """
         reduction, gather = self._end_passes(shape, ring, parameters)
+        if ring.dropped:
+            # Who is in is known when the gradients are whole, and weights are there before anybody computes.
+            return EndTraffic(reduction_seconds=reduction, gather_seconds=gather)
         reduced, hidden = self.exposed(reduction, backward_seconds * self._overlaps_reduction(shape))
         gathered, hidden_gather = self.exposed(
             gather, forward_seconds * self.target.overlaps_parameter_gather
@@ -113,7 +116,8 @@ class Traffic:
         A scatter holds the next layer back; adding up whole gradients or copies does so where nothing hides it, as the
         caller then waits in each collective. With ZeRO 2 and 3 replicas keep step in every micro-batch anyway.
         """
-        if not self.target.reduces_in_backward or shape.depth > 1 or shape.zero >= 2 or ring.size == 1:
+        apart = shape.depth > 1 or shape.zero >= 2 or ring.size == 1 or ring.dropped > 0
+        if not self.target.reduces_in_backward or apart:
             return False
         return self.stack.overlap == 0 or (shape.zero == 1 and ring.copies is None)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.cluster.topology import DeviceType
+from planner.dims.backup import backup_faults
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -14,9 +15,10 @@ from planner.runtimes.capabilities import BatchRule, Capabilities
 
 
 class Data(Dimension):
-    """``ReplicaGroup.count``, ``share`` and ``steps``."""
+    """``ReplicaGroup.count``, ``share`` and ``steps``; ``Plan.backup``."""
 
     fields = (
+        "Plan.backup",
         "Stage.replicas",
         "ReplicaGroup.count",
         "ReplicaGroup.local_batch",
@@ -33,7 +35,12 @@ class Data(Dimension):
             "replicas": by_stage(str(stage.dp) for stage in plan.stages),
             "micro-batch": by_stage(sizes),
             "micro-batches": by_stage(numbers),
+            **({"backup replicas": str(plan.backup)} if plan.backup else {}),
         }
+
+    def words(self, plan: Plan) -> str:
+        """Replicas that are not waited for."""
+        return f"{plan.backup} of {plan.stages[0].dp} replicas are backups" if plan.backup else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Which replicas may differ in number and in batch."""
@@ -48,6 +55,7 @@ class Data(Dimension):
             if rule == "follows-dp" and len({group.local_batch for group in stage.replicas}) > 1:
                 yield Fault(path, f"{target.name} needs the same share on every replica of a stage")
         yield from self._batches(plan, target, rule)
+        yield from backup_faults(plan, target, model)
 
     def _batches(self, plan: Plan, target: Capabilities, rule: BatchRule) -> Iterator[Fault]:
         first = plan.stages[0].replicas[0]

@@ -38,7 +38,7 @@ class Variation:
     backups: int
     """How many of the slowest replicas' gradients would best be dropped in each step; 0 when none pays."""
     backups_gain: float
-    """Sequences a second that this would bring; hetplan has no runtime that does it."""
+    """Sequences a second that this would bring; torch does it (``--allow-backup``)."""
 
     def measured(self) -> Calibration:
         """The constant of the family, to be merged into a calibration."""

@@ -24,7 +24,7 @@ from planner.files.fields import (
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import EXACT, ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage, Sync
-from planner.ranges import STAGES
+from planner.ranges import DEVICES, STAGES
 from planner.runtimes.capabilities import ContextKind, Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
@@ -105,6 +105,8 @@ class ShortPlan(Frozen):
     """What is kept off the devices."""
     sync: Sync = EXACT
     """What islands of replicas exchange, and how often."""
+    backup: int = Field(default=0, ge=0, le=int(DEVICES.most))
+    """Slowest replicas of a step whose gradients are dropped."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
     stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
@@ -175,6 +177,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             sequence_parallel=short.sequence_parallel,
             offload=short.offload,
             sync=short.sync,
+            backup=short.backup,
         )
     except PlanError as error:
         raise PlanError(error.what, path=error.path[:1] or ("stages",)) from None

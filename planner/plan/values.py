@@ -25,7 +25,7 @@ from planner.files.fields import (
     whole,
 )
 from planner.files.messages import shown
-from planner.ranges import LAYERS, STAGES
+from planner.ranges import DEVICES, LAYERS, STAGES
 from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute, SyncFormat, SyncKind, SyncMethod
 
 
@@ -331,6 +331,8 @@ class Plan:
     """What is kept off the devices between its uses."""
     sync: Sync = EXACT
     """What islands of replicas exchange, and how often."""
+    backup: Annotated[int, whole(DEVICES, least=0)] = 0
+    """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:
@@ -344,6 +346,7 @@ class Plan:
             raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
         self._check_shard_size()
         self._check_shards()
+        self._check_backup()
         end = 0
         for index, stage in enumerate(self.stages):
             if stage.first_layer != end:
@@ -386,6 +389,12 @@ class Plan:
             path = ("stages", index, "replicas", number, "shard")
             raise PlanError(f"{what}, expected {first} as of the first replicas, got {other}", path=path)
 
+    def _check_backup(self) -> None:
+        fewest = min(stage.dp for stage in self.stages)
+        if not 0 <= self.backup < fewest:
+            what = f"expected fewer backup replicas than the {fewest} replicas, got {self.backup}"
+            raise PlanError(what, path=("backup",))
+
     @property
     def unequal_shards(self) -> bool:
         """True when some replicas hold more of what ZeRO shards than others."""
@@ -418,8 +427,9 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Sequences of one optimizer step."""
-        return self.stages[0].sequences // self.cp
+        """Sequences of one optimizer step; those of as many replicas as are dropped do not count."""
+        stage = self.stages[0]
+        return stage.sequences * (stage.dp - self.backup) // (stage.dp * self.cp)
 
     @property
     def micro_batches(self) -> int:

@@ -352,6 +352,7 @@ def limits_text(limits: Limits) -> str:
         "recompute": limits.recompute,
         "offload": limits.offload,
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
+        "backup": (limits.backup,) if limits.backup else None,
         "shards": ("unequal",) if limits.unequal_shards else None,
     }
     parts = [

@@ -168,6 +168,9 @@ class Capabilities:
     unequal_shards: bool = False
     """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
     parallelism."""
+    backup_zero: tuple[int, ...] = ()
+    """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
+    parallelism."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

@@ -72,6 +72,9 @@ class DataParallel:
     shards: tuple[int, ...] = ()
     """Parts of what is sharded that a device of each type holds, [device type]; none: all hold equally much."""
 
+    backup: int = 0
+    """Replicas that are not waited for, at most; a plan of a choice with any has one at least."""
+
     @property
     def one_copy(self) -> bool:
         """True when all devices share one copy of the states."""

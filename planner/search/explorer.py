@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -12,6 +12,7 @@ from planner.dims.interleave import interleavings
 from planner.plan.checks import faults
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
+from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.groups import (
     Families,
     Group,
@@ -46,6 +47,9 @@ class DeviceSets:
 
 
 Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets
+
+Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
+"""What lists outer choices of data parallelism."""
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
@@ -296,8 +300,9 @@ class Explorer:
                 )
         for row, name, partition, families in listed:
             self._open_partition(row, name, partition, families)
-        for row in targets_of(self.limits) if self.limits.syncs and not self.one_degree else ():
-            self._open_islands(row)
+        for row in targets_of(self.limits) if not self.one_degree else ():
+            self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
+            self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
         self._taken_bound = float("inf")
 
     def _open_partition(
@@ -311,12 +316,14 @@ class Explorer:
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
 
-    def _open_islands(self, row: Capabilities) -> None:
-        """Choices of islands that exchange rarely, or little: each has a network of its own."""
+    def _open_apart(self, row: Capabilities, name: str, choices: Choices | None) -> None:
+        """Choices that are asked for: of islands, each with a network of its own, or of backup replicas."""
+        if choices is None:
+            return
         partition = whole_partition(self.estimator)
-        self._partitions[row.name, ISLANDS] = partition
-        for choice in island_choices(row, self.limits, partition.estimator):
-            self._push(self._floor, replace(choice, network=ISLANDS))
+        self._partitions[row.name, name] = partition
+        for choice in choices(row, self.limits, partition.estimator):
+            self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
 
     def _first_plans(self) -> None:

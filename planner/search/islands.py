@@ -25,6 +25,7 @@ from planner.plan.placement import Slot, place_stages
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import Capabilities
 from planner.search import data_parallel
+from planner.search.backups import BackupShares
 from planner.search.batch_partition import Added, BatchPartition
 from planner.search.data_parallel import BOX_EXACT, DataParallel, Shares, Used, next_one
 from planner.search.space.choices import Islands, recomputes_of, usable_device_types
@@ -75,6 +76,8 @@ def _taking_part(division: Islands) -> Iterator[Islands]:
 
 def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
     """What finds the best shares of a choice."""
+    if choice.backup:
+        return BackupShares(choice, estimator, limits)
     if choice.sync.exact:
         return data_parallel.shares_of(choice, estimator, limits)
     return IslandShares(choice, estimator, limits)

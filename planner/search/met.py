@@ -16,7 +16,8 @@ def family_of(scored: Scored) -> str:
     if wide:
         return f"{row.name}: data + tensor"
     if row.batch_without_pipeline == "per-device":
-        return f"{row.name}: ZeRO-{plan.zero}" + ("" if plan.sync.exact else " in islands")
+        apart = "" if plan.sync.exact else " in islands"
+        return f"{row.name}: ZeRO-{plan.zero}{apart}{' with backups' if plan.backup else ''}"
     return f"{row.name}: data parallel"
 
 

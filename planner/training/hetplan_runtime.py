@@ -110,6 +110,8 @@ class RankPlan:
     """Consecutive replicas that share the tokens of their sequences, a part each."""
     sync: SyncPlan | None = None
     """None where all replicas are exact."""
+    backup: int = 0
+    """Slowest replicas of each step whose gradients are dropped."""
     shards: tuple[int, ...] = ()
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
 
@@ -117,6 +119,11 @@ class RankPlan:
     def steps(self) -> int:
         """Micro-batches of one optimizer step, padding included: the gradient accumulation steps."""
         return len(self.sizes)
+
+    @property
+    def dealt(self) -> int:
+        """Sequences of a step, those included whose gradients are dropped."""
+        return self.global_batch * self.data_parallel // (self.data_parallel - self.backup)
 
     @property
     def recompute(self) -> str:
@@ -140,7 +147,7 @@ class RankPlan:
 
         ``order`` permutes the data set (the same on every rank); it starts again when it is used up.
         """
-        at = step * self.global_batch + self.first_sequence
+        at = step * self.dealt + self.first_sequence
         for size, weight in zip(self.sizes, self.weights, strict=True):
             # Padding runs a sequence of this rank's own, so that no other data has to be at hand.
             places = range(at, at + size) if size else range(at - 1, at)
@@ -355,6 +362,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),
         sync=_sync(table.get("sync")),
+        backup=table.get("backup", 0),
         shards=tuple(table.get("shards", ())),
     )
 

@@ -39,6 +39,11 @@ class StepLog:
         if self.rank == 0:
             print(f"left out step {index}: fp16 gradients overflow, loss scale {scale:g}", flush=True)  # noqa: T201
 
+    def dropped(self, index: int, ranks: list[int]) -> None:
+        """Print whose gradients a step drops, from the first rank."""
+        if self.rank == 0 and ranks:
+            print(f"dropped in step {index}: ranks {' '.join(map(str, ranks))}", flush=True)  # noqa: T201
+
     def peak(self) -> None:
         """Print the most memory that this rank's tensors took, where there is a device to ask."""
         if torch.cuda.is_available():

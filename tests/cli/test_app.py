@@ -27,6 +27,7 @@ TRAINING = {"--precision", "--global-batch", "--sequence-length"}
 FAILURES = {"--failures", "--checkpoint-time", "--restart-time", "--storage"}
 WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
+    "--allow-backup",
     "--allow-compression",
     "--allow-local-sgd",
     "--allow-unequal-shards",

@@ -80,8 +80,36 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                 except PlanError:
                     continue
         seen = Estimator(joined(estimator.cluster), estimator.model, estimator.calibration)
-        for plan in _islands(row, seen, limits):
+        for plan in (*_islands(row, seen, limits), *_backups(row, seen, limits)):
             yield on_own_pools(plan, seen.cluster, estimator.cluster)
+
+
+def _backups(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """Equal replicas on devices of one type of which a step drops some."""
+    model, batch = estimator.model, estimator.model.training.global_batch
+    if row.name != "torch" or not offers(row, model) or "none" not in (limits.offload or ("none",)):
+        return
+    for device_type, zero, recompute in product(
+        usable_device_types(estimator.topology, model), (0, 1), row.recomputes
+    ):
+        if zero not in (limits.zero or (0, 1)) or recompute not in (limits.recompute or row.recomputes):
+            continue
+        for count in range(2, device_type.devices + 1):
+            for backup in range(1, min(limits.backup, count - 1) + 1):
+                share, rest = divmod(batch, count - backup)
+                for steps in divisors(share) if share and not rest else ():
+                    group = ReplicaGroup(
+                        pool=device_type.pool,
+                        gpu=device_type.gpu,
+                        tp=1,
+                        count=count,
+                        local_batch=share,
+                        accumulation_steps=steps,
+                    )
+                    stage = Stage(
+                        first_layer=0, end_layer=model.layers, replicas=(group,), recompute=recompute
+                    )
+                    yield Plan(target="torch", zero=zero, backup=backup, stages=(stage,))
 
 
 def _islands(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

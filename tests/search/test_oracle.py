@@ -213,6 +213,38 @@ def test_unequal_shards_are_the_best_now_and_then() -> None:
     assert found == {True, False}
 
 
+def check_backups(seed: int) -> None:
+    """Up to two replicas that nobody waits for, on devices that vary."""
+    asked = Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=(1,), tp=(1,), backup=2)
+    check(with_stragglers(seed), asked, QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_backups(seed: int) -> None:
+    """Backup replicas are the best where exhaustion says so."""
+    check_backups(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_backups(seed: int) -> None:
+    """The same of more of them."""
+    check_backups(seed)
+
+
+def test_backups_are_the_best_now_and_then() -> None:
+    """The search has plans with backup replicas and without as the best."""
+    found = set()
+    for seed in range(24):
+        asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(1,), tp=(1,), backup=2)
+        best = search(*with_stragglers(seed), asked, explain=False).best
+        if best is not None:
+            found.add(best.plan.backup > 0)
+    assert found == {True, False}
+
+
 SYNCS = (
     (Sync(every=10), Sync(every=10, format="int8")),
     (Sync(every=2, method="average", format="bf16"), Sync(rank=4)),

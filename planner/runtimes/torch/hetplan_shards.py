@@ -30,7 +30,7 @@ class Weight:
         self.shape = parameter.shape
         self.line: int = parameter[0].numel()
         """Elements of a row."""
-        ends = list(accumulate(layout.plan.shards))
+        ends = list(accumulate(layout.parts))
         self.cuts: list[int] = [0, *(self.shape[0] * end // ends[-1] for end in ends)]
         self.rows = [slice(first, end) for first, end in pairwise(self.cuts)]
         """Rows of each rank."""
@@ -84,6 +84,9 @@ class Unit:
         for each in self.weights:
             mine[at : at + each.shard.numel()].copy_(each.shard.view(-1))
             at += each.shard.numel()
+        if layout.ranks == 1:
+            self._coming = mine, None
+            return
         gathered = mine.new_empty(layout.ranks * self.part)
         work = distributed.all_gather_into_tensor(gathered, mine, group=layout.ring, async_op=True)
         self._coming = gathered, work
@@ -96,7 +99,8 @@ class Unit:
         self.fetch()
         assert self._coming is not None
         gathered, work = self._coming
-        work.wait()
+        if work is not None:
+            work.wait()
         self._coming, self.is_open = None, True
         for each in self.weights:
             each.whole.untyped_storage().resize_(each.whole.numel() * each.whole.itemsize)
@@ -106,6 +110,7 @@ class Unit:
 
     def enter(self) -> None:
         """Have the weights for a forward, and the next ones on their way."""
+        self.layout.keep_pace()
         self.open()
         if self.next is not None:
             self.next.fetch()
@@ -118,6 +123,7 @@ class Unit:
             output.register_hook(self._return)
 
     def _return(self, _: torch.Tensor) -> None:
+        self.layout.keep_pace()
         self.layout.begin_backward()
         self.open()
         if self.before is not None:
@@ -161,6 +167,12 @@ class Unit:
         if layout.last or layout.plan.zero == 3:
             self.close()
 
+    def forget(self) -> None:
+        """Drop the gradients that are there."""
+        self.arrived = 0
+        for each in self.weights:
+            each.gradient = each.whole.grad = None
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def scatter(self) -> None:
         """Begin to add up the gradients over the ranks, to each its part (collective)."""
@@ -177,6 +189,9 @@ class Unit:
             torch.mul(rows, 1.0 / layout.halved, out=piece)
         for each in self.weights:
             each.gradient = None
+        if layout.ranks == 1:
+            self._leaving = row, row, distributed.all_reduce(row, group=layout.ring, async_op=True)
+            return
         mine = row.new_empty(self.part)
         work = distributed.reduce_scatter_tensor(mine, row, group=layout.ring, async_op=True)
         self._leaving = mine, row, work
@@ -190,7 +205,7 @@ class Unit:
         self._leaving, at = None, 0
         for each in self.weights:
             new = mine[at : at + each.shard.numel()].view(each.shard.shape).float()
-            new *= self.layout.halved / self.layout.ranks
+            new *= self.layout.halved / self.layout.plan.data_parallel
             at += each.shard.numel()
             each.shard.grad = new if each.shard.grad is None else each.shard.grad.add_(new)
 
@@ -203,9 +218,11 @@ class UnequalShards(Layout):
     ) -> None:
         super().__init__(plan, device, working_type, reduce_type)
         self.device, self.reduce_type = device, reduce_type
-        self.ring = self.mesh["shard"].get_group()
-        self.ranks, self.own = len(plan.shards), self.mesh["shard"].get_local_rank()
-        self.halved = 2 ** (self.ranks.bit_length() // 2)
+        self.ring = self.mesh["shard" if plan.zero else "copy"].get_group()
+        self.parts = plan.shards or (1,) * self.mesh["shard"].size()
+        """Of each rank that holds a shard; with ZeRO 0 a rank holds all."""
+        self.ranks, self.own = len(self.parts), self.mesh["shard"].get_local_rank()
+        self.halved = 2 ** (plan.data_parallel.bit_length() // 2)
         """What gradients are divided by before they are added up."""
         self.hosts = DeviceMesh("cpu", torch.tensor(plan.grid), mesh_dim_names=("shard",))
         self.units: list[Unit] = []
@@ -250,6 +267,9 @@ class UnequalShards(Layout):
         """Call before each backward: ZeRO 1 scatters gradients, and 1 and 2 let weights go, in the last one."""
         self.last = last
 
+    def keep_pace(self) -> None:
+        """Called ahead of each unit's forward and backward."""
+
     def begin_backward(self) -> None:
         """Have what is on its way received when the backward that begins is done."""
         if not self._in_backward:
@@ -276,7 +296,7 @@ class UnequalShards(Layout):
             self._leaving = None
 
     def _holders(self, gradient: Any) -> float:
-        return 1.0
+        return float(self.plan.data_parallel / self.ranks)
 
     def spread(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
         """What checkpoints have for a state: shards as equal ones in host memory (collective)."""
@@ -301,6 +321,8 @@ class UnequalShards(Layout):
     def _even(self, mine: Any, weight: Weight | None) -> Any:
         if weight is None or not isinstance(mine, torch.Tensor) or mine.shape != weight.shard.shape:
             return mine
+        if self.ranks == 1:
+            return distribute_tensor(mine.cpu(), self.hosts, [Shard(0)], src_data_rank=None)
         most = max(weight.elements(rank) for rank in range(self.ranks))
         padded = mine.new_zeros(most)
         padded[: mine.numel()] = mine.reshape(-1)

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planner.training.hetplan_runtime import load
+from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
@@ -36,6 +36,7 @@ from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 from planner.runtimes.torch.hetplan_exchange import Exchange
+from planner.runtimes.torch.hetplan_backups import WithBackups
 from planner.runtimes.torch.hetplan_pipeline import Pipeline
 from planner.runtimes.torch.hetplan_shards import UnequalShards
 
@@ -73,11 +74,7 @@ def run(options: argparse.Namespace) -> None:
     working_type = WORKING_TYPES[config["precision"]]
     on_host = config["on_host"] and DEVICE == "cuda"
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
-    layout = (
-        UnequalShards(plan, DEVICE, working_type, reduce_type)
-        if plan.shards
-        else Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
-    )
+    layout = layout_of(plan, working_type, reduce_type, on_host)
     sharing = sharing_of(plan)
     model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
     layout.shard(model)
@@ -102,7 +99,11 @@ def run(options: argparse.Namespace) -> None:
     log, planned = StepLog(plan), steps_of(begin, options)
     for step in planned:
         with loss_parallel():  # where a token's logits are dealt over the replica
-            losses = gradients_of(step)
+            if isinstance(layout, WithBackups):
+                losses, late = layout.gradients(step, gradients_of)
+                log.dropped(step, late)
+            else:
+                losses = gradients_of(step)
         if exchange:
             exchange.gradients()
         norm = layout.clip(model.parameters(), config["clip"], scale.value)
@@ -120,6 +121,15 @@ def run(options: argparse.Namespace) -> None:
     log.peak()
     if options.save:
         write(max(begin, planned.stop), options.save)
+
+
+def layout_of(plan: RankPlan, working_type: torch.dtype, reduce_type: torch.dtype, on_host: bool) -> Layout:
+    """FSDP2, or what runs plans that it cannot."""
+    if plan.backup:
+        return WithBackups(plan, DEVICE, working_type, reduce_type)
+    if plan.shards:
+        return UnequalShards(plan, DEVICE, working_type, reduce_type)
+    return Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
 
 
 def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:

@@ -40,7 +40,7 @@ def rebalanced(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits
 def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
     """Another batch for each device, where the runtime deals one to each."""
     per_device = target(plan.target).batch_without_pipeline == "per-device"
-    if not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
+    if plan.backup or not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
         return None
     recompute = plan.stages[0].recompute
     parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}
