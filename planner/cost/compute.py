@@ -30,9 +30,10 @@ MIXED = ("bf16", "fp16", "fp8")
 ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
-FORMAT_SHARE = {"fp8": 0.91, "tf32": 0.95}
-"""Share of its peak that a product reaches in a format over that in two bytes: the means of eight devices, 0.88 to
-0.97, and of ten, 0.85 to 1.05 (``planner/measured/data/microbenchmarks.csv``)."""
+FORMAT_SHARES = {"fp8": ((0.0, 0.91),), "tf32": ((0.0, 0.87), (8.6, 0.97))}
+"""Share of its peak that a product reaches in a format over that in two bytes, from a compute capability on: means of
+measured devices (``planner/measured/data/microbenchmarks.csv``). fp8: 0.88 to 0.93 on Hopper and of AMD (0.95 to 0.99
+on Blackwell, where runs are predicted no better by it); tf32: 0.85 and 0.90 on A100, 0.91 to 1.01 later."""
 
 VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
 """Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of
@@ -190,11 +191,12 @@ class Device:
     def _share(self, precision: str) -> float:
         """Share of a format's peak that large products reach."""
         share: float = self.family.matmul_efficiency
-        if precision == "fp32":
-            capability = self.kind.compute_capability or 0.0
-            most = [bound for least, bound in VECTOR_SHARES if least <= capability]
-            return min(share, most[-1]) if most else share
-        return share * FORMAT_SHARE.get(precision, 1.0)
+        capability = self.kind.compute_capability or 0.0
+        known = VECTOR_SHARES if precision == "fp32" else FORMAT_SHARES.get(precision, ())
+        found = [one for least, one in known if least <= capability]
+        if not found:
+            return share
+        return min(share, found[-1]) if precision == "fp32" else share * found[-1]
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
@@ -589,10 +591,18 @@ def expert_bytes(model: ModelSpec, size: int, *, tp: int, tokens: int, ep: int) 
     assert experts is not None
     own, rows = tokens / tp, expert_rows(model, tp=tp, tokens=tokens, ep=ep)
     sorting = 2.0 * own + (2.0 if ep == 1 else 6.0) * rows
-    return ROUTER_BYTES * own * experts.number + size * (
-        sorting * model.hidden + rows * model.mlp_matrices * experts.ffn
+    biases = BIAS_BYTES * rows * model.hidden if experts.bias else 0.0
+    return (
+        ROUTER_BYTES * own * experts.number
+        + size * (sorting * model.hidden + rows * model.mlp_matrices * experts.ffn)
+        + biases
     )
 
+
+BIAS_BYTES = 28.0
+"""Bytes of an element of what experts give that their second bias moves: scaled by a token's weight, added and joined
+in fp32 (4, 10 and 8), brought back to two bytes (6), one expert after the other (``TEGroupedMLP._apply_bias`` of
+Megatron-Core); 40 backward. The first bias is added in the product."""
 
 ROUTER_BYTES = 24.0
 """Bytes of the router's choice for each expert and token: fp32 scores, their softmax, the largest of them."""

@@ -14,7 +14,6 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
-    FORMAT_SHARE,
     HOST_JITTER,
     LOGIT_BYTES,
     MIXED,
@@ -416,10 +415,20 @@ def test_fp8_speeds_up_the_products_and_stores_two_bytes() -> None:
     assert narrow.attention_seconds == wide.attention_seconds
     assert ELEMENT_BYTES["fp8"] == ELEMENT_BYTES["bf16"] == 2
     assert head(models[0], FAST) == head(models[1], FAST)
-    large = [product(FAST, name, rows=8192, columns=8192, inner=8192) for name in ("bf16", "fp8")]
-    assert large[0] / large[1] == pytest.approx(
-        FORMAT_SHARE["fp8"] * FAST.peak_flops["fp8"] / FAST.peak_flops["bf16"]
-    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "share"),
+    [("fp8", 9.0, 0.91), ("fp8", None, 0.91), ("tf32", 8.0, 0.87), ("tf32", 8.6, 0.97)],
+)
+def test_formats_reach_what_was_measured_of_their_generation(
+    precision: str, capability: float | None, share: float
+) -> None:
+    """Of the share of a peak that products of two bytes reach."""
+    kind = replace(FAST, compute_capability=capability)
+    seconds = {name: product(kind, name, rows=8192, columns=8192, inner=8192) for name in ("bf16", precision)}
+    peaks = FAST.peak_flops[precision] / FAST.peak_flops["bf16"]
+    assert seconds["bf16"] / seconds[precision] == pytest.approx(share * peaks, rel=0.01)
 
 
 def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:

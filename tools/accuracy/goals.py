@@ -134,8 +134,9 @@ REASONS = {
     ),
     "vtrain-multi-node": (
         "two runs (tp 2, pp 16, dp 16; {odd} of them here) are 1.3 to 1.5 times as slow as their neighbours with the "
-        "same bubble; without them the mean is {mean} and Spearman {order}. Many of the runs differ by less than "
-        "the error."
+        "same bubble; without them the mean is {mean} and Spearman {order}. Five more with tp 2 or 4 on 512 devices "
+        "are 9 to 20 % slower than others of the same tp, one slower than the same plan with twice the micro-batch "
+        "and bubble (17.6 s, 16.1 s): no term of a plan explains them. Many of the runs differ by less than the error."
     ),
     "megatron-2022": "one release with newer fused kernels than the other runs of its kernel set.",
     "mpt-fsdp": (
@@ -159,7 +160,8 @@ REASONS = {
         "most runs on Blackwell dispatch by HybridEP and capture parts of a layer in CUDA graphs, which differ from "
         "release to release and are not modelled: without their source the host's time comes from runs on H800 "
         "that say they have no graphs, twice as long, while fitted to them they are as far off as the second table "
-        "says. Those of gpt-oss-120B are predicted 20 to 45 % too fast."
+        "says. Those of gpt-oss-120B are predicted 13 to 25 % too fast, and on 16 H100 the three of Qwen3-30B-A3B "
+        "up to twice as slow as they are: its host takes half the time a layer that the H800's does."
     ),
     "offload": (
         "compute, not copies: the same models without offload are as far off (docs/cost_model.md), and the sources do "
