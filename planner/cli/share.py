@@ -95,7 +95,7 @@ def share(
     """Divide a cluster among several jobs.
 
     Every job gets whole nodes, or devices of one node where there are fewer nodes than jobs. An integer program
-    proposes partitions, and plans are searched on the parts that it proposes, until they are proven good.
+    proposes partitions, and plans are searched on the sub-clusters that it proposes, until they are proven good.
     """
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected {in_words(OBJECTIVES, 'or')}, got {objective!r}")

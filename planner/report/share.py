@@ -193,7 +193,9 @@ def _notes(answer: Share) -> Iterator[str]:
 
 def _space(answer: Share) -> str:
     return (
-        "parts of whole nodes, or of some devices of one node" if answer.divided else "parts of whole nodes"
+        "sub-clusters of whole nodes, or of some devices of one node"
+        if answer.divided
+        else "sub-clusters of whole nodes"
     )
 
 

@@ -1,9 +1,9 @@
 """What each of several jobs gets of a cluster: an integer program proposes partitions, searches say what they do.
 
-The program knows a bound for every job and every part. What a search proves of one part bounds all that are inside it.
-Both go on in turns until the best partition into searched parts is as good as the bound on all partitions. A part is
-whole nodes of some pools; on a cluster with fewer nodes than jobs it may be some devices of one node as well. Parts
-stay as they are until all jobs have ended.
+The program knows a bound for every job and every sub-cluster. What a search proves of one bounds all that are inside
+it. Both go on in turns until the best partition into searched sub-clusters is as good as the bound on all partitions. A
+sub-cluster is whole nodes of some pools; on a cluster with fewer nodes than jobs it may be some devices of one node as
+well. Sub-clusters stay as they are until all jobs have ended.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class Portion:
     hosts: tuple[str, ...]
     """Its hosts."""
     devices: tuple[int, ...]
-    """Numbers of its devices where it has a part of one node; empty for whole nodes."""
+    """Numbers of its devices where it has some of one node; empty for whole nodes."""
     gpus: int
-    """Devices of its part; a plan may leave some idle."""
+    """Devices of its sub-cluster; a plan may leave some idle."""
     seconds: float | None
     """Until it has done its tokens; null where the file does not say how many."""
     of_equal_share: float | None
     """Its tokens a second over those of an equal share of time on the whole cluster; null where none are known."""
     gap: float
-    """No plan on this part is faster by more than this fraction."""
+    """No plan on its sub-cluster is faster by more than this fraction."""
     scored: Scored
     cluster: ClusterSpec
-    """Its part, as a cluster of its own."""
+    """Its devices, as a cluster of its own."""
     model: ModelSpec
     result: SearchResult
 
@@ -91,7 +91,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The answer: each job's part, and the proof."""
+    """The answer: each job's sub-cluster, and the proof."""
 
     status: Status
     """optimal (within the asked gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
@@ -185,7 +185,7 @@ class ShareSearch:
         )
 
     def _limits(self, job: LoadedJob, *, on_hosts: bool = False) -> Limits:
-        """The same space on every part, so that a bound on one holds for all that are inside it."""
+        """The same space on every sub-cluster, so that a bound on one holds for all that are inside it."""
         offload: tuple[OffloadPart, ...] = OFFLOAD_PARTS if on_hosts else ("none",)
         return replace(self.limits, target=job.job.target or self.limits.target, offload=offload)
 
@@ -223,7 +223,7 @@ class ShareSearch:
         return 1.0 / value if self.objective == "makespan" else value
 
     def _begin(self, indices: Sequence[int]) -> None:
-        """Search jobs on the whole cluster: it bounds all their parts, and is what fairness is measured by."""
+        """Search jobs on the whole cluster: it bounds all their sub-clusters, and is what fairness is measured by."""
         deadline = self.deadline.part(BEGIN)
         for number, index in enumerate(indices):
             contender = self.program.jobs[index]
@@ -341,7 +341,7 @@ class ShareSearch:
             else:
                 parts.append(Part(own[0][1], tuple(pool.devices.count(kind) for kind in kinds)))
         part = sub_cluster(self.cluster, job.model, parts).cluster
-        return _with_part_of_bus(part, self.cluster) if self.divided else part
+        return _with_share_of_bus(part, self.cluster) if self.divided else part
 
     def _portions(self, partition: Partition) -> Iterator[Portion]:
         """What each job gets, with its own hosts and devices."""
@@ -445,7 +445,7 @@ class ShareSearch:
 
 
 def _better(first: SearchResult, second: SearchResult) -> SearchResult:
-    """Two searches of the same part as one."""
+    """Two searches of the same sub-cluster as one."""
     plans = [each for each in (first.best, second.best) if each is not None]
     best = min(plans, key=lambda each: each.estimate.step_seconds)
     bound = max(first.bound_seconds, second.bound_seconds)
@@ -478,8 +478,8 @@ def _units(cluster: ClusterSpec, divided: bool) -> Iterator[Unit]:
             yield Unit(pool=pool.name, gpu=gpu, gpus=1, most=pool.devices.count(gpu))
 
 
-def _with_part_of_bus(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
-    """Jobs on one node share its bus: each has its devices' part of it."""
+def _with_share_of_bus(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
+    """Jobs on one node share its bus: each has its devices' share of it."""
     buses = {pool.name: (pool.intra_node, len(pool.devices)) for pool in whole.pools}
     pools = []
     for pool in part.pools:
@@ -500,7 +500,7 @@ def _numbers(part: PoolSpec, whole: PoolSpec, taken: dict[tuple[str, str | None]
 
 
 def _named(own: ClusterSpec, seen: ClusterSpec, name: str, *, divided: bool) -> ClusterSpec:
-    """The part of a job under the pools of the file, and called after it."""
+    """The sub-cluster of a job under the pools of the file, and called after it."""
     pools: Sequence[PoolSpec] = seen.pools
     if not divided:
         hosts = {host for pool in seen.pools for host in pool.hosts}
