@@ -118,7 +118,8 @@ def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) 
         require_same_job(log, saved.plan, placed)
         seen = observed(log)
     comparison = compared(seen, expected)
-    return ObservedRun(seen=seen, comparison=comparison, findings=tuple(findings(seen, comparison, expected)))
+    found = findings(seen, comparison, expected, str(path), [str(log) for log in logs])
+    return ObservedRun(seen=seen, comparison=comparison, findings=tuple(found))
 
 
 def contenders_of(

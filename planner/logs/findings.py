@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +25,7 @@ MEMORY_MATTERS = 0.10
 DEVICE = "hetplan calibrate device --model model.yaml"
 NETWORK = "hetplan calibrate network"
 FIT = "hetplan calibrate fit --measured runs.csv -o calibration.yaml"
-RUN = "hetplan calibrate run plan.yaml --log FILE --calibration calibration.yaml"
+RUN = ("hetplan", "calibrate", "run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +40,28 @@ class Finding:
     """What puts it right."""
 
 
-def findings(seen: Observed, comparison: Comparison, predicted: PredictedRun) -> tuple[Finding, ...]:
-    """Doubts of the measurement first, then what is off, the largest part first; never empty."""
+def findings(
+    seen: Observed,
+    comparison: Comparison,
+    predicted: PredictedRun,
+    plan: str = "plan.yaml",
+    logs: Sequence[str] = ("FILE",),
+) -> tuple[Finding, ...]:
+    """Doubts of the measurement first, then what is off, the largest part first; never empty.
+
+    ``plan`` and ``logs`` are the files as the user named them, for commands.
+    """
     parts = _parts(comparison, predicted)
-    step = [] if parts or comparison.within else [_step(seen, comparison, predicted)]
+    # The file of measurements is there by then; what the run says is added to it.
+    words = [
+        plan,
+        *(word for log in logs for word in ("--log", log)),
+        "--calibration",
+        "calibration.yaml",
+        "--force",
+    ]
+    run = shlex.join([*RUN, *words])
+    step = [] if parts or comparison.within else [_step(seen, comparison, predicted, run)]
     told = (*_doubts(seen), *parts, *step, *_memory(comparison))
     return told or (Finding(cause="none", text="the prediction holds: nothing to measure again"),)
 
@@ -161,7 +180,7 @@ def _waiting(
     )
 
 
-def _step(seen: Observed, comparison: Comparison, predicted: PredictedRun) -> Finding:
+def _step(seen: Observed, comparison: Comparison, predicted: PredictedRun, run: str) -> Finding:
     """The step is off, and no part says why: what the prediction holds to be its largest cause."""
     causes = predicted.estimate.breakdown
     compute = causes.compute_seconds + causes.recompute_seconds
@@ -176,7 +195,7 @@ def _step(seen: Observed, comparison: Comparison, predicted: PredictedRun) -> Fi
     if predicted.plan.pp == 1 or comparison.step.excess < 0:
         return Finding(cause="step", text=text, commands=(command,))
     text += "; the rest is host overhead per micro-batch, which can be fitted to this log"
-    return Finding(cause="step", text=text, commands=(command, RUN))
+    return Finding(cause="step", text=text, commands=(command, run))
 
 
 def _how_to_time(seen: Observed, predicted: PredictedRun) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,18 @@ def test_a_plan_without_stages_is_refused(hetplan: Command, files: Path) -> None
     assert "the plan has no pipeline" in done.err
     assert "Traceback" not in done.err
     assert not (files / "calibration.yaml").exists()
+
+
+def test_what_compare_says_can_be_typed(hetplan: Command, predicted: float, files: Path) -> None:
+    """The fit to the log, by the names of plan and log, into the calibration file that measuring has left."""
+    (files / "my log.txt").write_text(example_text([4 * predicted] * 12))
+    said = hetplan("compare", "plan.yaml", "--log", "my log.txt").out
+    command = next(line for line in said.replace("\\\n", "").splitlines() if "calibrate run" in line)
+    (files / "own.yaml").rename(files / "calibration.yaml")
+    words = shlex.split(command)
+    assert words[:4] == ["hetplan", "calibrate", "run", "plan.yaml"]
+    done = hetplan(*words[1:])
+    assert (done.code, done.err) == (0, "")
+    found = load_calibration(files / "calibration.yaml")
+    assert found.family("A100").kernel_seconds == 1e-5
+    assert any(item.name.endswith("micro_batch_launches") for item in found.constants)
