@@ -143,9 +143,11 @@ def _on_curve(model: ModelSpec, curve: LossCurveSpec, loss: float) -> Convergenc
         raise UsageError(f"--loss: the model file's curve never goes below {curve.floor:g}, got {loss:g}")
     above = loss - curve.floor
     steps = (curve.scale / above) ** (1 / curve.exponent)
-    seen = curve.least_loss - curve.floor
-    # An error of the floor moves steps to other losses than the lowest one seen.
-    moved = curve.floor_spread / curve.exponent * abs(1 / above - 1 / seen) if seen > 0 else math.inf
+    seen = max(above, curve.least_loss - curve.floor)
+    # Losses that were seen rest on the curve as fitted; an error of the floor moves the steps to lower ones.
+    moved = 0.0
+    if loss < curve.least_loss:
+        moved = curve.floor_spread / curve.exponent * (1 / above - 1 / seen)
     return Convergence(
         critical=_critical(model, steps * curve.batch_tokens, loss),
         steps_known=steps,

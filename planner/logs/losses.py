@@ -171,7 +171,9 @@ def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_length: int) -> Loss
     told = several and math.sqrt(covariance[3, 3]) <= WIDEST
     if several and not told:
         values, covariance = _fitted(means, anchor, several=False)
-    floor, scale, exponent = float(values[0]), math.exp(values[1]), float(values[2])
+    # A floor that the fit leaves at its end, or within rounding of it, is none.
+    floor = float(values[0]) if values[0] > 1e-6 else 0.0
+    scale, exponent = math.exp(values[1]), float(values[2])
     least = float(min(part.losses[-3:].mean() for part in parts))
     residual = float(np.sqrt(np.mean((_curve(values, means, anchor) - means.losses) ** 2)))
     return LossFit(

@@ -130,7 +130,10 @@ def test_unknown_power_is_named(hetplan: Command, files: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--objective", "speed"], "--objective: expected one of time, cost, energy, got 'speed'\n"),
+        (
+            ["--objective", "speed"],
+            "--objective: expected one of time, cost, energy, time-to-loss, got 'speed'\n",
+        ),
         (
             ["--max-cost-per-token", "0"],
             "--max-cost-per-token: expected a number from 1e-60 to 1e+60, got 0\n",
