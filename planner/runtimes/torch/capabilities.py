@@ -51,6 +51,7 @@ CAPABILITIES = Capabilities(
     output_gate=True,
     towers=True,
     experts="whole",
+    grids=True,
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     frozen_parts=True,
     splits_whole_norms=False,
