@@ -321,6 +321,15 @@ AllowCompression = Annotated[
 ]
 
 
+AllowTensorGrids = Annotated[
+    bool,
+    typer.Option(
+        "--allow-tensor-grids",
+        help="Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
+    ),
+]
+
+
 WithAdvice = Annotated[
     bool,
     typer.Option(
@@ -363,6 +372,7 @@ def search(
     offload: OffloadNames = None,
     allow_local_sgd: AllowLocalSgd = None,
     allow_compression: AllowCompression = None,
+    allow_tensor_grids: AllowTensorGrids = False,
     precision: Precision = None,
     global_batch: GlobalBatch = None,
     sequence_length: SequenceLength = None,
@@ -391,6 +401,7 @@ def search(
         recompute=_recompute(recompute),
         offload=_offload(offload),
         syncs=_syncs(allow_local_sgd, allow_compression, target),
+        grids=_grids(allow_tensor_grids, target),
         gap=gap,
         time_limit_seconds=None if time_limit == float("inf") else time_limit,
     )
@@ -465,6 +476,15 @@ def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Syn
     formats: list[SyncFormat] = ["fp32", *(way.format for way in ways if way.format != "fp32")]
     local = (Sync(every=every, format=each) for every in asked for each in formats)
     return tuple(dict.fromkeys((*local, *ways)))
+
+
+def _grids(wanted: bool, name: str | None) -> bool:
+    """Whether plans may have grids; a target without them was not meant."""
+    if wanted and name is not None and not target(name).grids:
+        able = in_words([row.name for row in TARGETS.values() if row.grids], "or")
+        what = f"{name} divides matrices in one dimension, expected --target {able}"
+        raise UsageError(f"--allow-tensor-grids: {what}")
+    return wanted
 
 
 def _way(part: str) -> Sync:

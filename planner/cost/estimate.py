@@ -27,6 +27,7 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice, islands_price
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
+from planner.dims.grid import uneven
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
@@ -256,6 +257,8 @@ class Estimator:
         _, joined = self._network(sockets)
         nodes: Placement = joined.placement(placement)
         if plan.grid is not None:
+            if faults := [*uneven(plan, plan.grid)]:
+                raise PlanError(faults[0].what)
             nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
             plan = plan.copies
         rings = stage_rings(

@@ -210,7 +210,7 @@ def head(model: ModelSpec, device: Device, axes: Axes, micro_batch: int) -> EndP
 
 
 def block_bytes(model: ModelSpec, size: int, side: int, micro_batch: int) -> float:
-    """Blocks on their way in the product with the largest weight: of both factors, and what a backward makes of them."""
+    """Blocks on their way in the product with the largest weight: of both factors, and of their gradients."""
     rows = micro_batch * model.training.sequence_length / side
     widths = [*matrices_of(model), (model.hidden, model.vocab)]
     return max(size * 2.0 * (rows * inputs / side + inputs * outputs / side**2) for inputs, outputs in widths)

@@ -59,10 +59,7 @@ class TensorGrid(Dimension):
             yield Fault(("stages", 0, "recompute"), f"{what}, got selective")
         for inside, what in grid_faults(grid, target, model):
             yield Fault(("grid", *inside), what)
-        for path, group in groups_of(plan):
-            if group.local_batch % group.accumulation_steps or group.micro_batch % grid.lines:
-                what = f"rows {grid.rows} x depth {grid.depth} do not divide"
-                yield Fault((*path, "micro_batch"), f"{what} micro-batches of {group.micro_batch} sequences")
+        yield from uneven(plan, grid)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """Grids that lie in a node or fill nodes."""
@@ -93,6 +90,15 @@ class TensorGrid(Dimension):
         if within:
             tp = plan.grid.devices
             yield Change("grid", f"tp {tp} instead of a grid", replace(plan, grid=None))
+
+
+def uneven(plan: Plan, grid: Grid) -> Iterator[Fault]:
+    """Micro-batches that the rows of a grid, in all layers of its depth, cannot share evenly."""
+    for path, group in groups_of(plan):
+        if group.local_batch % group.accumulation_steps or group.micro_batch % grid.lines:
+            ways = f"{grid.rows} rows" + (f" x depth {grid.depth}" if grid.depth > 1 else "")
+            what = f"{ways} do not divide {group.local_batch} sequences in {group.accumulation_steps} micro-batches"
+            yield Fault((*path, "micro_batch"), f"{what}, expected multiples of {grid.lines} in each")
 
 
 def stands(grid: Grid, per_node: int) -> bool:

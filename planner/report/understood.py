@@ -343,6 +343,7 @@ def limits_text(limits: Limits) -> str:
         "recompute": limits.recompute,
         "offload": limits.offload,
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
+        "grids": ("allowed",) if limits.grids else None,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

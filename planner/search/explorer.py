@@ -26,6 +26,7 @@ from planner.search.bounds.peak import floor_seconds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
+from planner.search.grids import GRIDS, GridChoice, best_grid, grid_choices, least_of
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
@@ -45,7 +46,7 @@ class DeviceSets:
     box: Box
 
 
-Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets
+Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets | GridChoice
 
 QUICK_TRIES = 6
 """Families of one (tp, dp) that are tried until a quick plan fits."""
@@ -275,7 +276,7 @@ class Explorer:
             seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
             self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
 
-    def partition(self, item: Family | DataParallel) -> NetworkPartition:
+    def partition(self, item: Family | DataParallel | GridChoice) -> NetworkPartition:
         """The part of the cluster that a choice is about."""
         return self._partitions[item.target, item.network]
 
@@ -298,6 +299,8 @@ class Explorer:
             self._open_partition(row, name, partition, families)
         for row in targets_of(self.limits) if self.limits.syncs and not self.one_degree else ():
             self._open_islands(row)
+        for row in targets_of(self.limits) if self.limits.grids and not self.one_degree else ():
+            self._open_grids(row)
         self._taken_bound = float("inf")
 
     def _open_partition(
@@ -318,6 +321,24 @@ class Explorer:
         for choice in island_choices(row, self.limits, partition.estimator):
             self._push(self._floor, replace(choice, network=ISLANDS))
             self.candidates += 1
+
+    def _open_grids(self, row: Capabilities) -> None:
+        """Choices of grids, whose groups of ranks lie in one pool."""
+        partition = whole_partition(self.estimator)
+        self._partitions[row.name, GRIDS] = partition
+        for choice in grid_choices(row, self.limits, partition.estimator):
+            self._push(max(self._floor, least_of(choice, partition.estimator)), choice)
+            self.candidates += 1
+
+    def _grid(self, choice: GridChoice) -> None:
+        """Price all plans of a choice: the best of them is exact."""
+        self.solved += 1
+        self._rounds += 1
+        seen = self.partition(choice).estimator
+        best = best_grid(choice, seen, self.limits, self.incumbent, self.deadline)
+        if best is not None:
+            self.closed_bound = min(self.closed_bound, best.estimate.step_seconds)
+            self.offer(priced_on(self.estimator, best.plan, seen))
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
@@ -390,6 +411,8 @@ class Explorer:
             self._begin(bound, item)
         elif isinstance(item, OpenChoice):
             self._continue(item)
+        elif isinstance(item, GridChoice):
+            self._grid(item)
         elif isinstance(item, DataParallel):
             sets = self._sets(item)
             self._push(max(bound, sets.shares.bound(sets.box)), sets)

@@ -37,6 +37,8 @@ class Limits:
     """What may be kept in host memory; None: nothing, unless nothing fits without."""
     syncs: tuple[Sync, ...] = ()
     """What islands of replicas may exchange in place of whole gradients in every step; the islands are left open."""
+    grids: bool = False
+    """Whether the devices of a replica may divide matrices by rows and columns."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None
