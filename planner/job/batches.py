@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from planner.job.files import EmittedFile, document, node_file, rows
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank
+from planner.plan.placement import Rank, by_copies
 from planner.plan.values import Plan, ReplicaGroup
 
 FORMAT = 1
@@ -98,10 +98,10 @@ def lines_of(job: Job) -> tuple[Rank, ...]:
     return tuple(
         replace(
             rank,
-            replica=rank.replica * grid.lines + rank.tp_rank // grid.columns,
+            replica=rank.replica * grid.rows + rank.tp_rank // grid.columns,
             tp_rank=rank.tp_rank % grid.columns,
         )
-        for rank in job.ranks
+        for rank in by_copies(job.plan, job.ranks)
     )
 
 

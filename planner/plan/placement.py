@@ -298,6 +298,21 @@ def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
     return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
 
 
+def by_copies(plan: Plan, all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """The same processes where each layer of a grid's depth is a replica (``Plan.copies``)."""
+    grid = plan.grid
+    if grid is None or grid.depth == 1:
+        return all_ranks
+    return tuple(
+        replace(
+            rank,
+            replica=rank.replica * grid.depth + rank.tp_rank // grid.layer,
+            tp_rank=rank.tp_rank % grid.layer,
+        )
+        for rank in all_ranks
+    )
+
+
 def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:
     """Launchers in rank order: consecutive ranks on one node share one."""
     launchers: list[Agent] = []

@@ -96,6 +96,7 @@ def _islands(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterato
 def _grids(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """Replicas of one type that are grids, with a depth or without; what breaks a rule is left out later."""
     model, batch = estimator.model, estimator.model.training.global_batch
+    ways: tuple[Recompute, ...] = ("none", "full")
     if row.name != "torch" or not limits.grids or not offers(row, model):
         return
     sizes = (
@@ -116,7 +117,7 @@ def _grids(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[
                     local_batch=share,
                     accumulation_steps=steps,
                 )
-                for zero, recompute in product(limits.zero or (0, 1, 2, 3), ("none", "full")):
+                for zero, recompute in product(limits.zero or (0, 1, 2, 3), ways):
                     stage = Stage(
                         first_layer=0, end_layer=model.layers, recompute=recompute, replicas=(group,)
                     )
