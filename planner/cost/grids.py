@@ -29,6 +29,7 @@ from planner.cost.compute import (
     element_wise_bytes,
     predicted_tokens,
 )
+from planner.cost.measured_curves import LinkCurves
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Grid
@@ -48,8 +49,11 @@ class Axis:
     ring: Ring
 
     def pass_seconds(self, size_bytes: float) -> float:
-        """A broadcast, or a sum on one device: all bytes go over each hop once, in pieces one behind the other."""
-        return size_bytes / self.ring.bytes_per_second + self.ring.latency_seconds
+        """A broadcast, or a sum on one device: all bytes go over each hop once, in pieces one behind the other.
+
+        So they do in a gather of parts of that size from all others, for which there may be measurements.
+        """
+        return self.ring.gather_seconds(size_bytes * self.ring.size / (self.ring.size - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,12 @@ class Axes:
 
 
 def axes(
-    side: int, device_type: DeviceType, topology: Topology, calibration: Calibration, stack: str
+    side: int,
+    device_type: DeviceType,
+    topology: Topology,
+    calibration: Calibration,
+    stack: str,
+    curves: LinkCurves | None = None,
 ) -> Axes:
     """Rows are consecutive devices, columns every ``side``-th; a grid lies in a node or fills nodes.
 
@@ -77,14 +86,24 @@ def axes(
         """``together`` devices of the axis on a node, ``rings`` such axes through its cards."""
         nodes = ceil(side / together)
         rate, latency = inside, (together - 1) * nodes * device_type.intra_latency_seconds
-        crosses = "node"
+        crosses, link = "node", f"node:{device_type.gpu}"
         if nodes > 1:
             path = topology.path(device_type.pool, device_type.pool)
             carried = carried_rates(path, calibration)[0] * calibration.stack(stack).wire / rings
             rate = min(rate, carried) if together > 1 else carried
             latency += (nodes - 1) * path.latency_seconds
-            crosses = path.fabric
-        return Axis(Ring(size=side, bytes_per_second=rate, latency_seconds=latency, crosses=crosses))
+            crosses = link = path.fabric
+        return Axis(
+            Ring(
+                size=side,
+                bytes_per_second=rate,
+                latency_seconds=latency,
+                crosses=crosses,
+                curves=curves,
+                link=link,
+                sharing=rings if nodes > 1 else 1,
+            )
+        )
 
     return Axes(
         side,

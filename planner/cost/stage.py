@@ -772,7 +772,7 @@ class Pricer:
         key = device_type.key
         if key not in self._axes:
             self._axes[key] = grids.axes(
-                self.side, device_type, self.topology, self.calibration, self.kernels
+                self.side, device_type, self.topology, self.calibration, self.kernels, self.link_curves
             )
         return self._axes[key]
 
