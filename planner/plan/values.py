@@ -329,7 +329,14 @@ WHOLE = Context()
 """Sequences are whole on a replica."""
 
 
-@told("pp", "global_batch", "micro_batches", without=("stages",))
+@told(
+    "grid_text",
+    "pp",
+    "global_batch",
+    "micro_batches",
+    without=("stages", "grid"),
+    names={"grid_text": "grid"},
+)
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -429,6 +436,11 @@ class Plan:
         if rest or share < group.accumulation_steps:
             raise PlanError(f"depth {ways} does not divide the {group.local_batch} sequences of a replica")
         return replace(group, tp=group.tp // ways, count=group.count * ways, local_batch=share)
+
+    @property
+    def grid_text(self) -> str | None:
+        """Rows x columns, and x depth where there is one, of the grid that divides matrices; None: in one dimension."""
+        return None if self.grid is None else str(self.grid)
 
     @property
     def pp(self) -> int:
