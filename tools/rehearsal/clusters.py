@@ -162,7 +162,7 @@ CLUSTERS: Sequence[Rehearsed] = (
     ),
     Rehearsed(
         "grid",
-        (Pool("a", "cpu-38", 0.38, 1000, nodes=4),),
+        (Pool("a", "cpu-20", 0.2, 1000, nodes=4),),
         {
             "equal batches, ZeRO 0": replicas(0, ("a", 4, 6, 12)),
             "equal batches, ZeRO 3": replicas(3, ("a", 4, 6, 12)),
