@@ -44,6 +44,8 @@ COMPUTE_CAPABILITY = Range(1, 99)
 """NVIDIA's number of what a device can do."""
 NODE_DEVICES = Range(1, 1000)
 """Devices of one node, and of one tensor-parallel group."""
+GRID_SIDE = Range(2, 31)
+"""Rows, and columns, of a grid of devices that divides matrices."""
 NODES = Range(1, 100_000)
 """Nodes of a pool, and of a whole cluster."""
 DEVICES = Range(1, 1_000_000)

@@ -523,6 +523,36 @@ def with_islands(seed: int) -> Problem:
     return found.model_copy(update=changed), model.model_copy(update={"training": training}), calibration
 
 
+def with_grids(seed: int) -> Problem:
+    """Four to eight slow devices with little memory, on nodes that are fast inside, and a model that squares divide."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 12)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: gpu.model_copy(
+            update={"memory_gib": draw.choice([1.2, 1.5, 2, 4]), "tflops": {"fp16": draw.choice([2, 10, 40])}}
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    pools = []
+    for number, name in enumerate(names):
+        first = [(1, 4), (2, 2), (4, 2), (2, 4), (4, 1)]
+        nodes, per_node = draw.choice(first if number == 0 else [(1, 1), (2, 1), (1, 4)])
+        pools.append(
+            PoolSpec(
+                name=f"pool-{number}",
+                devices=(name,) * per_node,
+                hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+                intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([64, 300]), shared=draw.random() < 0.3),
+                nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([25, 100, 400])),),
+            )
+        )
+    batch = draw.choice([4, 6, 8])
+    training = model.training.model_copy(update={"global_batch": batch})
+    model = model.model_copy(update={"layers": min(model.layers, 3), "training": training})
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.2}), model, calibration
+
+
 def with_hosts(seed: int) -> Problem:
     """Little memory on the devices, and hosts with more or less of it behind links of any speed."""
     spec, model, calibration = with_constants(seed)

@@ -298,6 +298,15 @@ AllowCompression = Annotated[
 ]
 
 
+AllowTensorGrids = Annotated[
+    bool,
+    typer.Option(
+        "--allow-tensor-grids",
+        help="Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
+    ),
+]
+
+
 AllowUnequalShards = Annotated[
     bool,
     typer.Option(
@@ -336,6 +345,7 @@ class SpaceOptions:
     allow_local_sgd: AllowLocalSgd = None
     allow_compression: AllowCompression = None
     allow_unequal_shards: AllowUnequalShards = False
+    allow_tensor_grids: AllowTensorGrids = False
     allow_backup: AllowBackup = None
 
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
@@ -354,6 +364,7 @@ class SpaceOptions:
             offload=cast("tuple[OffloadPart, ...] | None", offload),
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
             unequal_shards=_unequal(self.allow_unequal_shards, target),
+            grids=_grids(self.allow_tensor_grids, target),
             backup=_backup(self.allow_backup, target),
             gap=gap,
             time_limit_seconds=None if time_limit == math.inf else time_limit,
@@ -390,6 +401,15 @@ def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Syn
     formats: list[SyncFormat] = ["fp32", *(way.format for way in ways if way.format != "fp32")]
     local = (Sync(every=every, format=each) for every in asked for each in formats)
     return tuple(dict.fromkeys((*local, *ways)))
+
+
+def _grids(wanted: bool, name: str | None) -> bool:
+    """Whether plans may have grids; a target without them was not meant."""
+    if wanted and name is not None and not target(name).grids:
+        able = in_words([row.name for row in TARGETS.values() if row.grids], "or")
+        what = f"{name} divides matrices in one dimension, expected --target {able}"
+        raise UsageError(f"--allow-tensor-grids: {what}")
+    return wanted
 
 
 def _way(part: str) -> Sync:

@@ -94,9 +94,8 @@ def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
     ring = priced.rings[stage]
 
     def more(shape: Shape, group: ReplicaGroup) -> float:
-        changed = estimator.pricer(plan.target, context=plan.context).memory(
-            shape, group, ring.ways(group.shard), ring.padding
-        )
+        own = plan.copies_of(group)
+        changed = estimator.pricer_of(plan).memory(shape, own, ring.ways(own.shard), ring.padding)
         return changed.used_bytes - memory.used_bytes
 
     larger = _larger(plan, group)
@@ -118,9 +117,10 @@ def _larger(plan: Plan, group: ReplicaGroup) -> ReplicaGroup | None:
     rule = row.batch_without_pipeline if plan.pp == 1 else row.batch_with_pipeline
     for steps in range(group.accumulation_steps - 1, 0, -1):
         changed = replace(group, accumulation_steps=steps)
-        if changed.micro_batch > group.micro_batch and (
-            rule == "per-device" or not group.local_batch % steps
-        ):
+        even = not group.local_batch % steps
+        if plan.grid is not None and (not even or changed.micro_batch % plan.grid.lines):
+            continue
+        if changed.micro_batch > group.micro_batch and (rule == "per-device" or even):
             return changed
     return None
 
@@ -182,7 +182,7 @@ def _routed_over(devices: int, groups: tuple[ReplicaGroup, ...], estimator: Esti
 
 def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:
     """Seconds in which a stage adds up the two gradients of a tied embedding, and over what."""
-    pricer = estimator.pricer(plan.target, sockets=estimator.uses_sockets(plan), context=plan.context)
+    pricer = estimator.pricer_of(plan, sockets=estimator.uses_sockets(plan))
     shape = shape_of(plan, stage)
     return max(
         (pricer.tied_seconds(shape, group), pricer.topology.widest_fabric(group.pool) or "node")

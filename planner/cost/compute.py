@@ -120,6 +120,9 @@ class EndPass:
 
     forward_seconds: float
     backward_seconds: float
+    collective_forward: float = 0.0
+    """Blocks and sums between the devices of a grid."""
+    collective_backward: float = 0.0
 
 
 class Device:

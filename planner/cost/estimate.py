@@ -16,6 +16,7 @@ from planner.cluster.topology import HostTopology, Topology, sockets_only
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops
 from planner.cost.feed import NOTHING, Fed, feed_of
+from planner.cost.grids import copies_of
 from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
@@ -27,6 +28,7 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice, islands_price
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
+from planner.dims.grid import uneven
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
@@ -98,7 +100,7 @@ class Estimator:
     def _calibrate(self, calibration: Calibration) -> None:
         self.calibration = calibration
         self.curves = LinkCurves(calibration) if calibration.link_points else None
-        self._pricers: dict[tuple[str, bool, Context], Pricer] = {}
+        self._pricers: dict[tuple[str, bool, Context, int], Pricer] = {}
 
     def with_calibration(self, calibration: Calibration) -> Estimator:
         """The same cluster and model with other constants; what does not depend on them is shared."""
@@ -113,15 +115,23 @@ class Estimator:
             self._seen[sockets] = topology, Joined(topology.cluster)
         return self._seen[sockets]
 
-    def pricer(self, target_name: str, *, sockets: bool = False, context: Context = WHOLE) -> Pricer:
-        """The pricer of a target, shared by all its plans on the same network that divide sequences alike."""
-        key = (target_name, sockets, context)
+    def pricer(
+        self, target_name: str, *, sockets: bool = False, context: Context = WHOLE, side: int = 1
+    ) -> Pricer:
+        """The pricer of a target, shared by all its plans on the same network that divide sequences alike, and matrices
+        by as many rows and columns."""
+        key = (target_name, sockets, context, side)
         if key not in self._pricers:
             topology, _ = self._network(sockets)
             self._pricers[key] = Pricer(
-                topology, self.model, self.calibration, target(target_name), self.curves, context
+                topology, self.model, self.calibration, target(target_name), self.curves, context, side
             )
         return self._pricers[key]
+
+    def pricer_of(self, plan: Plan, *, sockets: bool = False) -> Pricer:
+        """The pricer of a plan."""
+        side = 1 if plan.grid is None else plan.grid.rows
+        return self.pricer(plan.target, sockets=sockets, context=plan.context, side=side)
 
     def uses_sockets(self, plan: Plan) -> bool:
         """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""
@@ -192,7 +202,7 @@ class Estimator:
 
     def _warnings(self, plan: Plan, step: float) -> Iterator[str]:
         """Kernels and networks that the runtime lacks, at all or here; what was priced beyond what was measured."""
-        pricer, wanted = self.pricer(plan.target, context=plan.context), self.model.training.kernels
+        pricer, wanted = self.pricer_of(plan), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
         groups = {
@@ -219,7 +229,8 @@ class Estimator:
             times = pricer.measured(self.topology.device_type(pool, gpu), tp, micro_batch)
             if times and times.extrapolated:
                 guessed.add((gpu, tp, micro_batch))
-            if (not times or times.without_collectives) and tp > 1 and self.curves is not None:
+            collective = tp > 1 and plan.grid is None and (not times or times.without_collectives)
+            if collective and self.curves is not None:
                 # A layer that was priced for an earlier plan has not asked its curve again.
                 ring = tensor_ring(
                     self.topology.device_type(pool, gpu), self.calibration, tp=tp, curves=self.curves
@@ -232,7 +243,7 @@ class Estimator:
 
     def _spread(self, plan: Plan) -> float:
         """The widest of the plan's devices: that of their constants, narrower where their layers are measured."""
-        pricer = self.pricer(plan.target, context=plan.context)
+        pricer = self.pricer_of(plan)
         unlike = {
             (group.pool, group.gpu, group.tp, group.micro_batch): group
             for stage in plan.stages
@@ -265,9 +276,15 @@ class Estimator:
         if not plan.sync.exact:
             return self._price_islands(plan)
         placement, sockets = place(plan, self.cluster), not own_networks and self.uses_sockets(plan)
-        pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
+        pricer = self.pricer_of(plan, sockets=sockets)
         _, joined = self._network(sockets)
-        nodes = joined.placement(placement)
+        fed = self.feed.of(plan, placement) if self.feed else NOTHING
+        nodes: Placement = joined.placement(placement)
+        if plan.grid is not None:
+            if faults := [*uneven(plan, plan.grid)]:
+                raise PlanError(faults[0].what)
+            nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
+            plan = plan.copies
         rings = tuple(
             replace(ring.with_shards(stage.shards), dropped=plan.backup)
             for ring, stage in zip(
@@ -308,7 +325,7 @@ class Estimator:
             backward=backward,
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
-            fed=self.feed.of(plan, placement) if self.feed else NOTHING,
+            fed=fed,
         )
 
     def _price_islands(self, plan: Plan) -> Priced:
@@ -380,7 +397,7 @@ class Estimator:
 
     def memories(self, plan: Plan, priced: Priced) -> list[list[Memory]]:
         """Bytes on one device of each group, [stage][group]."""
-        pricer = self.pricer(plan.target, context=plan.context)
+        pricer, plan = self.pricer_of(plan), plan.copies
         return [
             [
                 pricer.memory(shape, group, over.ways(group.shard), over.padding)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.model.spec import DataSpec, ModelSpec
-from planner.plan.placement import Placement, replicas_of
+from planner.plan.placement import Placement, replica_parts
 from planner.plan.values import Plan
 from planner.units import bytes_per_second_from_gigabytes
 
@@ -91,9 +91,10 @@ class Feed:
         nodes: dict[tuple[str, int], float] = {}
         for number in dict.fromkeys((0, plan.pp - 1)):
             stage = plan.stages[number]
-            for group, slot, node, _ in replicas_of(stage, placement[number]):
-                key = slot.pool, node
-                nodes[key] = nodes.get(key, 0.0) + stage.replicas[group].local_batch / plan.cp
+            for part in replica_parts(stage, placement[number]):
+                group, key = stage.replicas[part.group], (part.slot.pool, part.node)
+                # A replica on several nodes, a grid, has rows of sequences on each.
+                nodes[key] = nodes.get(key, 0.0) + group.local_batch * part.slot.tp / group.tp / plan.cp
         slowest = NOTHING
         for (pool, _), sequences in nodes.items():
             for name, cost in self.costs[first_pass][pool].items():

@@ -82,6 +82,8 @@ class Load:
     """Of an element of a gradient, for what of it has not been sent to other islands."""
     padding: float = 1.0
     """Bytes of buffers over those with equal shards."""
+    block_bytes: float = 0.0
+    """Blocks of weights and activations on their way through a grid."""
 
     @property
     def expert_dp(self) -> float:
@@ -605,6 +607,11 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 
     ZeRO-3 also holds layers gathered ahead.
     """
+    bucket, others = _reduction_buffers(model, load)
+    return bucket, others + load.block_bytes
+
+
+def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     # A lone replica reduces nothing.
     size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     # A matrix in four bits is whole in the working format while it is multiplied by.

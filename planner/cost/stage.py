@@ -13,6 +13,7 @@ import numpy as np
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
+from planner.cost import grids
 from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
@@ -215,9 +216,12 @@ class Pricer:
         target: Capabilities,
         link_curves: LinkCurves | None = None,
         context: Context = WHOLE,
+        side: int = 1,
     ) -> None:
+        """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none."""
         self.topology = topology
         self.context = context
+        self.side = side
         self._runs, self._ahead, self._behind = (
             tuple(
                 (run, Pricer(topology, run.kind, calibration, target, link_curves, context)) for run in runs
@@ -243,11 +247,12 @@ class Pricer:
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
-        anchored = calibration.layers and context.ways == 1 and not model.runs
+        anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
+        self._axes: dict[tuple[str, str], grids.Axes] = {}
         self._layers: dict[tuple[object, ...], LayerPrice] = {}
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
@@ -441,6 +446,8 @@ class Pricer:
         forward, backward = forward + host / 2, backward + host / 2
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
+        tensor_forward += sum(end.collective_forward for end in ends)
+        tensor_backward += sum(end.collective_backward for end in ends)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         context_hidden = layers * one.context_hidden
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
@@ -607,7 +614,8 @@ class Pricer:
             micro_batch=sequences,
             layers_in_flight=0.0,
             recompute=shape.recompute,
-            sequence_parallel=shape.sequence_parallel,
+            # All activations of a grid are divided over all of it.
+            sequence_parallel=shape.sequence_parallel or self.side > 1,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             offload=shape.offload,
@@ -622,10 +630,18 @@ class Pricer:
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
             padding=padding,
+            block_bytes=self._block_bytes(sequences),
         )
         return Footprint(
             self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread
         )
+
+    def _block_bytes(self, sequences: int) -> float:
+        """Blocks of weights and activations on their way through a grid."""
+        if self.side == 1:
+            return 0.0
+        size = ELEMENT_BYTES[self.model.training.precision]
+        return grids.block_bytes(self.model, size, self.side, sequences)
 
     def _measured_ratios(
         self, device_type: DeviceType, tp: int, sequences: int
@@ -743,6 +759,8 @@ class Pricer:
     def _price_layer(
         self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
     ) -> LayerPrice:
+        if self.side > 1:
+            return self._grid_layer(device_type, sequences, recompute)
         if self._runs:
             return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, ep)
         measured = self.measured(device_type, tp, sequences)
@@ -754,6 +772,34 @@ class Pricer:
         price = layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
         price = self._with_routing(price, device_type, tp, sequences, recompute, ep)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
+
+    def axes(self, device_type: DeviceType) -> grids.Axes:
+        """Rows and columns of a grid of such devices."""
+        key = device_type.key
+        if key not in self._axes:
+            self._axes[key] = grids.axes(
+                self.side, device_type, self.topology, self.calibration, self.kernels, self.link_curves
+            )
+        return self._axes[key]
+
+    def _grid_layer(self, device_type: DeviceType, sequences: int, recompute: Recompute) -> LayerPrice:
+        one = grids.layer(
+            self.model_on(device_type),
+            self._device(device_type),
+            self.target,
+            self.axes(device_type),
+            sequences,
+        )
+        ahead, back = one.collective_forward, one.collective_backward
+        forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
+        again = recompute == "full"
+        return LayerPrice(
+            forward_seconds=forward,
+            backward_seconds=with_host(one.backward_seconds + back, 2 * one.host_seconds) - back,
+            recompute_seconds=forward if again else 0.0,
+            collective_forward=ahead,
+            collective_backward=back + (ahead if again else 0.0),
+        )
 
     def _price_layers(
         self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool, ep: int
@@ -832,6 +878,9 @@ class Pricer:
         return self._devices[key]
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
+        if self.side > 1:
+            price = grids.embedding if which == "embedding" else grids.head
+            return price(self.model, self._device(device_type), self.axes(device_type), sequences)
         function = embedding_pass if which == "embedding" else head_pass
         if isinstance(sequences, np.ndarray):
             return function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)

@@ -25,7 +25,7 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.failures import state_bytes
 from planner.cost.shape import chunk_layers
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank, ranks
+from planner.plan.placement import Rank, by_copies, ranks
 from planner.plan.values import Plan
 
 NOTHING = 1e-9
@@ -180,10 +180,13 @@ def _bytes(parameters: int, trained: int, element: float, frozen: float) -> floa
 
 
 def held_by(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> dict[str, tuple[Region, ...]]:
-    """What each node of a plan holds; raises PlanError when the cluster has too few devices."""
+    """What each node of a plan holds; raises PlanError when the cluster has too few devices.
+
+    Blocks of a grid count as parts in a row, so that what plans with and without one share is not exact.
+    """
     parts: dict[str, set[Region]] = defaultdict(set)
-    for rank in ranks(plan, cluster):
-        parts[rank.host].update(_regions(rank, plan, model))
+    for rank in by_copies(plan, ranks(plan, cluster)):
+        parts[rank.host].update(_regions(rank, plan.copies, model))
     return {host: tuple(_joined(regions)) for host, regions in parts.items()}
 
 

@@ -7,6 +7,7 @@ from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
 from planner.dims.expert import ExpertParallelism
+from planner.dims.grid import TensorGrid
 from planner.dims.interleave import Interleave
 from planner.dims.offloading import OffloadDimension
 from planner.dims.pipeline import PipelineParallelism
@@ -20,6 +21,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
     PipelineParallelism(),
     TensorParallelism(),
+    TensorGrid(),
     ContextParallelism(),
     ExpertParallelism(),
     Data(),

@@ -24,6 +24,8 @@ class TensorParallelism(Dimension):
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """One degree for all, or one a stage, and key/value heads that it divides."""
+        if plan.grid is not None and target.grids:
+            return  # they have rules of their own
         first = plan.stages[0].replicas[0].tp
         for path, group in groups_of(plan):
             tp, where = group.tp, (*path, "tp")
@@ -52,8 +54,14 @@ class TensorParallelism(Dimension):
                 yield Fault(where, f"{what}, got {tp}")
 
 
-def head_faults(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
-    """Heads, or a feed-forward layer, that the devices of a replica cannot share, whatever the target."""
+def head_faults(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
+    """Heads, or a feed-forward layer, that the devices of a replica cannot share, whatever the target; grids have rules
+    of their own."""
+    for path, group in groups_of(plan) if plan.grid is None else ():
+        yield from _of_group(path, group, model)
+
+
+def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
     tp, where = group.tp, (*path, "tp")
     if model.heads % tp:
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")

@@ -20,7 +20,7 @@ from planner.job.job import Job
 from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
-from planner.plan.values import Plan, groups_of
+from planner.plan.values import Plan
 from planner.runtimes.interface import runtime, runtime_of
 from planner.runtimes.registry import target
 
@@ -107,8 +107,7 @@ HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Raise EmitError unless the plan is one for this model and target that launch files can hold."""
-    heads = (fault for path, group in groups_of(plan) for fault in head_faults(path, group, model))
-    faults = (*target_faults(plan, model), *heads) or node_faults(plan, cluster)
+    faults = (*target_faults(plan, model), *head_faults(plan, model)) or node_faults(plan, cluster)
     if faults:
         raise EmitError(listed(faults))
     _check_number_format(plan, model)

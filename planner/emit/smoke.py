@@ -13,6 +13,7 @@ from planner.catalog import driver_names
 from planner.cost.communication import Ring, tensor_ring
 from planner.cost.compute import Device, layer_pass
 from planner.cost.estimate import Estimator, boundary_bytes
+from planner.cost.grids import Axes
 from planner.cost.measured_curves import with_host
 from planner.cost.sends import Send
 from planner.cost.values import Estimate
@@ -22,7 +23,8 @@ from planner.job.files import EmittedFile, node_file, rows
 from planner.job.job import Job
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank
+from planner.plan.placement import Rank, by_copies
+from planner.plan.values import Grid
 from planner.runtimes.registry import PLAIN_TORCH
 
 MODULES = (
@@ -113,7 +115,7 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
         return {}
     if not model.usual_layers or model.block:
         return {}  # the timed layer is attention and a feed-forward
-    if training.lora is not None or training.freeze is not None or job.plan.cp > 1:
+    if training.lora is not None or training.freeze is not None or job.plan.cp > 1 or job.plan.grid:
         return {}  # the timed layer is whole, and all of it learns
     pricer = estimator.pricer(PLAIN_TORCH.name)
     layers: dict[LayerKey, dict[str, Any]] = {}
@@ -196,16 +198,38 @@ def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
         if tp == 1:
             continue
         kind = estimator.topology.device_type(pool, gpu)
+        if job.plan.grid is not None:
+            yield from _grid_groups(job, job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
+            continue
         ring = tensor_ring(kind, estimator.calibration, tp=tp)
         members = [[rank.rank for rank in each] for _, each in _by(own, lambda rank: rank.replica)]
         what = f"stage {number}, inside replicas on {gpu}"
         yield _entry(what, members, "node", ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
 
 
+def _grid_groups(job: Job, grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[str, Any]]:
+    """Rows and columns of grids."""
+    for what, ring, key in (
+        ("rows", axes.row.ring, lambda rank: (rank.replica, rank.tp_rank // grid.columns)),
+        (
+            "columns",
+            axes.column.ring,
+            lambda rank: (rank.replica, rank.tp_rank // grid.layer, rank.tp_rank % grid.columns),
+        ),
+    ):
+        members = [[rank.rank for rank in each] for _, each in _by(own, key)]
+        operations = {"all-reduce": _points(ring.reduce_seconds)}
+        link = f"node:{own[0].gpu}" if ring.crosses == "node" else ring.crosses
+        yield _entry(
+            f"{what} of grids on {own[0].gpu}", members, ring.crosses, link, ring.sharing, operations
+        )
+
+
 def _data_groups(job: Job, number: int, ring: Ring) -> Iterator[dict[str, Any]]:
     """The rings over a stage's replicas; with HSDP those that shard, and those between the copies."""
-    stage = [rank for rank in job.ranks if rank.stage == number]
-    size = job.plan.shard_size or job.plan.stages[number].dp
+    plan = job.plan.copies
+    stage = [rank for rank in by_copies(job.plan, job.ranks) if rank.stage == number]
+    size = plan.shard_size or plan.stages[number].dp
     for what, each, key in (
         ("over replicas", ring, lambda rank: (rank.tp_rank, rank.replica // size)),
         ("over copies", ring.copies, lambda rank: (rank.tp_rank, rank.replica % size)),

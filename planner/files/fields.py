@@ -65,6 +65,7 @@ Oversubscription = Annotated[float, number(ranges.OVERSUBSCRIPTION)]
 NodeDevices = Annotated[int, whole(ranges.NODE_DEVICES)]
 Nodes = Annotated[int, whole(ranges.NODES)]
 Devices = Annotated[int, whole(ranges.DEVICES)]
+GridSide = Annotated[int, whole(ranges.GRID_SIDE)]
 Cards = Annotated[int, whole(ranges.CARDS)]
 
 Layers = Annotated[int, whole(ranges.LAYERS)]

@@ -3,12 +3,12 @@ of the example that reads it is the same for every runtime."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.job.files import EmittedFile, document, node_file, rows
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank
+from planner.plan.placement import Rank, by_copies
 from planner.plan.values import Plan, ReplicaGroup
 
 FORMAT = 1
@@ -41,29 +41,35 @@ def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int, int] | None = Non
     -----
     The runtime divides a micro-batch's loss by the rank's steps and averages gradients over the dp
     replicas; ``size * dp * steps / global batch`` undoes both and weighs every sequence alike. Each
-    of ``cp`` replicas that share a sequence has the mean loss of its part, which counts that much less.
+    of ``cp`` replicas that share a sequence has the mean loss of its part, which counts that much less. Gradients of a
+    grid's rows are added up, not averaged.
     Replicas of an island do so among themselves: ``of`` are its replicas, their sequences, and the most steps of one.
 
     ZeRO 2 reduces gradients and ZeRO 3 gathers parameters in every micro-batch, so there all ranks
     need the same number of them; ZeRO 0 and 1 communicate once a step and take any number.
     """
+    if plan.grid is not None:
+        plan, group = plan.copies, plan.copies_of(group)
+    rows = plan.grid.rows if plan.grid else 1
     replicas, sequences, most = of or (plan.stages[0].dp, plan.global_batch, plan.micro_batches)
     steps = most if plan.zero >= 2 else group.accumulation_steps
-    sizes = group.micro_batch_sizes + (0,) * (steps - group.accumulation_steps)
+    sizes = tuple(size // rows for size in group.micro_batch_sizes)
+    sizes += (0,) * (steps - group.accumulation_steps)
     scale = replicas * steps / plan.cp
     return Batch(sizes, tuple(size * scale / sequences for size in sizes))
 
 
 def table_text(job: Job) -> str:
     """The table as JSON: stages, the distinct batches, and one row for each rank."""
-    plan, ranks = job.plan, job.ranks
+    plan, ranks = job.plan.copies, lines_of(job)
     batches = _batches(job)
     distinct = sorted({*batches}, key=lambda each: (each.micro_batches, each.loss_weights))
     head = {
         "format": FORMAT,
         "world_size": len(ranks),
         "data_parallel": plan.stages[0].dp,
-        "tensor_parallel": plan.stages[0].replicas[0].tp,
+        "tensor_parallel": plan.grid.columns if plan.grid else plan.stages[0].replicas[0].tp,
+        **({"tensor_rows": plan.grid.rows} if plan.grid else {}),
         "global_batch": plan.global_batch,
         "zero": plan.zero,
         **({} if plan.cp == 1 else {"context_parallel": plan.cp}),
@@ -83,6 +89,21 @@ def table_text(job: Job) -> str:
             for each in distinct
         ],
         ranks=_rank_rows(ranks, plan.cp, batches, {each: index for index, each in enumerate(distinct)}),
+    )
+
+
+def lines_of(job: Job) -> tuple[Rank, ...]:
+    """The ranks of the plan; those of a grid by its rows, each of which has sequences of its own as a replica has."""
+    grid = job.plan.grid
+    if grid is None:
+        return job.ranks
+    return tuple(
+        replace(
+            rank,
+            replica=rank.replica * grid.rows + rank.tp_rank // grid.columns,
+            tp_rank=rank.tp_rank % grid.columns,
+        )
+        for rank in by_copies(job.plan, job.ranks)
     )
 
 

@@ -80,7 +80,7 @@ def _devices(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fau
             yield Fault((*path, "gpu"), f'the pool {group.pool} has no "{group.gpu}", it has: {kinds}')
         else:
             yield from _precision(path, group, cluster, model)
-        yield from head_faults(path, group, model)
+    yield from head_faults(plan, model)
 
 
 def _precision(path: KeyPath, group: ReplicaGroup, cluster: ClusterSpec, model: ModelSpec) -> Iterator[Fault]:

@@ -14,6 +14,7 @@ from json import dumps
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
+from planner.errors import PlanError
 from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Sync
 
@@ -55,18 +56,22 @@ def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
     if all(parts[group.pool] == 1 for stage in plan.stages for group in stage.replicas):
         return plan
 
-    def divided(slot: Slot) -> Iterator[tuple[str, int]]:
-        """Replicas of a slot by the pools of the cluster."""
+    def divided(slot: Slot, parts: int) -> Iterator[tuple[str, int]]:
+        """Replicas of a slot, each of which fills so many nodes of it, by the pools of the cluster."""
         own = hosts[slot.pool][slot.first_node : slot.first_node + slot.nodes]
         for (name, _), nodes in groupby(own, key=owner.__getitem__):
-            yield name, len(list(nodes)) * slot.replicas_per_node
+            replicas, rest = divmod(len(list(nodes)) * slot.replicas_per_node, parts)
+            if rest:
+                raise PlanError("a replica would stand on several pools")
+            yield name, replicas
 
     def regrouped(groups: tuple[ReplicaGroup, ...], slots: tuple[Slot, ...]) -> Iterator[ReplicaGroup]:
         waiting = iter(slots)
         for group in groups:
             counts: list[tuple[str, int]] = []
             while sum(count for _, count in counts) < group.count:
-                for name, count in divided(next(waiting)):
+                slot = next(waiting)
+                for name, count in divided(slot, group.tp // slot.tp):
                     if counts and counts[-1][0] == name:
                         count += counts.pop()[1]
                     counts.append((name, count))

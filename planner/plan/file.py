@@ -226,6 +226,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
     absent: tuple[tuple[str, object], ...] = (
         ("offload", {}),
         ("sync", {}),
+        ("grid", None),
         ("ep", 1),
         ("cp", 1),
         ("cp_kind", "ring"),

@@ -2,8 +2,8 @@
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
 and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
-order. A replica never leaves its node, nor does a group smaller than one. What a runtime demands of all stages together
-is checked in plans and obeyed by the search.
+order. A replica never leaves its node, unless it is a grid that fills several, nor does a group smaller than one. What
+a runtime demands of all stages together is checked in plans and obeyed by the search.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Slot:
     pool: str
     gpu: str
     tp: int
+    """Devices of a replica, or of the part of one that fills a node."""
     first_node: int
     nodes: int
     """Consecutive nodes, each with ``replicas_per_node`` replicas."""
@@ -72,7 +73,9 @@ Placement = tuple[tuple[Slot, ...], ...]
 class _Kind:
     """Free devices of one type in one pool: untouched nodes and partly used ones."""
 
-    def __init__(self, pool: PoolSpec, gpu: str) -> None:
+    def __init__(self, pool: PoolSpec, gpu: str, *, spans: bool) -> None:
+        self.spans = spans
+        """True where a replica may fill several nodes."""
         self.pool = pool.name
         self.gpu = gpu
         self.per_node = pool.devices.count(gpu)
@@ -108,6 +111,13 @@ class _Kind:
         self.rests[stage] = kept | {node}
         return [self._slot(group, node, 1, offset, count)]
 
+    def parts(self, group: ReplicaGroup) -> ReplicaGroup:
+        """The group itself; of replicas that fill several nodes the parts that fill one."""
+        span = node_span(group.tp, self.per_node) if self.spans else 1
+        if span == 1:
+            return group
+        return replace(group, tp=self.per_node, count=span * group.count)
+
     def replicas_per_node(self, group: ReplicaGroup) -> int:
         if group.tp > self.per_node:
             raise PlanError(
@@ -138,29 +148,40 @@ class _Kind:
         )
 
 
+def node_span(tp: int, per_node: int) -> int:
+    """Nodes that a replica of so many devices fills; 1 for one that lies in a node, or does not fill nodes."""
+    return tp // per_node if tp % per_node == 0 else 1
+
+
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
-    return place_stages([stage.replicas for stage in plan.stages], cluster)
+    return place_stages([stage.replicas for stage in plan.stages], cluster, spans=plan.grid is not None)
 
 
-def place_stages(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec) -> Placement:
+def place_stages(
+    stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, spans: bool = False
+) -> Placement:
     """Give every group of every stage its devices, [stage][slot].
 
     Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
     the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
     node. Remainders of larger or mixed stages come last, those of one stage together. What finds no untouched node
-    fills gaps; where nodes are then too few, remainders fill gaps first.
+    fills gaps; where nodes are then too few, remainders fill gaps first. ``spans``: replicas may fill several nodes.
     """
     try:
-        return _place(stages, cluster, gaps_first=False)
+        return _place(stages, cluster, gaps_first=False, spans=spans)
     except PlanError:
-        return _place(stages, cluster, gaps_first=True)
+        return _place(stages, cluster, gaps_first=True, spans=spans)
 
 
-def _place(stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool) -> Placement:
-    device_types = {(pool.name, gpu): _Kind(pool, gpu) for pool in cluster.pools for gpu in set(pool.devices)}
+def _place(
+    stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool, spans: bool
+) -> Placement:
+    device_types = {
+        (pool.name, gpu): _Kind(pool, gpu, spans=spans) for pool in cluster.pools for gpu in set(pool.devices)
+    }
     wanted = [
-        _Wanted(stage, index, group, _kind_of(device_types, group), len(groups) == 1)
+        _Wanted(stage, index, (own := _kind_of(device_types, group)).parts(group), own, len(groups) == 1)
         for stage, groups in enumerate(stages)
         for index, group in enumerate(groups)
     ]
@@ -218,38 +239,54 @@ def ranks(plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
     pools = {pool.name: pool for pool in cluster.pools}
     placed: list[Rank] = []
     for number, (stage, slots) in enumerate(zip(plan.stages, place(plan, cluster), strict=True)):
-        for replica, (group, slot, node, index) in enumerate(replicas_of(stage, slots)):
-            pool = pools[slot.pool]
+        for part in replica_parts(stage, slots):
+            slot, pool = part.slot, pools[part.slot.pool]
             devices = [device for device, gpu in enumerate(pool.devices) if gpu == slot.gpu]
-            first = slot.first_device + index * slot.tp
-            for tp_rank, device in enumerate(devices[first : first + slot.tp]):
+            first = slot.first_device + part.index * slot.tp
+            for tp_rank, device in enumerate(devices[first : first + slot.tp], part.before):
                 placed.append(
                     Rank(
                         rank=len(placed),
-                        host=pool.hosts[node],
+                        host=pool.hosts[part.node],
                         device=device,
                         pool=slot.pool,
                         gpu=slot.gpu,
                         stage=number,
-                        replica=replica,
+                        replica=part.replica,
                         tp_rank=tp_rank,
-                        group=group,
+                        group=part.group,
                     )
                 )
     return tuple(placed)
 
 
-def replicas_of(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[tuple[int, Slot, int, int]]:
-    """(group, slot, node, index on the node) of each replica; slots stand in group order."""
-    group, left = 0, stage.replicas[0].count
+@dataclass(frozen=True, slots=True)
+class ReplicaPart:
+    """The devices of a replica that are on one node."""
+
+    replica: int
+    group: int
+    slot: Slot
+    node: int
+    index: int
+    """Among those of the slot on the node."""
+    before: int
+    """Devices of the replica on earlier nodes."""
+
+
+def replica_parts(stage: Stage, slots: tuple[Slot, ...]) -> Iterator[ReplicaPart]:
+    """Every replica, those that fill several nodes node by node; slots stand in group order."""
+    replica, before, group, left = 0, 0, 0, stage.replicas[0].count
     for slot in slots:
         for node in range(slot.first_node, slot.first_node + slot.nodes):
             for index in range(slot.replicas_per_node):
                 if left == 0:
                     group += 1
                     left = stage.replicas[group].count
-                left -= 1
-                yield group, slot, node, index
+                yield ReplicaPart(replica, group, slot, node, index, before)
+                before += slot.tp
+                if before == stage.replicas[group].tp:
+                    replica, before, left = replica + 1, 0, left - 1
 
 
 def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
@@ -259,6 +296,21 @@ def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
     """
     ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
     return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
+
+
+def by_copies(plan: Plan, all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """The same processes where each layer of a grid's depth is a replica (``Plan.copies``)."""
+    grid = plan.grid
+    if grid is None or grid.depth == 1:
+        return all_ranks
+    return tuple(
+        replace(
+            rank,
+            replica=rank.replica * grid.depth + rank.tp_rank // grid.layer,
+            tp_rank=rank.tp_rank % grid.layer,
+        )
+        for rank in all_ranks
+    )
 
 
 def agents(all_ranks: tuple[Rank, ...]) -> tuple[Agent, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
@@ -23,10 +24,14 @@ from planner.files.fields import (
 )
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.values import EXACT, ON_DEVICE, Fault, Offload, Plan, ReplicaGroup, Stage, Sync
+from planner.plan.values import EXACT, ON_DEVICE, Fault, Grid, Offload, Plan, ReplicaGroup, Stage, Sync
 from planner.ranges import DEVICES, STAGES
 from planner.runtimes.capabilities import ContextKind, Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
+
+
+def _written(tp: Any) -> str:
+    return "<grid>" if isinstance(tp, dict | Grid) else "<number>"
 
 
 class ShortStage(Frozen):
@@ -76,8 +81,10 @@ class ShortPlan(Frozen):
 
     target: str | None = None
     """Runtime; megatron when absent, deepspeed for plans with ``replicas``."""
-    tp: NodeDevices = 1
-    """Devices of one replica."""
+    tp: Annotated[
+        Annotated[NodeDevices, Tag("<number>")] | Annotated[Grid, Tag("<grid>")], Discriminator(_written)
+    ] = 1
+    """Devices of one replica: their number, or the rows, columns and depth of the grid that they are."""
     pp: Stages | None = None
     """Pipeline stages; as many as ``stages`` or ``layers`` name, else 1."""
     dp: Devices | None = None
@@ -114,6 +121,16 @@ class ShortPlan(Frozen):
     replicas: tuple[ShortReplicas, ...] | None = Field(default=None, min_length=1)
     """Replicas with a batch of their own, for plans without pipeline."""
 
+    @property
+    def grid(self) -> Grid | None:
+        """The grid that the devices of a replica are."""
+        return self.tp if isinstance(self.tp, Grid) else None
+
+    @property
+    def degree(self) -> int:
+        """Devices of one replica."""
+        return self.tp.devices if isinstance(self.tp, Grid) else self.tp
+
 
 def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     """The whole plan, checked; raises SpecError or PlanError with lines."""
@@ -135,12 +152,24 @@ class _Room:
     pool: str
     gpu: str
     free: list[int]
+    per_node: int
+    spans: bool
+    """True where a replica may fill several nodes."""
 
     def replicas(self, tp: int) -> int:
+        nodes = self._nodes(tp)
+        if nodes > 1:
+            return 0 if tp % self.per_node else self.free.count(self.per_node) // nodes
         return sum(devices // tp for devices in self.free)
+
+    def _nodes(self, tp: int) -> int:
+        return -(-tp // self.per_node) if self.spans else 1
 
     def take(self, count: int, tp: int) -> None:
         """Fullest nodes first, as placement does."""
+        nodes = self._nodes(tp)
+        if nodes > 1:
+            count, tp = count * nodes, self.per_node
         for node, devices in enumerate(self.free):
             taken = min(count, devices // tp)
             self.free[node] -= taken * tp
@@ -150,7 +179,7 @@ class _Room:
 def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     entries = _entries(short, model)
     layers = _layers(short, entries, model)
-    room = _room(cluster)
+    room = _room(cluster, spans=short.grid is not None)
     dp = short.dp or max(1, _most_replicas(short, entries, room) // short.cp)
     stages, first = [], 0
     for number, (index, entry) in enumerate(entries):
@@ -171,6 +200,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             shard_size=short.shard_size,
             stages=stages,
             interleave=short.interleave,
+            grid=short.grid,
             ep=short.ep,
             cp=short.cp,
             cp_kind=short.cp_kind,
@@ -231,10 +261,10 @@ def _checked(layers: list[int], stages: int, model: ModelSpec) -> list[int]:
     return layers
 
 
-def _room(cluster: ClusterSpec) -> list[_Room]:
+def _room(cluster: ClusterSpec, *, spans: bool) -> list[_Room]:
     """Kinds of devices in file order."""
     return [
-        _Room(pool.name, gpu, [pool.devices.count(gpu)] * len(pool.hosts))
+        _Room(pool.name, gpu, [pool.devices.count(gpu)] * len(pool.hosts), pool.devices.count(gpu), spans)
         for pool in cluster.pools
         for gpu in dict.fromkeys(pool.devices)
     ]
@@ -257,18 +287,18 @@ def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room
         for _, entry in entries:
             shared[str(entry.pool)] = shared.get(str(entry.pool), 0) + 1
         fits = [
-            sum(device_type.replicas(entry.tp or short.tp) for device_type in _fitting(entry, room))
+            sum(device_type.replicas(entry.tp or short.degree) for device_type in _fitting(entry, room))
             // shared[str(entry.pool)]
             for _, entry in entries
         ]
         return max(1, min(fits))
-    return max(1, sum(device_type.replicas(short.tp) for device_type in room) // len(entries))
+    return max(1, sum(device_type.replicas(short.degree) for device_type in room) // len(entries))
 
 
 def _groups(
     short: ShortPlan, entry: ShortStage, path: KeyPath, dp: int, room: list[_Room], model: ModelSpec
 ) -> tuple[ReplicaGroup, ...]:
-    tp, replicas = entry.tp or short.tp, entry.dp or dp
+    tp, replicas = entry.tp or short.degree, entry.dp or dp
     micro_batch = entry.micro_batch or short.micro_batch
     share, steps = _batch(short, path, replicas, micro_batch, model)
     replicas *= short.cp
@@ -324,7 +354,9 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
         if entry.steps is None and entry.share is None and batch % together:
             what = f"the micro-batches add up to {together}, which does not divide the global batch {batch}"
             raise PlanError(f"{what}, expected steps and share", path=("replicas", index))
-        groups.append(_own_batch(entry, index, short.tp, batch // together, device_types.get(entry.pool, "")))
+        groups.append(
+            _own_batch(entry, index, short.degree, batch // together, device_types.get(entry.pool, ""))
+        )
     stage = Stage(first_layer=0, end_layer=model.layers, replicas=tuple(groups), recompute=short.recompute)
     return _whole(short, (stage,), PER_DEVICE.name)
 
@@ -355,6 +387,8 @@ def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) 
 def _in_short(fault: Fault, short: ShortPlan, model: ModelSpec) -> Fault:
     """The fault at the place of the short file that caused it."""
     path = fault.path
+    if path[:1] == ("grid",):
+        return Fault(("tp", *path[1:]), fault.what)
     if path[:1] != ("stages",):
         return fault
     if short.replicas:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
@@ -14,6 +14,7 @@ from planner.files.fields import (
     Batch,
     Devices,
     ExchangeSteps,
+    GridSide,
     KeptShare,
     Layers,
     Name,
@@ -289,6 +290,42 @@ EXACT = Sync()
 """Replicas exchange whole gradients in every step."""
 
 
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How the devices of a replica divide every matrix, by rows and columns: SUMMA, as Optimus (arXiv:2104.05343) and
+    Tesseract (arXiv:2105.14500) do.
+
+    A device has a block of each weight, and of activations the sequences of its row and the channels of its column.
+    Layers of the depth have the same blocks and other sequences.
+    """
+
+    rows: GridSide
+    """Devices over which the inputs of a matrix, and the sequences of a micro-batch, are divided."""
+    columns: GridSide
+    """Devices over which its outputs are; as many as rows."""
+    depth: Devices = 1
+    """Copies of the weights inside a replica, each with a part of its sequences."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.rows * self.columns * self.depth
+
+    @property
+    def layer(self) -> int:
+        """Devices over which a weight is divided."""
+        return self.rows * self.columns
+
+    @property
+    def lines(self) -> int:
+        """Rows of all layers of the depth: each has sequences of its own."""
+        return self.rows * self.depth
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns}" + (f" x {self.depth}" if self.depth > 1 else "")
+
+
 class Context(NamedTuple):
     """How the tokens of a sequence are divided over replicas; a tuple, as it is part of keys that are hashed often."""
 
@@ -302,7 +339,14 @@ WHOLE = Context()
 """Sequences are whole on a replica."""
 
 
-@told("pp", "global_batch", "micro_batches", without=("stages",))
+@told(
+    "grid_text",
+    "pp",
+    "global_batch",
+    "micro_batches",
+    without=("stages", "grid"),
+    names={"grid_text": "grid"},
+)
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -321,6 +365,8 @@ class Plan:
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
+    grid: Grid | None = None
+    """How the ``tp`` devices of a replica divide matrices in two dimensions; None: in one."""
     ep: Devices = 1
     """Devices of a stage over which the experts of a layer are divided, those of consecutive replicas; 1: none are."""
     cp: Devices = 1
@@ -347,6 +393,7 @@ class Plan:
         self._check_shard_size()
         self._check_shards()
         self._check_backup()
+        self._check_grid()
         end = 0
         for index, stage in enumerate(self.stages):
             if stage.first_layer != end:
@@ -399,6 +446,40 @@ class Plan:
     def unequal_shards(self) -> bool:
         """True when some replicas hold more of what ZeRO shards than others."""
         return any(stage.shards for stage in self.stages)
+
+    def _check_grid(self) -> None:
+        if self.grid is None:
+            return
+        for path, group in groups_of(self):
+            if group.tp != self.grid.devices:
+                what = f"a grid of {self.grid} has {self.grid.devices} devices, got tp {group.tp}"
+                raise PlanError(what, path=(*path, "tp"))
+
+    @property
+    def copies(self) -> Plan:
+        """The same plan with each layer of its grid's depth as a replica of its own, which is what it is: it has whole
+        weights, sequences of its own, and adds up gradients with all others."""
+        grid = self.grid
+        if grid is None or grid.depth == 1:
+            return self
+        stages = tuple(
+            replace(stage, replicas=tuple(map(self.copies_of, stage.replicas))) for stage in self.stages
+        )
+        size = None if self.shard_size is None else self.shard_size * grid.depth
+        return replace(self, grid=replace(grid, depth=1), shard_size=size, stages=stages)
+
+    def copies_of(self, group: ReplicaGroup) -> ReplicaGroup:
+        """The same of one group; PlanError where its sequences do not divide."""
+        ways = self.grid.depth if self.grid else 1
+        share, rest = divmod(group.local_batch, ways)
+        if rest or share < group.accumulation_steps:
+            raise PlanError(f"depth {ways} does not divide the {group.local_batch} sequences of a replica")
+        return replace(group, tp=group.tp // ways, count=group.count * ways, local_batch=share)
+
+    @property
+    def grid_text(self) -> str | None:
+        """Rows x columns, and x depth where there is one, of the grid that divides matrices; None: in one dimension."""
+        return None if self.grid is None else str(self.grid)
 
     @property
     def pp(self) -> int:

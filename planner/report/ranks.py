@@ -35,7 +35,7 @@ class RankRun:
     tp: int
     """Devices of one replica."""
     replicas_per_host: int
-    """Replicas on each host."""
+    """Replicas on each host; 0 where one fills several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,13 @@ def rank_runs(plan: Plan, cluster: ClusterSpec) -> tuple[RankRun, ...]:
     first = 0
     for stage, slots in enumerate(place(plan, cluster)):
         for slot in slots:
-            rank_ranges.append(_run(stage, first, slot, pools[slot.pool]))
+            tp = plan.stages[stage].replicas[0].tp if plan.grid else slot.tp
+            rank_ranges.append(_run(stage, first, slot, pools[slot.pool], tp))
             first += rank_ranges[-1].ranks
     return tuple(rank_ranges)
 
 
-def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
+def _run(stage: int, first: int, slot: Slot, pool: PoolSpec, tp: int) -> RankRun:
     start, size = slot.first_device, slot.replicas_per_node * slot.tp
     return RankRun(
         stage=stage,
@@ -79,8 +80,8 @@ def _run(stage: int, first: int, slot: Slot, pool: PoolSpec) -> RankRun:
         gpu=slot.gpu,
         hosts=pool.hosts[slot.first_node : slot.first_node + slot.nodes],
         devices=_devices(pool, slot.gpu)[start : start + size],
-        tp=slot.tp,
-        replicas_per_host=slot.replicas_per_node,
+        tp=tp,
+        replicas_per_host=size // tp,
     )
 
 
@@ -128,7 +129,9 @@ def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
             str(run.stage),
             names(run.hosts),
             runs(run.devices),
-            f"{run.replicas_per_host} x tp {run.tp} on {run.gpu}",
+            f"{run.replicas_per_host} x tp {run.tp} on {run.gpu}"
+            if run.replicas_per_host
+            else f"a part of tp {run.tp} on {run.gpu}",
         )
         for run in rank_runs(plan, cluster)
     ]

@@ -354,6 +354,7 @@ def limits_text(limits: Limits) -> str:
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
         "backup": (limits.backup,) if limits.backup else None,
         "shards": ("unequal",) if limits.unequal_shards else None,
+        "grids": ("allowed",) if limits.grids else None,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

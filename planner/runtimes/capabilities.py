@@ -163,6 +163,8 @@ class Capabilities:
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
+    grids: bool = False
+    """True when the devices of a replica may divide matrices by rows and columns: plans of one stage."""
     syncs: tuple[SyncKind, ...] = ()
     """What islands of its replicas may exchange in place of whole gradients in every step."""
     unequal_shards: bool = False

@@ -27,6 +27,7 @@ from planner.search.bounds.peak import floor_seconds
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
+from planner.search.grids import GRIDS, GridChoice, best_grid, grid_choices, least_of
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
@@ -46,7 +47,7 @@ class DeviceSets:
     box: Box
 
 
-Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets
+Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets | GridChoice
 
 Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
 """What lists outer choices of data parallelism."""
@@ -279,7 +280,7 @@ class Explorer:
             seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
             self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
 
-    def partition(self, item: Family | DataParallel) -> NetworkPartition:
+    def partition(self, item: Family | DataParallel | GridChoice) -> NetworkPartition:
         """The part of the cluster that a choice is about."""
         return self._partitions[item.target, item.network]
 
@@ -303,6 +304,8 @@ class Explorer:
         for row in targets_of(self.limits) if not self.one_degree else ():
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
+            if self.limits.grids:
+                self._open_grids(row)
         self._taken_bound = float("inf")
 
     def _open_partition(
@@ -325,6 +328,24 @@ class Explorer:
         for choice in choices(row, self.limits, partition.estimator):
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
+
+    def _open_grids(self, row: Capabilities) -> None:
+        """Choices of grids, whose groups of ranks lie in one pool."""
+        partition = whole_partition(self.estimator)
+        self._partitions[row.name, GRIDS] = partition
+        for choice in grid_choices(row, self.limits, partition.estimator):
+            self._push(max(self._floor, least_of(choice, partition.estimator)), choice)
+            self.candidates += 1
+
+    def _grid(self, choice: GridChoice) -> None:
+        """Price all plans of a choice: the best of them is exact."""
+        self.solved += 1
+        self._rounds += 1
+        seen = self.partition(choice).estimator
+        best = best_grid(choice, seen, self.limits, self.incumbent, self.deadline)
+        if best is not None:
+            self.closed_bound = min(self.closed_bound, best.estimate.step_seconds)
+            self.offer(priced_on(self.estimator, best.plan, seen))
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
@@ -411,6 +432,8 @@ class Explorer:
             self._begin(bound, item)
         elif isinstance(item, OpenChoice):
             self._continue(item)
+        elif isinstance(item, GridChoice):
+            self._grid(item)
         elif isinstance(item, DataParallel):
             sets = self._sets(item)
             self._push(max(bound, sets.shares.bound(sets.box)), sets)

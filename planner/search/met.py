@@ -13,6 +13,8 @@ def family_of(scored: Scored) -> str:
     wide = any(group.tp > 1 for stage in plan.stages for group in stage.replicas)
     if plan.pp > 1:
         return f"{row.name}: pipeline + tensor" if wide else f"{row.name}: pipeline"
+    if plan.grid is not None:
+        return f"{row.name}: data + tensor grids"
     if wide:
         return f"{row.name}: data + tensor"
     if row.batch_without_pipeline == "per-device":

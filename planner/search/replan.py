@@ -120,7 +120,13 @@ class Replanner:
                 Deadline.after(self._limits.time_limit_seconds),
             )
             alike = replace(
-                limits, zero=(plan.zero,), pp=(plan.pp,), tp=_degrees(plan), cp=(plan.cp,), ep=(plan.ep,)
+                limits,
+                zero=(plan.zero,),
+                pp=(plan.pp,),
+                tp=_degrees(plan),
+                cp=(plan.cp,),
+                ep=(plan.ep,),
+                grids=plan.grid is not None,
             )
             part = deadline.part(SAME_SHAPE_SHARE)
             same = self._choose(left, alike, part, explain=False)
@@ -170,7 +176,7 @@ def _refuse(result: SearchResult, without: Sequence[str]) -> NoReturn:
 
 def _degrees(plan: Plan) -> tuple[int, ...]:
     """Tensor-parallel degrees of a plan."""
-    return tuple(sorted({group.tp for stage in plan.stages for group in stage.replicas}))
+    return tuple(sorted({group.tp for stage in plan.copies.stages for group in stage.replicas}))
 
 
 def _of(result: SearchResult) -> Iterator[Plan]:

@@ -41,6 +41,8 @@ class Limits:
     """Slowest replicas of a step whose gradients may be dropped, at most."""
     unequal_shards: bool = False
     """Whether replicas may hold more or less of what ZeRO shards, by device type."""
+    grids: bool = False
+    """Whether the devices of a replica may divide matrices by rows and columns."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None

@@ -101,7 +101,9 @@ class RankPlan:
     weights: tuple[float, ...]
     """Loss factor of each micro-batch, [step]."""
     tensor_parallel: int = 1
-    """Ranks of one replica."""
+    """Ranks of one replica; of a grid those of one row, which have the same sequences."""
+    tensor_rows: int = 1
+    """Rows of the grid that a replica is, each with sequences of its own."""
     grid: tuple[int, ...] = ()
     """All ranks by stage, replica and place in the replica, the last one fastest."""
     shard_size: int | None = None
@@ -358,6 +360,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         sizes=tuple(batch["micro_batches"]),
         weights=tuple(batch["loss_weights"]),
         tensor_parallel=table["tensor_parallel"],
+        tensor_rows=table.get("tensor_rows", 1),
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),

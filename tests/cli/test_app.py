@@ -32,6 +32,7 @@ SEARCH = {
     "--allow-local-sgd",
     "--allow-unequal-shards",
     "--batches",
+    "--allow-tensor-grids",
     "--cp",
     "--ep",
     "--gap",

@@ -24,7 +24,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
-from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Grid, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
@@ -80,7 +80,8 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                 except PlanError:
                     continue
         seen = Estimator(joined(estimator.cluster), estimator.model, estimator.calibration)
-        for plan in (*_islands(row, seen, limits), *_backups(row, seen, limits)):
+        asked = (*_islands(row, seen, limits), *_backups(row, seen, limits), *_grids(row, seen, limits))
+        for plan in asked:
             yield on_own_pools(plan, seen.cluster, estimator.cluster)
 
 
@@ -130,6 +131,37 @@ def _islands(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterato
                 islands = tuple(part for part in islands if part)
                 if len(islands) > 1:
                     yield replace(plan, sync=replace(sync, islands=islands))
+
+
+def _grids(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """Replicas of one type that are grids, with a depth or without; what breaks a rule is left out later."""
+    model, batch = estimator.model, estimator.model.training.global_batch
+    ways: tuple[Recompute, ...] = ("none", "full")
+    if row.name != "torch" or not limits.grids or not offers(row, model):
+        return
+    sizes = (
+        (device_type, Grid(rows=side, columns=side, depth=depth))
+        for device_type in usable_device_types(estimator.topology, model)
+        for side, depth in product((2, 3), (1, 2))
+    )
+    for device_type, grid in sizes:
+        for count in range(1, device_type.devices // grid.devices + 1):
+            for share, steps in product(range(1, batch + 1), range(1, batch + 1)):
+                if share * count != batch or share % steps:
+                    continue
+                group = ReplicaGroup(
+                    pool=device_type.pool,
+                    gpu=device_type.gpu,
+                    tp=grid.devices,
+                    count=count,
+                    local_batch=share,
+                    accumulation_steps=steps,
+                )
+                for zero, recompute in product(limits.zero or (0, 1, 2, 3), ways):
+                    stage = Stage(
+                        first_layer=0, end_layer=model.layers, recompute=recompute, replicas=(group,)
+                    )
+                    yield Plan(target=row.name, zero=zero, grid=grid, stages=(stage,))
 
 
 def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

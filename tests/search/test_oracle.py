@@ -29,6 +29,7 @@ from tests.worlds import (
     with_experts,
     with_fast_nodes,
     with_further_tokens,
+    with_grids,
     with_hosts,
     with_islands,
     with_long_sequences,
@@ -285,6 +286,36 @@ def test_islands_are_the_best_now_and_then() -> None:
         if best is not None:
             found.add(best.plan.sync.kinds)
     assert found >= {(), ("diloco", "int8"), ("powersgd",), ("topk",)}
+
+
+GRIDS = Limits(gap=0.0, target="torch", pp=(1,), grids=True)
+
+
+def check_grids(seed: int) -> None:
+    """Against tensor parallelism in one dimension, whose plans are few, of the same degree or of smaller ones too."""
+    check(with_grids(seed), replace(GRIDS, tp=((4,), (2, 4))[seed % 2]), QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_grids(seed: int) -> None:
+    """Grids of devices are the best where exhaustion says so, and none with a depth is better."""
+    check_grids(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_grids(seed: int) -> None:
+    """The same of more of them."""
+    check_grids(seed)
+
+
+def test_grids_are_the_best_now_and_then() -> None:
+    """The oracle sees plans on grids and others as the best."""
+    limits = replace(GRIDS, tp=(4,))
+    best = [search(*with_grids(seed), limits, explain=False).best for seed in range(12)]
+    assert {one.plan.grid is not None for one in best if one is not None} == {True, False}
 
 
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])

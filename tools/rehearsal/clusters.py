@@ -108,6 +108,11 @@ def islands(base: dict[str, Any], *pools: str, **sync: Any) -> dict[str, Any]:
     return {"target": "torch", **base, "sync": found}
 
 
+def grid(side: int, micro: int) -> dict[str, Any]:
+    """One replica that divides matrices by as many rows and columns, with torch."""
+    return {"target": "torch", "tp": {"rows": side, "columns": side}, "dp": 1, "micro_batch": micro}
+
+
 def pipeline(zero: int, micro: int, dp: int, *stages: tuple[str, int]) -> dict[str, Any]:
     """A pipeline: (pool, layers) of each stage."""
     return {
@@ -153,6 +158,17 @@ CLUSTERS: Sequence[Rehearsed] = (
             "nodes exchange every 4 steps": islands(EVEN["equal batches, ZeRO 0"], every=4),
             "nodes exchange bf16 gradients": islands(EVEN["equal batches, ZeRO 0"], format="bf16"),
             "pools exchange int8 gradients": islands(EVEN["equal batches, ZeRO 0"], "a", "b", format="int8"),
+        },
+    ),
+    Rehearsed(
+        "grid",
+        (Pool("a", "cpu-20", 0.2, 1000, nodes=4),),
+        {
+            "equal batches, ZeRO 0": replicas(0, ("a", 4, 6, 12)),
+            "equal batches, ZeRO 3": replicas(3, ("a", 4, 6, 12)),
+            "2 x 2, micro-batches of 4": grid(2, 4),
+            "2 x 2, micro-batches of 12": grid(2, 12),
+            "2 x 2, micro-batches of 48": grid(2, 48),
         },
     ),
     Rehearsed(

@@ -66,6 +66,8 @@ def plans(
     for name, document in cluster.plans.items():
         if "sync" in document and not runtime(target).syncs:
             continue
+        if isinstance(document.get("tp"), dict) and not runtime(target).grids:
+            continue
         path = folder / "short.yaml"
         path.write_text(yaml_text({"target": target, **document}), encoding="utf-8")
         yield name, load_plan(path, spec, model)

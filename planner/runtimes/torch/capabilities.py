@@ -52,6 +52,7 @@ CAPABILITIES = Capabilities(
     towers=True,
     encoder_decoders="any",
     experts="whole",
+    grids=True,
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     unequal_shards=True,
     backup_zero=(0, 1),

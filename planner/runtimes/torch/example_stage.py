@@ -24,10 +24,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         shape: Shape,
         plan: RankPlan,
         seed: int,
-        place: Callable[[nn.Module], None] = lambda _: None,
+        place: Callable[[nn.Module], nn.Module] = lambda module: module,
         sharing: Sharing = ALONE,
     ) -> None:
-        """``place`` is called with each module as soon as it is there, so that a large stage is never whole at once."""
+        """``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
+        stage is never whole at once."""
         super().__init__()
         mine = plan.stages[plan.stage]
         self.first, self.last = plan.stage == 0, plan.stage == len(plan.stages) - 1
@@ -38,7 +39,7 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         if self.first or (self.last and shape.tied_embeddings):
             self.embedding = _seeded(seed, lambda: Embedding(shape, sharing))
             self._keep_used()
-            place(self.embedding)
+            self.embedding = place(self.embedding)
         self.tower: Any = None
         if self.first and shape.tower is not None:
             tower = TowerShape(**{**shape.tower, "projector": tuple(shape.tower["projector"])})
@@ -53,14 +54,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         kinds = shape.kinds
         for index in shape.held(mine.first_layer, mine.end_layer):
             made = partial(Layer, shape, mine.recompute, sharing=sharing, kind=kinds[index])
-            layer = _seeded(seed + 1 + index, made)
-            place(layer)
-            self.layers[str(index)] = layer
+            self.layers[str(index)] = place(_seeded(seed + 1 + index, made))
         if self.last:
-            self.finish = _seeded(seed + 1 + len(kinds), lambda: Finish(shape))
+            self.finish = place(_seeded(seed + 1 + len(kinds), lambda: Finish(shape)))
         if self.last and not shape.tied_embeddings:
-            self.head = _seeded(seed + 2 + len(kinds), lambda: Head(shape))
-            place(self.head)
+            self.head = place(_seeded(seed + 2 + len(kinds), lambda: Head(shape)))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.first:

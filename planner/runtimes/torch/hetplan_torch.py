@@ -71,13 +71,15 @@ class Layout:
         self._pair: Any = None
 
     def _mesh(self, device: str, ranks: tuple[int, ...]) -> DeviceMesh:
-        """Ranks that are exact among themselves by stage, copy, shard and place in the replica."""
+        """Ranks that are exact among themselves by stage, copy, shard and place in the replica, in a grid by row."""
         plan = self.plan
-        replicas = len(ranks) // (len(plan.stages) * plan.tensor_parallel)
+        replicas = len(ranks) // (len(plan.stages) * plan.tensor_rows * plan.tensor_parallel)
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
         shard = 1 if plan.zero == 0 else plan.shard_size or replicas
-        shape = (len(plan.stages), replicas // shard, shard, plan.tensor_parallel)
-        names = ("stage", "copy", "shard", "tensor")
+        rows = {"rows": plan.tensor_rows} if plan.tensor_rows > 1 else {}
+        sizes = {"stage": len(plan.stages), "copy": replicas // shard, "shard": shard, **rows}
+        sizes["tensor"] = plan.tensor_parallel
+        names, shape = tuple(sizes), tuple(sizes.values())
         return DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names)
 
     def shard(self, module: nn.Module) -> None:
@@ -165,7 +167,8 @@ class Layout:
         parts, twice = 1, self._tied is not None and gradient is self._tied.grad
         for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
             parts *= 1 if placement.is_replicate() else size
-        ranks = math.prod(each.size() for each in self._replicas) * self.plan.tensor_parallel
+        replicas = math.prod(each.size() for each in self._replicas)
+        ranks = replicas * self.plan.tensor_rows * self.plan.tensor_parallel
         return float(ranks * (2 if twice else 1) / parts)
 
 

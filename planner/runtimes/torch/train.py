@@ -31,6 +31,7 @@ from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
 from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
+from planner.runtimes.torch.example_grid import split_on_grid
 from planner.runtimes.torch.example_stage import ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
@@ -132,15 +133,18 @@ def layout_of(plan: RankPlan, working_type: torch.dtype, reduce_type: torch.dtyp
     return Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
 
 
-def placing(layout: Layout) -> Callable[[torch.nn.Module], None]:
+def placing(layout: Layout) -> Callable[[torch.nn.Module], torch.nn.Module]:
     """A function that spreads a new module over this rank's replica, and a layer over all replicas too."""
 
-    def place(module: torch.nn.Module) -> None:
+    def place(module: torch.nn.Module) -> torch.nn.Module:
         module.to(DEVICE)
-        if layout.plan.tensor_parallel > 1:
+        if layout.plan.tensor_rows > 1:
+            module = split_on_grid(module, layout.mesh["rows", "tensor"])
+        elif layout.plan.tensor_parallel > 1:
             split(module, layout.mesh["tensor"])
         if isinstance(module, Layer):
             layout.shard(module)
+        return module
 
     return place
 

@@ -12,7 +12,7 @@ from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
-from planner.search.met import Met, families_of
+from planner.search.met import Met, families_of, family_of
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
@@ -126,6 +126,9 @@ class FamilyPlans:
             if name not in self._plans and not self.deadline.struck:
                 # That nothing was found says nothing when time was up.
                 self._without[name] = self._unable(name)
+        for scored in self._met.plans.values():
+            if scored.plan.grid is not None:
+                self._take(family_of(scored), scored)
         return True
 
     def keep(self, scored: Scored) -> None:

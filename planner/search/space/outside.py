@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.dims.context import LEAST_TOKENS, offers_context
+from planner.dims.grid import grid_faults
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
+from planner.plan.values import Grid
 from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
@@ -104,6 +106,11 @@ def _of_target(
             yield "HSDP in groups that nodes do not hold whole"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+    square = Grid(rows=2, columns=2)
+    if row.grids and devices >= square.devices and not any(grid_faults(square, row, model)):
+        yield (
+            "tensor grids of several device types" if limits.grids else "tensor grids (--allow-tensor-grids)"
+        )
     if limits.syncs and row.syncs:
         yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
     if limits.backup and row.backup_zero:
