@@ -112,7 +112,7 @@ def share_report(
     return [*parts, bullets(_notes(answer), mark="!")]
 
 
-NO_PAIR = "no two jobs were found that fit on the cluster alone"
+NO_PAIR = "plans were not found for two jobs at least"
 
 
 def _crossing(pair: Crossing) -> Iterator[str]:
