@@ -112,7 +112,7 @@ def share(
         part = ends.part(0.5) if crossover else ends
         answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
         pairs = None
-        if crossover:
+        if crossover and not wish.is_set():
             talk.phase("crossover")
             pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
     files = share_files(answer, pairs or (), used_calibration(calibration))
@@ -127,12 +127,10 @@ def share(
             emit = typed("hetplan", "emit", (output or Path()) / name, "-o", f"run/{answer.portions[0].job}")
             following = emit if output else "the same with -o FOLDER to keep the plans"
         show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
-    raise typer.Exit(_exit_code(answer))
+    raise typer.Exit(INTERRUPTED if wish.is_set() else _exit_code(answer))
 
 
 def _exit_code(answer: Share) -> int:
-    if answer.interrupted:
-        return INTERRUPTED
     if answer.portions:
         return ANSWER
     return INFEASIBLE if answer.conflict else NO_PLAN_IN_TIME

@@ -112,7 +112,7 @@ def share_report(
     return [*parts, bullets(_notes(answer), mark="!")]
 
 
-NO_PAIR = "no two jobs were found that fit on the cluster alone"
+NO_PAIR = "plans were not found for two jobs at least"
 
 
 def _crossing(pair: Crossing) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _table(answer: Share) -> RenderableType:
         number(f"step ({unit.name})"),
         number(speed.heading("tokens/s").replace("\n", " ")),
         number("takes"),
-        number("of its share"),
+        number("share"),
         number("gap"),
     )
     rows = [
@@ -174,7 +174,7 @@ def where(portion: Portion) -> str:
 def _notes(answer: Share) -> Iterator[str]:
     if answer.portions:
         yield (
-            "of its share: tokens/s over those of an equal share of time on the whole cluster; gap: of the plan alone"
+            "share: tokens/s over those of an equal share of time on the whole cluster; gap: of the plan alone"
         )
         yield f"the proof is over {_space(answer)}, which stay until all jobs have ended"
     if answer.idle:

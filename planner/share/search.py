@@ -39,6 +39,8 @@ OBJECTIVES: tuple[str, ...] = get_args(ShareObjective)
 
 BEGIN = 0.5
 """Part of the time for each job on the whole cluster."""
+ROUGH = 0.5
+"""Gap of a search that says whether a job fits at all."""
 SLICE = 0.3
 """Part of the time left that one search may take."""
 LEAST_SECONDS = 2.0
@@ -194,6 +196,8 @@ class ShareSearch:
         start = monotonic()
         self._begin(range(len(self.jobs)))
         bound, best, conflict = self._ask()
+        if best is not None and self.objective != "fairness":
+            self._look_at_whole()
         value = -math.inf
         if best is not None:
             value = self.program.value(best)
@@ -223,16 +227,24 @@ class ShareSearch:
         return 1.0 / value if self.objective == "makespan" else value
 
     def _begin(self, indices: Sequence[int]) -> None:
-        """Search jobs on the whole cluster: it bounds all their sub-clusters, and is what fairness is measured by."""
+        """Search jobs on the whole cluster: whether they fit at all, a bound, and what fairness is measured by."""
+        gap = self.limits.gap / 2 if self.objective == "fairness" else ROUGH
         deadline = self.deadline.part(BEGIN)
         for number, index in enumerate(indices):
             contender = self.program.jobs[index]
             every = contender.together.everything
             if any(every):
-                self._search(index, every, deadline.part(1.0 / (len(indices) - number)))
+                self._search(index, every, deadline.part(1.0 / (len(indices) - number)), gap)
             alone = contender.achieved.get(every)
             if self.objective == "fairness" and alone is not None:
                 contender.worth = len(self.jobs) / (self.jobs[index].job.weight * alone)
+
+    def _look_at_whole(self) -> None:
+        """What each job does on the whole cluster, with the time that is left: the answer is told next to it."""
+        for index, (job, results) in enumerate(zip(self.program.jobs, self.results, strict=True)):
+            every = job.together.everything
+            if every in results and results[every].gap > self.limits.gap:
+                self._look(index, every)
 
     def _ask(self) -> tuple[float, Partition | None, tuple[Need, ...]]:
         """(a bound, the best partition, jobs that fit nowhere together); searched until both agree or time is up."""
@@ -248,8 +260,10 @@ class ShareSearch:
             self._tell(best, value / bound if best is not None else 0.0)
             if asked is None:
                 jobs = self._conflict()
-                if self._stopped or self.on_hosts.issuperset(jobs):
+                if self.on_hosts.issuperset(jobs):
                     return bound, None, tuple(map(self._need, jobs))
+                if self._stopped:
+                    return math.inf, None, ()
                 self._put_on_hosts([index for index in jobs if index not in self.on_hosts])
                 continue
             if best is not None and value >= bound * (1 - self.limits.gap):
@@ -295,19 +309,22 @@ class ShareSearch:
         share = 1.0 if left == math.inf else max(SLICE, LEAST_SECONDS / max(left, 1e-9))
         return self._search(index, machines, self.deadline.part(min(1.0, share)))
 
-    def _search(self, index: int, machines: Machines, deadline: Deadline) -> bool:
+    def _search(self, index: int, machines: Machines, deadline: Deadline, gap: float | None = None) -> bool:
         """What a job does on these machines, better known than before; False where nothing more comes of it."""
         known = self.results[index].get(machines)
         if self.interrupted or (known is not None and (known.gap <= 0 or known.status == "infeasible")):
             return False
         job, contender = self.jobs[index], self.program.jobs[index]
+        if gap is None:
+            gap = self.limits.gap / 2
+            gap = gap if known is None or known.gap > gap else 0.0
         result = choose(
             self.part(job, machines),
             job.model,
             self.calibration,
             replace(
                 self._limits(job, on_hosts=index in self.on_hosts),
-                gap=self.limits.gap / 2 if known is None else 0.0,
+                gap=gap,
             ),
             Goal(),
             explain=False,
@@ -370,7 +387,9 @@ class ShareSearch:
             estimate = Estimator(cluster, job.model, self.calibration).estimate(plan)
             scored = Scored(plan=plan, estimate=estimate)
             contender = self.program.jobs[index]
-            alone = contender.achieved.get(contender.together.everything)
+            every = contender.together.everything
+            known = every in self.results[index] and self.results[index][every].gap <= self.limits.gap
+            alone = contender.achieved[every] if known else None
             yield Portion(
                 job=job.job.name,
                 hosts=tuple(host for pool in cluster.pools for host in pool.hosts),
