@@ -106,8 +106,8 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     found = []
     for run in runs:
         if run.peak_memory_bytes:
-            estimator = Estimator(run.cluster, run.model, base)
             with suppress(HetplanError):
+                estimator = Estimator(run.cluster, run.model, base)
                 found.append(_Peak(run, estimator, estimator.price(run.plan)))
     return sorted(found, key=lambda peak: kernels_of(peak.run))
 
