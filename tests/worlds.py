@@ -445,6 +445,31 @@ def with_long_sequences(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
 
 
+def with_tight_memories(seed: int) -> Problem:
+    """Two or three devices of two types whose memories hold the model's states together, and not much besides."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 17)
+    counts = draw.choice([(1, 1), (1, 1), (1, 2), (2, 1)])
+    batch = 4 if sum(counts) == 2 else draw.choice([3, 4])
+    training = model.training.model_copy(update={"global_batch": batch})
+    model = model.model_copy(update={"training": training})
+    each = 16.0 * model.parameters / sum(counts) / 2**30
+    usual = next(iter(spec.gpus.values()))
+    gpus = {
+        name: spec.gpus.get(name, usual).model_copy(
+            update={
+                "name": name,
+                "memory_gib": draw.choice([0.6, 1.0, 1.5, 2.5]) * each + draw.choice([0.4, 0.8, 1.6]),
+                "tflops": {"fp16": draw.choice([2, 10, 30])},
+            }
+        )
+        for name in "AB"
+    }
+    pools = tuple(_small_pool(draw, name, count) for name, count in zip("AB", counts, strict=True))
+    chosen = cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0})
+    return chosen, model, calibration
+
+
 def with_islands(seed: int) -> Problem:
     """Two or three pools of one or two devices, of any types, on fast networks of their own with slow links between."""
     spec, model, calibration = with_constants(seed)

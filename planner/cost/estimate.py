@@ -224,7 +224,8 @@ class Estimator:
         if self.model.states or self.model.tower is not None or self.model.encoder is not None:
             # No run with such layers stands behind the constants.
             known = max(known, self.calibration.default_spread)
-        constants = hypot(known, device_type.clock_spread)
+        alone = self.calibration.spread_alone(device_type.family, pricer.kernels, device_type.gpu)
+        constants = hypot(known, alone, device_type.clock_spread)
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 
@@ -245,8 +246,21 @@ class Estimator:
         pricer = self.pricer(plan.target, sockets=sockets, context=plan.context)
         _, joined = self._network(sockets)
         nodes = joined.placement(placement)
-        rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
+        rings = tuple(
+            ring.with_shards(stage.shards)
+            for ring, stage in zip(
+                stage_rings(
+                    nodes,
+                    plan.shard_size,
+                    joined.topology,
+                    self.calibration,
+                    pricer.kernels,
+                    self.curves,
+                    plan.ep,
+                ),
+                plan.stages,
+                strict=True,
+            )
         )
         sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -345,8 +359,9 @@ class Estimator:
         pricer = self.pricer(plan.target, context=plan.context)
         return [
             [
-                pricer.memory(shape, group, (priced.inside[number] if priced.inside else ring).size)
+                pricer.memory(shape, group, over.ways(group.shard), over.padding)
                 for number, group in enumerate(stage.replicas)
+                for over in [priced.inside[number] if priced.inside else ring]
             ]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]

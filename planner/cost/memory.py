@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import exp, log2
 from statistics import NormalDist
-from typing import cast
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
@@ -49,8 +48,9 @@ class Load:
     last: bool
     """True on the stage with the head."""
     tp: int
-    dp: int
-    """Replicas over which ZeRO shards; may be an array of such numbers."""
+    dp: float
+    """Replicas over which ZeRO shards, or with unequal shards those that would hold as much each as this one; may be
+    an array of such numbers."""
     micro_batch: int
     """Sequences; may be an array too."""
     layers_in_flight: float
@@ -80,16 +80,18 @@ class Load:
     """How sequences are divided; those of the model are parts of them."""
     error_bytes: float = 0.0
     """Of an element of a gradient, for what of it has not been sent to other islands."""
+    padding: float = 1.0
+    """Bytes of buffers over those with equal shards."""
 
     @property
-    def expert_dp(self) -> int:
+    def expert_dp(self) -> float:
         """Devices that have the same experts, over which ZeRO shards these."""
         return replicas_with_experts(self.dp, self.tp, self.ep)
 
 
-def replicas_with_experts(dp: int, tp: int, ep: int) -> int:
+def replicas_with_experts(dp: float, tp: int, ep: int) -> float:
     """Devices that have the same experts, of ``dp`` replicas or an array of such numbers."""
-    return dp if ep == tp else cast("int", larger(1, dp * tp // ep))
+    return dp if ep == tp else larger(1, dp * tp // ep)
 
 
 def experts_of(model: ModelSpec, *, layers: int, ep: int, first: bool = False, last: bool = False) -> float:
@@ -343,7 +345,7 @@ class Footprint:
         self._working, self._embedding = _working(model, load), _embedding(model, load)
         self._logits = _logits(model, load)
         self._copy = _gradient_copy(model, load) / ways
-        self._bucket, self._buffers = _buffers(model, load)
+        self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
         self._context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
         self._slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
 

@@ -554,7 +554,7 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
+    def memory(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Memory:
         """Bytes on one device of the group."""
         in_flight = layers_in_flight(
             layers=shape.layers,
@@ -563,7 +563,7 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        memory = self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+        memory = self._footprint(shape, group, dp, padding).memory(shape.layers, in_flight)
         if not shape.sync.local:
             return memory
         device_type = self.topology.device_type(group.pool, group.gpu)
@@ -578,18 +578,20 @@ class Pricer:
         sharded = shape.zero > 0
         return wire + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
 
-    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync)
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync), padding
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
+            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch, padding)
         return footprint
 
-    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int, sequences: int) -> Footprint:
+    def footprint(
+        self, shape: Shape, group: ReplicaGroup, dp: float, sequences: int, padding: float = 1.0
+    ) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
 
         For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
@@ -619,6 +621,7 @@ class Pricer:
             ep=shape.ep,
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
+            padding=padding,
         )
         return Footprint(
             self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread
@@ -639,13 +642,15 @@ class Pricer:
         activations, parameters = (np.array([ratios[which] for ratios in each]) for which in (0, 1))
         return as_number(activations), as_number(parameters), each[0][2]
 
-    def most_sequences(self, shape: Shape, group: ReplicaGroup, dp: int, most: int) -> int:
+    def most_sequences(
+        self, shape: Shape, group: ReplicaGroup, dp: float, most: int, padding: float = 1.0
+    ) -> int:
         """The largest micro-batch up to ``most`` with which a stage of one micro-batch fits on the group; 0 for none.
 
         No component of the memory shrinks as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        footprint = self.footprint(shape, group, dp, sizes)
+        footprint = self.footprint(shape, group, dp, sizes, padding)
         fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
         fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())
@@ -890,12 +895,18 @@ class Pricer:
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
             held = self._held(
-                shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
+                shape,
+                shape.layers,
+                shape.first,
+                shape.last,
+                group.tp,
+                group.micro_batch,
+                ring.ways(group.shard),
             )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
         experts = self._trained_experts(shape.layers, shape.ep, shape.first, shape.last)
-        share = (count - experts) / optimizer_ways(shape.zero, ring.size)
-        share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
+        share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
+        share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update)
@@ -932,7 +943,7 @@ class Pricer:
         return experts_of(self.model, layers=layers, ep=ep, first=first, last=last)
 
     def _held(
-        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
+        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: float
     ) -> Held:
         """``sharing`` replicas, or an array of such numbers, share the states; fewer those of divided experts."""
         ep = shape.ep

@@ -192,9 +192,12 @@ def _regions(rank: Rank, plan: Plan, model: ModelSpec) -> Iterator[Region]:
     tp = stage.replicas[rank.group].tp
     spans = list(layer_spans(plan, rank.stage, model))
     shards = 1 if plan.zero == 0 else plan.shard_size or stage.dp
-    place = (rank.tp_rank + rank.replica % shards / shards) / tp
+    begin, share = rank.replica % shards / shards, 1 / shards
+    if parts := stage.shards:
+        begin, share = sum(parts[: rank.replica]) / sum(parts), parts[rank.replica] / sum(parts)
+    place = (rank.tp_rank + begin) / tp
     for first, end in spans:
-        yield Region(False, first, end, place, place + 1 / (tp * shards))
+        yield Region(False, first, end, place, place + share / tp)
     if model.experts is not None:
         ep = plan.ep
         device = rank.replica * tp + rank.tp_rank

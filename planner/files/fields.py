@@ -86,6 +86,7 @@ BatchTokens = Annotated[int, whole(ranges.BATCH_TOKENS)]
 ExchangeSteps = Annotated[int, whole(ranges.EXCHANGE_STEPS)]
 KeptShare = Annotated[float, number(ranges.KEPT_SHARE)]
 ZeroStage = Annotated[int, whole(ranges.ZERO)]
+ShardParts = Annotated[int, whole(ranges.SHARD_PARTS)]
 
 Share = Annotated[float, number(ranges.SHARE)]
 Fraction = Annotated[float, number(ranges.FRACTION)]

@@ -352,6 +352,7 @@ def limits_text(limits: Limits) -> str:
         "recompute": limits.recompute,
         "offload": limits.offload,
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
+        "shards": ("unequal",) if limits.unequal_shards else None,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

@@ -165,6 +165,9 @@ class Capabilities:
     """True when it divides sequences with several pipeline stages too."""
     syncs: tuple[SyncKind, ...] = ()
     """What islands of its replicas may exchange in place of whole gradients in every step."""
+    unequal_shards: bool = False
+    """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
+    parallelism."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

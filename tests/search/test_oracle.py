@@ -36,6 +36,7 @@ from tests.worlds import (
     with_odd_nodes,
     with_shapes,
     with_stragglers,
+    with_tight_memories,
     with_unlike_layers,
 )
 
@@ -165,6 +166,50 @@ def test_host_memory(seed: int, target: str | None) -> None:
         compare(freely, exhaustive(*with_hosts(seed), asked))
     else:
         compare(freely, alone.best)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_unequal_shards(seed: int) -> None:
+    """Devices of one type that hold more of what is sharded than those of another."""
+    check_unequal(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_unequal_shards(seed: int) -> None:
+    """The same of more of them."""
+    check_unequal(seed)
+
+
+def check_unequal(seed: int) -> None:
+    """Shards of all parts that a search looks at, on clusters whose memories differ, are searched and proven."""
+    check(with_tight_memories(seed), unequal_limits(seed), QUICK)
+
+
+def unequal_limits(seed: int) -> Limits:
+    """One ZeRO stage and one recomputation, each with its turn."""
+    recompute = ("none", "full")[seed // 3 % 2]
+    return Limits(
+        gap=0.0,
+        target="torch",
+        zero=(1 + seed % 3,),
+        pp=(1,),
+        tp=(1,),
+        recompute=(recompute,),  # type: ignore[arg-type]
+        unequal_shards=True,
+    )
+
+
+def test_unequal_shards_are_the_best_now_and_then() -> None:
+    """The search has plans with unequal shards and with equal ones as the best."""
+    found = set()
+    for seed in range(24):
+        best = search(*with_tight_memories(seed), unequal_limits(seed), explain=False).best
+        if best is not None:
+            found.add(best.plan.unequal_shards)
+    assert found == {True, False}
 
 
 SYNCS = (

@@ -53,6 +53,7 @@ CAPABILITIES = Capabilities(
     encoder_decoders="any",
     experts="whole",
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
+    unequal_shards=True,
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

@@ -106,6 +106,8 @@ def _of_target(
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if limits.syncs and row.syncs:
         yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
+    if limits.unequal_shards and row.unequal_shards:
+        yield "unequal shards of other parts, or of devices of one type"
     able = row.offloading
     if limits.offload is None and able != type(able)():
         yield "offloading"
