@@ -987,6 +987,55 @@ def _doge_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "is_moe", "experts that are single vectors"
 
 
+def _bert_generation(config: Config) -> Shape:
+    """BERT as a decoder, without types and transform."""
+    return {**_encoder(config, 0), **_DECODER, "head_bias": True, "final_norm": False, "token_types": 0}
+
+
+def _untied_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "two biases of an output layer of its own"
+
+
+def _big_bird(config: Config) -> Shape:
+    """Attention to blocks beside a token, a few others and two global ones; a pooler that the loss does not need."""
+    hidden, blocks = config["hidden_size"], 3 + int(config.get("num_random_blocks", 3)) + 2
+    sparse = config.get("attention_type", "block_sparse") == "block_sparse"
+    window = {"window": blocks * int(config.get("block_size", 64))} if sparse else {}
+    pooler = {"qkv_bias": bool(config.get("use_bias", True)), "other_parameters": hidden * (hidden + 1)}
+    return {**_encoder(config, 2), **window, **pooler}
+
+
+def _longformer(config: Config) -> Shape:
+    """Windows, and projections of a few global tokens beside those of all."""
+    hidden, windows = config["hidden_size"], config.get("attention_window", 512)
+    window = max(windows) if isinstance(windows, list) else windows
+    return {**_encoder(config, 2), "window": window, "attention_other": 3 * hidden * (hidden + 1)}
+
+
+def _tapas(config: Config) -> Shape:
+    """Seven tables of types."""
+    sizes = config.get("type_vocab_sizes") or [3, 256, 256, 2, 256, 256, 10]
+    return _encoder({**config, "type_vocab_size": sum(map(int, sizes))}, 0)
+
+
+def _ctrl(config: Config) -> Shape:
+    return {**_gpt2({**config, "n_inner": config["dff"], "n_positions": 0}), "head_bias": True}
+
+
+def _cpmant(config: Config) -> Shape:
+    """Prompts behind the tokens of its table, biases of scores by segments and distance; nothing is tied."""
+    hidden, segments = config["hidden_size"], config.get("segment_types", 32)
+    prompts = config.get("prompt_types", 32) * config.get("prompt_length", 32)
+    shape = llama({**config, "intermediate_size": config["dim_ff"]}, width=config.get("dim_head"))
+    return {
+        **shape,
+        "tied_embeddings": False,
+        "relative_positions": segments**2 + config.get("position_bias_num_buckets", 512),
+        "other_parameters": (prompts + segments) * hidden,
+    }
+
+
 def _phi(config: Config) -> Shape:
     heads = config["num_attention_heads"]
     return {
@@ -1082,8 +1131,53 @@ def _two(config: Config, text: int) -> Shape:
 
 
 def _llava(config: Config, text: int) -> Shape:
-    newline = text if config["model_type"] == "llava_next" else 0
+    newline = text if config["model_type"] in ("llava_next", "llava_next_video") else 0
     return {**_clip(config["vision_config"]), **_two(config, text), "other_parameters": newline}
+
+
+def _onevision(config: Config, text: int) -> Shape:
+    """SigLIP without its pooling head, and a token at the end of a line of an image."""
+    vision = {"vision_use_head": False, **config["vision_config"]}
+    return {**_siglip(vision), **_two(config, text), "other_parameters": text}
+
+
+def _smol(config: Config, text: int) -> Shape:
+    """SigLIP without its pooling head, tokens of a square side by side, one matrix."""
+    tower = _siglip({**config["vision_config"], "vision_use_head": False})
+    merged = int(config.get("scale_factor", 2)) ** 2
+    made = {"merged": merged, "outputs": max(1, tower["tokens"] // merged)}
+    return {**tower, **made, "projector": (text,), "projector_bias": False}
+
+
+def _pixtral(config: Config, text: int) -> Shape:
+    """Rotary positions and gates in a tower for images of any size, four patches to a token of the text."""
+    vision = config["vision_config"]
+    merged, width = int(config.get("spatial_merge_size", 2)) ** 2, vision["hidden_size"]
+    return {
+        **_tower(vision),
+        **{"gated_mlp": True, "norm": "rms", "bias": False, "norm_first": True},
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, "merged": merged},
+        **{"projector": (width, text, text), "projector_norm": True},
+        "projector_bias": bool(config.get("multimodal_projector_bias", False)),
+    }
+
+
+def _qwen3_tower(config: Config, text: int) -> Shape:
+    """A table of positions that is resampled; what further mergers make of some layers is added to the text's."""
+    vision = config["vision_config"]
+    width, side, out = vision["hidden_size"], vision["patch_size"], vision["out_hidden_size"]
+    merged = int(vision.get("spatial_merge_size", 2)) ** 2
+    wide = merged * width
+    further = len(vision.get("deepstack_visual_indexes") or ())
+    return {
+        **{"layers": vision["depth"], "hidden": width, "heads": vision["num_heads"]},
+        "ffn": vision["intermediate_size"],
+        "patch": vision.get("in_channels", 3) * int(vision.get("temporal_patch_size", 2)) * side * side,
+        **{"patch_bias": True, "positions": vision.get("num_position_embeddings", 2304)},
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, "merged": merged},
+        **{"projector": (wide, out), "projector_norm": True},
+        "other_parameters": further * (2 * wide + wide * (wide + 1) + out * (wide + 1)),
+    }
 
 
 def _paligemma(config: Config, text: int) -> Shape:
@@ -1119,7 +1213,19 @@ class Seeing:
 
 
 _QWEN_VISION = ("depth", "num_heads", "patch_size", "hidden_size")
+_QWEN3_VISION = (*_QWEN_VISION, "intermediate_size", "out_hidden_size")
 SEEING: dict[str, Seeing] = {
+    "idefics3": Seeing(_smol, "idefics3_vision", (*CLIP, "image_size")),
+    "lighton_ocr": Seeing(_pixtral, "pixtral", CLIP),
+    "llava_next_video": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
+    "llava_onevision": Seeing(_onevision, "siglip_vision_model", (*CLIP, "image_size")),
+    "mistral3": Seeing(_pixtral, "pixtral", CLIP),
+    "qwen3_5": Seeing(_qwen3_tower, "qwen3_5_vision", _QWEN3_VISION),
+    "qwen3_5_moe": Seeing(_qwen3_tower, "qwen3_5_moe_vision", _QWEN3_VISION),
+    "qwen3_vl": Seeing(_qwen3_tower, "qwen3_vl_vision", _QWEN3_VISION),
+    "qwen3_vl_moe": Seeing(_qwen3_tower, "qwen3_vl_moe_vision", _QWEN3_VISION),
+    "shieldgemma2": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
+    "smolvlm": Seeing(_smol, "smolvlm_vision", (*CLIP, "image_size")),
     "gemma3": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
     "llava": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
     "llava_next": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
@@ -1144,6 +1250,14 @@ _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 _PLACED = (*COMMON, "max_position_embeddings")
 
 FAMILIES: dict[str, Family] = {
+    "bert-generation": Family(_bert_generation, _PLACED, _untied_unlike),
+    "big_bird": Family(_big_bird, _PLACED, _encoder_unlike),
+    "cpmant": Family(
+        _cpmant, ("num_hidden_layers", "hidden_size", "num_attention_heads", "dim_ff", "vocab_size")
+    ),
+    "ctrl": Family(_ctrl, (*_GPT2[:3], "vocab_size", "dff")),
+    "longformer": Family(_longformer, _PLACED, _encoder_unlike),
+    "tapas": Family(_tapas, _PLACED, _encoder_unlike),
     "afmoe": _SPARSE(_afmoe, unlike=_gated_unlike),
     "apertus": Family(_apertus),
     "beam": _SPARSE(_beam, unlike=_gated_unlike),
@@ -1293,6 +1407,8 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen3_5_text": Family(partial(_qwen_next, sparse=False), _hybrid(*_DELTA), _unknown_types),
     "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
+    "qwen3_vl_text": Family(partial(llama, width=128, qk_norm=True)),
+    "qwen3_vl_moe_text": _SPARSE(partial(_sparse, qk_norm=True)),
     "qwen3_moe": _SPARSE(partial(_sparse, qk_norm=True)),
     "roberta": _BERT,
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),

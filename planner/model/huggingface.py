@@ -36,10 +36,19 @@ FAMILIES = {**ONE_STACK, **TWO_STACKS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
-_TRAINED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "LanguageModeling", "WithLMHeadModel")
+_TRAINED = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForMaskedLM",
+    "LanguageModeling",
+    "WithLMHeadModel",
+    "BertGenerationDecoder",
+)
 """How architectures end whose output layer predicts tokens, and nothing else."""
 
 
+SEES = "ForConditionalGeneration"
+"""The same of models that see."""
 _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 """The same of encoder-decoders."""
 
@@ -168,7 +177,16 @@ def _tower_problems(document: Document) -> list[Problem]:
     if tower not in (None, seeing.tower, str(document.data["model_type"])):
         what = f"expected {seeing.tower}, got {shown(tower)}: other towers are not supported yet"
         return [vision.problem(("model_type",), what)]
-    problems = []
+    names = document.data.get("architectures")
+    problems = [
+        document.problem(
+            ("architectures", index),
+            f"expected a model with its tower, got {shown(name)}",
+            f"expected {SEES}",
+        )
+        for index, name in enumerate(names if isinstance(names, list) else [])
+        if not str(name).endswith(SEES)
+    ]
     width, heads = (first_given(vision.data, keys) for keys in (("embed_dim", "hidden_size"), _TOWER_HEADS))
     for key in seeing.needed:
         value = vision.data.get(key)
@@ -327,7 +345,7 @@ _RANGES = {
     **dict.fromkeys((*EXPERT_COUNTS, *EXPERT_PICKS), EXPERTS),
     **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), LAYERS),
     **dict.fromkeys(_STACK_HEADS, HEADS),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), FFN),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
     **dict.fromkeys(("vocab_size", "type_vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),

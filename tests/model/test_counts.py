@@ -18,10 +18,10 @@ transformers = pytest.importorskip("transformers")
 hub = pytest.importorskip("huggingface_hub")
 
 CLASSES = (
-    *("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForCausalLM", "AutoModelForMaskedLM"),
-    "AutoModelForImageTextToText",
+    *("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
+    *("AutoModelForCausalLM", "AutoModelForMaskedLM"),
 )
-INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text")
+INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
 """Text decoders that transformers has inside others alone."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
