@@ -258,7 +258,9 @@ COMMANDS: dict[str, Registered] = {
     "gpus": Registered("gpus", "gpus", "List known devices, or one of them with its sources."),
     "links": Registered("links", "links", "List the links inside nodes that hetplan knows."),
     "examples": Registered("examples", "examples", "List the example clusters and models, or copy them."),
-    "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
+    "schema": Registered(
+        "schema", "schema", "Print the JSON Schema of a file, or of what a command prints with --json."
+    ),
 }
 
 
