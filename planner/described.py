@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
@@ -230,6 +230,50 @@ def keys(cls: Any, at: str = "") -> dict[str, str]:
         else:
             meanings_by_key[key] = member.meaning
     return meanings_by_key
+
+
+def schema(cls: Any) -> dict[str, Json]:
+    """The JSON Schema of a class's document: all its keys are there, and any value but a list may be null."""
+    properties: dict[str, Json] = {}
+    for member in _members(cls):
+        if member.inline:
+            inner = schema(member.hint)["properties"]
+            assert isinstance(inner, dict)
+            properties |= inner
+        else:
+            shape = _shape(member.hint)
+            properties[member.key] = {**shape, **({"description": member.meaning} if member.meaning else {})}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def _shape(hint: Any) -> dict[str, Json]:
+    """The schema of a value by its type; types that a document writes as text are text."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _shape(inside[0])
+    if origin in (tuple, list):
+        each = {json.dumps(_shape(part)): _shape(part) for part in inside if part is not Ellipsis}
+        return {"type": "array", "items": _either(list(each.values()))}
+    if origin is dict or origin is Mapping or hasattr(hint, "model_dump"):
+        return _nullable({"type": "object"})
+    if is_dataclass(hint):
+        return _nullable(schema(hint))
+    if origin is Literal:
+        return {"enum": [*map(str, inside), None]}
+    if origin in (Union, UnionType):
+        return _either([_shape(part) for part in inside if part is not type(None)])
+    return {"type": [_TYPES.get(hint, "string"), "null"]} if isinstance(hint, type) else {}
+
+
+def _nullable(shape: dict[str, Json]) -> dict[str, Json]:
+    return {**shape, "type": ["object", "null"]}
+
+
+def _either(shapes: list[dict[str, Json]]) -> dict[str, Json]:
+    return shapes[0] if len(shapes) == 1 else {"anyOf": list(shapes)}
 
 
 FORMAT = 1

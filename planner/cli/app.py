@@ -262,7 +262,9 @@ COMMANDS: dict[str, Registered] = {
     "examples": Registered(
         "examples", "examples", "List the example clusters, models and jobs, or copy them."
     ),
-    "schema": Registered("schema", "schema", "Print the JSON Schema of a file."),
+    "schema": Registered(
+        "schema", "schema", "Print the JSON Schema of a file, or of what a command prints with --json."
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""``hetplan schema``: JSON Schemas of the files that users write."""
+"""``hetplan schema``: JSON Schemas of the files that users write, and of what ``--json`` prints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pydantic import BaseModel, TypeAdapter
 
 from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
+from planner.cli.documents import DOCUMENTS
 from planner.cli.process import write
 from planner.cluster.file import ClusterFile
 from planner.cluster.offers import OffersFile
+from planner.described import schema as document
 from planner.errors import UsageError
+from planner.files.messages import nearest
 from planner.model.file import ImportedModelFile, ModelFile
 from planner.plan.file import WrittenPlan
 from planner.runtimes.registry import in_words
@@ -115,16 +118,25 @@ FILES = ("cluster", "model", "plan", "calibration", "offers", "grid", "jobs")
 WhichFile = Annotated[
     str,
     typer.Argument(
-        metavar="FILE", help="Which schema: cluster, model, plan, calibration, offers, grid or jobs."
+        metavar="FILE",
+        help="Which schema: cluster, model, plan, calibration, offers, grid or jobs; or a command, such as search or "
+        "'compare --log', for the document that its --json prints.",
     ),
 ]
 
 
+def document_schema(command: str) -> Schema:
+    """Schema of what a command prints with ``--json``; later versions may add keys."""
+    return {"$schema": DRAFT, **document(DOCUMENTS[command]), "title": f"hetplan {command} --json"}
+
+
 def schema(name: WhichFile) -> None:
-    """Print the JSON Schema of a file.
+    """Print the JSON Schema of a file, or of what a command prints with --json.
 
     Editors can use it to validate YAML as you type.
     """
-    if name not in FILES:
-        raise UsageError(f"schema: expected {in_words(FILES, 'or')}, got {name!r}")
-    write(json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n")
+    if name not in (*FILES, *DOCUMENTS):
+        hint = nearest(name, [*FILES, *DOCUMENTS]) or f"or a command with --json: {', '.join(DOCUMENTS)}"
+        raise UsageError(f"schema: expected {in_words(FILES, 'or')}, or a command, got {name!r}", hint=hint)
+    found = schema_of(name) if name in FILES else document_schema(name)
+    write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")

@@ -63,7 +63,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans", "--safe"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},
-    "explain": JSON | MEASURED,
+    "explain": JSON | MEASURED | {"--cluster", "--model"},
     "what-if": JSON
     | MEASURED
     | TRAINING
@@ -86,7 +86,7 @@ SURFACE: dict[str, set[str]] = {
     | MEASURED
     | FAILURES
     | {"--output", "-o", "--compare", "--log", "--tokens", "--deadline", "--budget"}
-    | {"--pareto", "--time-limit"},
+    | {"--pareto", "--time-limit", "--cluster", "--model"},
     "rent": JSON
     | TRAINING
     | MEASURED
@@ -99,7 +99,7 @@ SURFACE: dict[str, set[str]] = {
     "sweep": JSON | MEASURED | {"--backend", "--jobs", "-j", "--output", "-o", "--yes"},
     "init": {"--bandwidth-gbps", "--cards", "--force", "--gpu", "--gpus-per-node", "--intra-node"}
     | {"--model", "--network", "--nodes", "--price"},
-    "trace": JSON | MEASURED | {"--output", "-o", "--log"},
+    "trace": JSON | MEASURED | {"--output", "-o", "--log", "--cluster", "--model"},
     "show": JSON | MEASURED | {"--cluster", "--model"},
     "emit": JSON
     | {"--output", "-o", "--force", "--launcher", "--cluster", "--model", "--script", "--library"},

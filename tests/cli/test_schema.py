@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from planner.cli.schema import cluster_schema, model_schema, schema_of
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
 from planner.plan.file import PlanFile, to_text
+from tests.cli.running import Command
 from tests.cli.test_sweep import GRID
 from tests.files.writing import CLUSTER, CLUSTERS, MODEL, MODELS, problems
 from tests.report import examples
@@ -166,3 +168,14 @@ def test_files_that_hetplan_writes_and_reads_are_valid(tmp_path: Path) -> None:
 def test_what_is_no_file_of_a_kind(name: str, text: str) -> None:
     """Something that is needed lacks, or is another version."""
     assert not valid(schema_of(name), text)
+
+
+def test_commands_have_schemas_too(hetplan: Command) -> None:
+    """Of what they print with --json; a name that is none is told with the nearest."""
+    found = json.loads(hetplan("schema", "compare --log").out)
+    assert found["title"] == "hetplan compare --log --json"
+    assert {"format", "command", "step_seconds"} <= set(found["required"])
+    assert json.loads(hetplan("schema", "plan").out)["title"] == "hetplan plan file"
+    done = hetplan("schema", "serach")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("or a command, got 'serach'\n  hint: did you mean search?\n")

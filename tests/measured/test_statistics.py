@@ -176,7 +176,9 @@ def test_what_always_holds(seconds: list[tuple[float, float]]) -> None:
     assert found.groups[0].rank_correlation is None or abs(found.groups[0].rank_correlation) <= 1 + 1e-9
 
 
-@given(st.lists(SECONDS, min_size=4, max_size=20, unique_by=lambda value: round(value, 9)), st.floats(0.1, 10))
+@given(
+    st.lists(SECONDS, min_size=4, max_size=20, unique_by=lambda value: round(value, 9)), st.floats(0.1, 10)
+)
 def test_a_wrong_scale_costs_nothing(seconds: list[float], factor: float) -> None:
     """Monotone predictions rank plans perfectly, however far off they are."""
     found = truth(group(*((value, factor * value) for value in seconds)))

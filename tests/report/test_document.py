@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
+from planner.cli.documents import DOCUMENTS
 from planner.cli.examples import ExamplesDocument, Listed
+from planner.cli.schema import document_schema
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
 from planner.cost.convergence import Convergence, CriticalBatch
@@ -73,7 +76,6 @@ from tests.report.test_measured_device import told
 from tests.report.test_measured_network import ERRORS, LINKS
 from tests.report.test_observed import COMPARISON, FOUND, SEEN
 from tests.report.test_validation import validation
-from tools.reference import DOCUMENTS
 
 NOISY = tuple(replace(point, spread=0.5) for point in LINKS)
 """Points of a busy network."""
@@ -379,6 +381,31 @@ def test_every_key_is_in_the_dictionary(command: str) -> None:
     undocumented = {path for path in paths(found, known) if path not in known}
     empty = {"diagnosis", "nearest", "idle_costs", "limit_costs", "ratios", "hedge", "plans[].plan"}
     assert undocumented <= empty
+
+
+def closed(schema: Any) -> Any:
+    """The schema without room for keys that it does not name."""
+    if isinstance(schema, list):
+        return [closed(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(entry) for key, entry in schema.items()}
+    return {**inner, "additionalProperties": False} if isinstance(schema.get("required"), list) else inner
+
+
+@pytest.mark.parametrize("command", sorted(DOCUMENTS))
+def test_the_schema_is_that_of_the_document(command: str) -> None:
+    """``hetplan schema COMMAND`` takes the document, knows each of its keys, and misses one that goes away."""
+    found, schema = json.loads(text(documents()[command])), closed(document_schema(command))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(found, schema)
+    if command == "search":
+        for each in (examples.infeasible(), examples.out_of_reach()):
+            other = search_document(each, examples.cluster(), examples.model())
+            jsonschema.validate(json.loads(text(other)), schema)
+    for key in found:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({name: entry for name, entry in found.items() if name != key}, schema)
 
 
 @pytest.mark.parametrize("command", sorted(DOCUMENTS))

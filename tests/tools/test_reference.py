@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from planner.cli.documents import DOCUMENTS
 from planner.described import keys
 from tests.cli.running import ROOT
-from tools.reference import DOCUMENTS, page
+from tools.reference import page
 
 
 def test_the_page_is_up_to_date() -> None:

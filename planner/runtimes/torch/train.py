@@ -86,9 +86,7 @@ def run(options: argparse.Namespace) -> None:
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
-    if origin:
-        require_same_model(layout.spread(model, model.state_dict()), len(shape.kinds), origin)
-    begin = restored(model, optimizer, origin, layout) if origin else 0
+    begin = restored(model, optimizer, origin, layout, len(shape.kinds)) if origin else 0
     exchange = Exchange(layout, model, origin) if plan.sync else None
 
     def write(steps: int, folder: Path) -> None:
@@ -265,9 +263,10 @@ def require_same_model(weights: dict[str, Any], layers: int, folder: Path) -> No
         raise SystemExit(f"{folder}: a checkpoint of another model: {len(held)} layers, expected {layers}")
 
 
-def restored(model: Any, optimizer: Any, folder: Path, layout: Layout) -> int:
+def restored(model: Any, optimizer: Any, folder: Path, layout: Layout, layers: int) -> int:
     """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
     weights = layout.spread(model, model.state_dict())
+    require_same_model(weights, layers, folder)
     state = layout.spread(model, progress(model, optimizer, 0))
     torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=layout.group)
     torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=layout.group)
