@@ -29,6 +29,7 @@ WHOLE_TRAINING = {"--tokens", "--deadline", "--budget"} | FAILURES
 SEARCH = {
     "--allow-compression",
     "--allow-local-sgd",
+    "--allow-unequal-shards",
     "--cp",
     "--ep",
     "--gap",
