@@ -128,15 +128,18 @@ $(VENV)/base.stamp: pyproject.toml $(LOCK) | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
+# What the lock file names needs nothing beside it, so that two processes can install it; what torch needs for the devices
+# of this machine comes after it.
 $(VENV)/torch.stamp: $(LOCK) | $(VENV)/bin/python
-	$(PIP) $(TORCH)
-	$(PIP) --requirement $(LOCK) setuptools wheel ninja packaging psutil py-cpuinfo
+	(echo '$(TORCH)'; grep -v '^#' $(LOCK)) | xargs -n 40 -P 2 $(BIN)/python $(INSTALL) --no-deps
+	$(PIP) $(TORCH) setuptools wheel ninja packaging psutil py-cpuinfo
 	DS_BUILD_OPS=0 $(PIP) --no-build-isolation $(DEEPSPEED)
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/base.stamp $(VENV)/torch.stamp
-	$(PIP) --editable '.[dev]'
-	@touch $@
+# With the setuptools that torch.stamp has brought: pip would make an environment of its own to build in.
+$(VENV)/test.stamp: pyproject.toml $(VENV)/torch.stamp
+	$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $(VENV)/base.stamp $@
 
 $(VENV)/docs.stamp: $(VENV)/base.stamp
 	$(PIP) --editable '.[docs]'
