@@ -298,6 +298,16 @@ AllowCompression = Annotated[
 ]
 
 
+AllowUnequalShards = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unequal-shards",
+        help="Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
+        "memories differ. Torch runs them without FSDP2.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
     """Which plans are searched."""
@@ -312,6 +322,7 @@ class SpaceOptions:
     offload: OffloadNames = None
     allow_local_sgd: AllowLocalSgd = None
     allow_compression: AllowCompression = None
+    allow_unequal_shards: AllowUnequalShards = False
 
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
         """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
@@ -328,9 +339,19 @@ class SpaceOptions:
             recompute=cast("tuple[Recompute, ...] | None", recompute),
             offload=cast("tuple[OffloadPart, ...] | None", offload),
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
+            unequal_shards=_unequal(self.allow_unequal_shards, target),
             gap=gap,
             time_limit_seconds=None if time_limit == math.inf else time_limit,
         )
+
+
+def _unequal(asked: bool, name: str | None) -> bool:
+    """Whether replicas may hold more or less of what ZeRO shards."""
+    if asked and name is not None and not target(name).unequal_shards:
+        able = in_words([row.name for row in TARGETS.values() if row.unequal_shards], "or")
+        what = f"{name} deals equal shards to all replicas, expected --target {able}"
+        raise UsageError(f"--allow-unequal-shards: {what}")
+    return asked
 
 
 def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:

@@ -91,9 +91,11 @@ def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
     group, memory = plan.stages[stage].replicas[index], memories[stage][index]
     shape = shape_of(plan, stage)
 
+    ring = priced.rings[stage]
+
     def more(shape: Shape, group: ReplicaGroup) -> float:
         changed = estimator.pricer(plan.target, context=plan.context).memory(
-            shape, group, priced.rings[stage].size
+            shape, group, ring.ways(group.shard), ring.padding
         )
         return changed.used_bytes - memory.used_bytes
 

@@ -37,6 +37,8 @@ class Limits:
     """What may be kept in host memory; None: nothing, unless nothing fits without."""
     syncs: tuple[Sync, ...] = ()
     """What islands of replicas may exchange in place of whole gradients in every step; the islands are left open."""
+    unequal_shards: bool = False
+    """Whether replicas may hold more or less of what ZeRO shards, by device type."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None

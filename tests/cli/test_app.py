@@ -30,6 +30,7 @@ SEARCH = {
     "--allow-compression",
     "--allow-local-sgd",
     "--batches",
+    "--allow-unequal-shards",
     "--cp",
     "--ep",
     "--gap",

@@ -18,7 +18,7 @@ the batch table are divided by the steps here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ class Layout:
         if self._tied is not None:
             torch.distributed.all_reduce(self._tied.grad.to_local(), group=self._pair)
         gradients = [each.grad for each in parameters if each.grad is not None]
-        locals_ = [each.to_local() for each in gradients]
+        locals_ = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
         squares = [
             torch.linalg.vector_norm(mine, dtype=torch.float32).square() / self._holders(whole)
             for mine, whole in zip(locals_, gradients, strict=True)
@@ -151,6 +151,14 @@ class Layout:
         for mine in locals_:
             mine.mul_(factor.to(mine.device))
         return norm
+
+    def spread(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What checkpoints have for a state of the model or its optimizer."""
+        return dict(state)
+
+    def taken(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What this rank has of such a state."""
+        return dict(state)
 
     def _holders(self, gradient: DTensor) -> float:
         """Ranks that hold the same part of a gradient."""
