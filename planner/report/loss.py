@@ -109,7 +109,9 @@ def _sure(result: LossResult) -> Iterator[str]:
         f"±{percent(best.steps_spread)}; {BEST} {INSIDE} inside that bar: {', '.join(map(str, inside))}"
     )
     low, high = result.best_if_low, result.best_if_high
-    if low == high == best.batch:
+    if sum(point.scored is not None for point in result.points) < 2:
+        yield "no other batch has a plan yet that could be compared at other critical batches"
+    elif low == high == best.batch:
         yield "the best batch stays at both ends of what the critical batch may be"
     else:
         yield f"at the ends of what the critical batch may be, {low} and {high} would be the best"

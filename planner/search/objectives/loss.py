@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import hypot, inf
+from math import hypot, inf, log
 from time import monotonic
 
 from planner.calibration.values import Calibration
@@ -220,8 +220,12 @@ class LossSearch:
         self.reporter = reporter or Silent()
         self.cutoff, self._better = cutoff, better
         self.interrupted = False
+        own = model.training.global_batch
+        near = min(batches, key=lambda batch: abs(log(batch / own)))
+        # The model's own batch is a good one to begin with; bounds alone would begin with the smallest.
         self.candidates = sorted(
-            (self._candidate(sub, batch) for sub in subs for batch in batches), key=lambda each: each.bound
+            (self._candidate(sub, batch) for sub in subs for batch in batches),
+            key=lambda each: (each.batch != near, each.bound),
         )
 
     def _candidate(self, sub: SubCluster, batch: int) -> Candidate:
