@@ -54,6 +54,9 @@ CARDS = Range(1, 1000)
 """Network cards of one node on one fabric."""
 
 LAYERS = Range(1, 10_000)
+
+MTP_LAYERS = Range(0, 16)
+"""Modules that predict a further token each."""
 """Transformer layers, and chunks of them on one device."""
 STAGES = Range(1, 1000)
 """Pipeline stages."""
@@ -85,6 +88,8 @@ KEPT_SHARE = Range(1e-6, 0.5)
 """Share of a gradient's elements that travels with their places; more take as many bytes as all of them."""
 ZERO = Range(0, 3)
 """ZeRO stage."""
+SHARD_PARTS = Range(1, 1000)
+"""Parts of what ZeRO shards that one replica holds."""
 
 SHARE = Range(1e-6, 1)
 """Share of a rate that is reached."""

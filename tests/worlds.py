@@ -11,8 +11,10 @@ from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint,
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import (
+    EncoderSpec,
     ExpertsSpec,
     FeedForwardKind,
+    FrontSpec,
     LoraSpec,
     Mixer,
     ModelSpec,
@@ -377,6 +379,45 @@ def with_unlike_layers(seed: int) -> Problem:
     return spec, model.model_copy(update={**blocks, **plain}), calibration
 
 
+def with_further_tokens(seed: int) -> Problem:
+    """Modules that predict further tokens on the last stage, with experts now and then, and untied embeddings."""
+    spec, model, calibration = with_experts(seed)
+    draw = random.Random(seed + 19)
+    training = model.training.model_copy(update={"mtp_layers": draw.choice([1, 1, 2])})
+    changes = {"training": training, "learned_positions": 0, "tied_embeddings": draw.random() < 0.5}
+    dense = {"experts": None, "dense_layers": 0} if draw.random() < 0.3 else {}
+    return spec, model.model_copy(update={**changes, **dense}), calibration
+
+
+def with_encoders(seed: int) -> Problem:
+    """Decoders that attend to an encoder, of its width or another, with experts and a front now and then."""
+    spec, model, calibration = with_experts(seed)
+    draw = random.Random(seed + 17)
+    feeds: list[FeedForwardKind] = ["dense", "experts"] if draw.random() < 0.4 else ["dense"]
+    length = draw.choice([64, 256, 1024])
+    width = draw.choice([None, 256, 1024])
+    front = (FrontSpec(inputs=240, outputs=width or model.hidden, tokens=2 * length),)
+    encoder = EncoderSpec(
+        layers=draw.choice([1, 4, 12]),
+        sequence_length=length,
+        hidden=width,
+        heads=4 if width else None,
+        ffn=draw.choice([None, 512, 4096]),
+        block=tuple(RunSpec(feed_forward=each) for each in feeds) if draw.random() < 0.5 else None,
+        front=front if draw.random() < 0.5 else (),
+    )
+    decoded = [RunSpec(feed_forward="none"), *(RunSpec(mixer="cross", feed_forward=each) for each in feeds)]
+    changes: dict[str, Any] = {
+        "encoder": encoder,
+        "block": tuple(decoded),
+        "layers": draw.randint(1, 3),
+        "experts": model.experts if len(feeds) > 1 else None,
+        "relative_positions": draw.choice([0, 32]),
+    }
+    plain = {"dense_layers": 0, "window": None, "window_layers": None}
+    return spec, model.model_copy(update={**changes, **plain}), calibration
+
+
 def with_long_sequences(seed: int) -> Problem:
     """Sequences of which a device has not room for all now and then, and heads that divide by several degrees."""
     spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)
@@ -402,6 +443,31 @@ def with_long_sequences(seed: int) -> Problem:
         "training": model.training.model_copy(update=training),
     }
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
+
+
+def with_tight_memories(seed: int) -> Problem:
+    """Two or three devices of two types whose memories hold the model's states together, and not much besides."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 17)
+    counts = draw.choice([(1, 1), (1, 1), (1, 2), (2, 1)])
+    batch = 4 if sum(counts) == 2 else draw.choice([3, 4])
+    training = model.training.model_copy(update={"global_batch": batch})
+    model = model.model_copy(update={"training": training})
+    each = 16.0 * model.parameters / sum(counts) / 2**30
+    usual = next(iter(spec.gpus.values()))
+    gpus = {
+        name: spec.gpus.get(name, usual).model_copy(
+            update={
+                "name": name,
+                "memory_gib": draw.choice([0.6, 1.0, 1.5, 2.5]) * each + draw.choice([0.4, 0.8, 1.6]),
+                "tflops": {"fp16": draw.choice([2, 10, 30])},
+            }
+        )
+        for name in "AB"
+    }
+    pools = tuple(_small_pool(draw, name, count) for name, count in zip("AB", counts, strict=True))
+    chosen = cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0})
+    return chosen, model, calibration
 
 
 def with_islands(seed: int) -> Problem:

@@ -105,6 +105,8 @@ class WrittenCalibration(Frozen):
     """Relative standard error of a step time where no residual is known."""
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike."""
+    sibling_spread: DefaultSpread | None = None
+    """What a device type has of its own within its family."""
     memory_spread: DefaultSpread = ASSUMED.memory_spread
     """Relative standard error of the peak memory of a device."""
     families: dict[Name, FamilyEntries] = Field(default_factory=dict)
@@ -126,7 +128,7 @@ class WrittenCalibration(Frozen):
 
 
 _SAME = (
-    *("notes", "provenance", "sources", "default_spread", "device_spread", "memory_spread"),
+    *("notes", "provenance", "sources", "default_spread", "device_spread", "sibling_spread", "memory_spread"),
     *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
 )
 """Fields that a file holds as the calibration does."""
@@ -346,6 +348,8 @@ def _data(calibration: Calibration) -> dict[str, Any]:
         data["default_spread"] = _number(calibration.default_spread)
     if calibration.device_spread is not None:
         data["device_spread"] = _number(calibration.device_spread)
+    if calibration.sibling_spread is not None:
+        data["sibling_spread"] = _number(calibration.sibling_spread)
     if calibration.memory_spread != ASSUMED.memory_spread:
         data["memory_spread"] = _number(calibration.memory_spread)
     for section, parts, assumed in sections(calibration):
@@ -377,11 +381,11 @@ def _points(calibration: Calibration, section: str) -> Iterator[dict[str, Any]]:
         yield {
             key: _number(value)
             for key, value in values
-            if value is not None and value is not False and (key, value) != ("source", "")
+            if value is not None and value is not False and value != () and (key, value) != ("source", "")
         }
 
 
 def _number(value: Any) -> Any:
     """A whole number without its point."""
     whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT
-    return int(value) if whole else value
+    return int(value) if whole else list(value) if isinstance(value, tuple) else value

@@ -265,6 +265,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         constants=_constants(base, own),
         default_spread=spread,
         device_spread=base.device_spread if own.device_spread is None else own.device_spread,
+        sibling_spread=base.sibling_spread if own.sibling_spread is None else own.sibling_spread,
         memory_spread=memory,
         notes=own.notes or base.notes,
         provenance={**base.provenance, **own.provenance},

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from planner import catalog
 from planner.described import told
 from planner.files.fields import (
     Batch,
@@ -199,6 +200,8 @@ class Residual:
     """Runs that used both."""
     spread: Spread
     """Robust relative standard error of the step time."""
+    devices: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    """Its device types with a run or a best product of their own; empty where nobody tells."""
 
 
 @strict()
@@ -255,6 +258,8 @@ class Calibration:
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike, all of it when None: ratios between device types rest
     on this part alone, since what is unknown of kernels is common to all that run them."""
+    sibling_spread: DefaultSpread | None = None
+    """What a device type has of its own within its family; the bar of one whose siblings alone were measured has it."""
     memory_spread: DefaultSpread = 0.20
     """Relative standard error of the peak memory of a device."""
     notes: str = ""
@@ -285,6 +290,12 @@ class Calibration:
         """Relative standard error of a step time on these families: the widest that applies."""
         known = {(item.family, item.stack): item.spread for item in self.residuals}
         return max(known.get((family, stack), self.default_spread) for family in families)
+
+    def spread_alone(self, family: str, stack: str, gpu: str) -> float:
+        """What comes to that of a family, of the same kind, for a device type of which its siblings alone tell."""
+        known = next((item for item in self.residuals if (item.family, item.stack) == (family, stack)), None)
+        own = known is None or not known.devices or catalog.name_of(gpu) in known.devices
+        return 0.0 if own else self.sibling_spread or 0.0
 
 
 ASSUMED_FAMILY = Family()

@@ -117,6 +117,13 @@ def gpu(name: str) -> CatalogueGpu:
     return _gpus_by_key()[_key(name)].model_copy(deep=True)
 
 
+@cache
+def name_of(name: str) -> str:
+    """The catalogue's name of a device by name or alias; the same for one that it lacks."""
+    known = _gpus_by_key().get(_key(name))
+    return name if known is None else known.name
+
+
 def gpu_spec(name: str) -> GpuSpec:
     """The numbers of a device by name or alias; raises KeyError."""
     return GpuSpec.model_validate(gpu(name).model_dump(include=set(GpuSpec.model_fields)))

@@ -10,9 +10,10 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -88,8 +89,51 @@ def _made(name: str, entry: Registered) -> Any:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name, cls=PlainCommand)(_interruptible(function))
+    alone.command(name, cls=PlainCommand)(_interruptible(_expanded(function)))
     return typer.main.get_command(alone)
+
+
+def _expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its option groups as parameters of their own.
+
+    A group is a dataclass whose fields are options, or groups.
+    """
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {
+        each.name: each.annotation for each in parameters if is_dataclass(each.annotation)
+    }
+    options: list[inspect.Parameter] = []
+    for each in parameters:
+        options += _options_of(each.annotation) if each.name in groups else [each]
+
+    @wraps(command)
+    def run_command(**values: Any) -> None:
+        made = {name: _group(kind, values) for name, kind in groups.items()}
+        command(**made, **values)
+
+    by_name = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
+    run_command.__signature__ = inspect.Signature(by_name)  # type: ignore[attr-defined]
+    run_command.__annotations__ = {option.name: option.annotation for option in options}
+    return run_command
+
+
+def _options_of(group: Any) -> Iterator[inspect.Parameter]:
+    """The options of a group and of the groups in it, in their order."""
+    kinds = get_type_hints(group, include_extras=True)
+    for each in inspect.signature(group).parameters.values():
+        kind = kinds[each.name]
+        yield from _options_of(kind) if is_dataclass(kind) else [each.replace(annotation=kind)]
+
+
+def _group(group: Any, values: dict[str, Any]) -> Any:
+    """The group that has these values, which are taken out of them."""
+    kinds = get_type_hints(group)
+    return group(
+        **{
+            name: _group(kinds[name], values) if is_dataclass(kinds[name]) else values.pop(name)
+            for name in inspect.signature(group).parameters
+        }
+    )
 
 
 def _interruptible(command: Callable[..., None]) -> Callable[..., None]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
-from planner.cli.inputs import (
-    read_calibration,
-    read_priced,
-    warn_of_doubts,
-    warn_of_other_calibration,
-)
+from planner.cli.inputs import read_plan
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import show, show_document, typed
 from planner.cost.binding import Binding, binding
@@ -39,10 +34,7 @@ def explain(plan: SavedPlan, calibration: CalibrationFile = None, as_json: AsJso
     Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
     decision is worth.
     """
-    constants = read_calibration(calibration)
-    saved, scored = read_priced(plan, constants)
-    warn_of_other_calibration(plan, saved, calibration)
-    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    constants, saved, scored = read_plan(plan, calibration)
     around = neighbours(saved.plan, saved.cluster, saved.model, constants)
     binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
     if as_json:

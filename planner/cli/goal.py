@@ -1,15 +1,23 @@
-"""Options of ``hetplan search`` that say what is wanted, and the prices and powers they need."""
+"""Options that say what is wanted of a plan and of the run it trains, as goals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from planner.cli.options import seconds_of, tokens_of
+from planner.cli.options import (
+    CheckpointTime,
+    Failures,
+    RestartTime,
+    Storage,
+    Tokens,
+    seconds_of,
+    tokens_of,
+)
 from planner.cluster.spec import ClusterSpec
 from planner.cost.failures import NEVER, Interruptions
 from planner.errors import Problem, UsageError
@@ -87,32 +95,129 @@ Budget = Annotated[
 OBJECTIVES = ("time", "cost", "energy")
 
 
-def read_run(
-    tokens: str | None,
-    deadline: str | None,
-    budget: float | None,
-    failures: float | None,
-    checkpoint_time: str | None,
-    restart_time: str | None,
-    storage: float | None = None,
-) -> Goal:
-    """The training of the options, as a goal; raises UsageError for one that needs another, or is out of range."""
-    more = {
-        "--deadline": deadline,
-        "--budget": budget,
-        "--failures": failures,
-    }
-    given = [name for name, value in more.items() if value is not None]
-    if tokens is None and given:
-        raise UsageError(
-            f"{given[0]} is about a whole training run: expected --tokens with it", hint="e.g. --tokens 300B"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOptions:
+    """What stops a run, and what that takes."""
+
+    failures: Failures = None
+    checkpoint_time: CheckpointTime = None
+    restart_time: RestartTime = None
+    storage: Storage = None
+
+    def interruptions(self) -> Interruptions:
+        """Raises UsageError for an option that needs another, or is out of range."""
+        failures, storage = self.failures, self.storage
+        given = {
+            "--checkpoint-time": self.checkpoint_time,
+            "--restart-time": self.restart_time,
+            "--storage": storage,
+        }
+        idle = [name for name, value in given.items() if value is not None]
+        if failures is None and idle:
+            raise UsageError(f"{idle[0]} says what failures take: expected --failures with it")
+        if failures is not None and not FAILURES.holds(failures):
+            raise UsageError(f"--failures: expected a number from 0 to {FAILURES.most:g}, got {failures:g}")
+        if storage is not None and self.checkpoint_time is not None:
+            raise UsageError(
+                "--storage, --checkpoint-time: both say what a checkpoint takes, expected one of them"
+            )
+        checkpoint = seconds_of("--checkpoint-time", self.checkpoint_time, least=0)
+        restart = seconds_of("--restart-time", self.restart_time, least=0)
+        return Interruptions(
+            per_gpu_month=failures or 0.0,
+            checkpoint_seconds=NEVER.checkpoint_seconds if checkpoint is None else checkpoint,
+            restart_seconds=NEVER.restart_seconds if restart is None else restart,
+            storage_bytes_per_second=self.storage_rate(),
         )
-    return Goal(
-        tokens=None if tokens is None else tokens_of(tokens),
-        deadline_seconds=seconds_of("--deadline", deadline),
-        budget=_budget(budget),
-        interruptions=read_stops(failures, checkpoint_time, restart_time, storage),
-    )
+
+    def storage_rate(self) -> float | None:
+        """The rate of --storage, byte/s; raises UsageError for what is none."""
+        if self.storage is None:
+            return None
+        if not RATE.holds(self.storage):
+            limits = f"from {RATE.least:g} to {RATE.most:g}"
+            raise UsageError(f"--storage: expected gigabyte/s {limits}, got {self.storage:g}")
+        return bytes_per_second_from_gigabytes(self.storage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A whole training run: how long it is, what it may take, what stops it."""
+
+    tokens: Tokens = None
+    deadline: Deadline = None
+    budget: Budget = None
+    stops: StopOptions = StopOptions()
+
+    def goal(self) -> Goal:
+        """The fastest plan for this run; raises UsageError for an option that needs another, or is out of range."""
+        more = {
+            "--deadline": self.deadline,
+            "--budget": self.budget,
+            "--failures": self.stops.failures,
+        }
+        given = [name for name, value in more.items() if value is not None]
+        if self.tokens is None and given:
+            raise UsageError(
+                f"{given[0]} is about a whole training run: expected --tokens with it",
+                hint="e.g. --tokens 300B",
+            )
+        return Goal(
+            tokens=None if self.tokens is None else tokens_of(self.tokens),
+            deadline_seconds=seconds_of("--deadline", self.deadline),
+            budget=_budget(self.budget),
+            interruptions=self.stops.interruptions(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalOptions:
+    """What is wanted of the plan."""
+
+    objective: ObjectiveName = None
+    strict: Strict = False
+    max_cost_per_token: MaxCost = None
+    min_tokens_per_second: MinSpeed = None
+    use_at_most: UseAtMost = None
+    run: RunOptions = RunOptions()
+    pareto: Pareto = False
+    robust: Robust = False
+
+    def goal(self, run: Goal, path: Path, cluster: ClusterSpec) -> Goal:
+        """The goal of the options and their run, for the cluster of a file.
+
+        Raises UsageError, or SpecError where the file lacks a price or a power.
+        """
+        objective, pareto, robust = self._objective(), self.pareto, self.robust
+        if robust and (objective != "time" or pareto):
+            other = "--pareto" if pareto else f"--objective {objective}"
+            raise UsageError(f"--robust weighs step times: expected no {other} with it")
+        # Time is one axis of the front already; the other is cost unless energy is asked for.
+        wanted: Objective = "cost" if pareto and objective == "time" else objective
+        goal = replace(
+            run,
+            objective=wanted,
+            max_cost_per_million_tokens=_positive("--max-cost-per-token", self.max_cost_per_token),
+            min_tokens_per_second=_positive("--min-tokens-per-second", self.min_tokens_per_second),
+            use_at_most=tuple(_limit(text, cluster) for text in self.use_at_most or ()),
+            robust=robust,
+        )
+        _require_devices(cluster, goal)
+        if goal.priced or goal.objective == "energy":
+            reason = "--pareto" if pareto else _reason(goal)
+            fail_on(_unknown(path, cluster, goal, reason))
+        return goal
+
+    def _objective(self) -> Objective:
+        names = self.objective or ["time"]
+        if len(names) > 1:
+            raise UsageError(
+                f"--objective: expected one, got {' and '.join(names)}",
+                hint="--pareto shows time against cost; with --objective energy, time against energy",
+            )
+        if names[0] not in OBJECTIVES:
+            raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {names[0]!r}")
+        return cast("Objective", names[0])
 
 
 def _budget(budget: float | None) -> float | None:
@@ -120,83 +225,6 @@ def _budget(budget: float | None) -> float | None:
         limits = f"from {MONEY.least:g} to {MONEY.most:g}"
         raise UsageError(f"--budget: expected a number {limits}, got {budget:g}")
     return budget
-
-
-def read_stops(
-    failures: float | None,
-    checkpoint_time: str | None,
-    restart_time: str | None,
-    storage: float | None = None,
-) -> Interruptions:
-    """What stops a run, by the options; raises UsageError for one that needs another, or is out of range."""
-    given = {"--checkpoint-time": checkpoint_time, "--restart-time": restart_time, "--storage": storage}
-    idle = [name for name, value in given.items() if value is not None]
-    if failures is None and idle:
-        raise UsageError(f"{idle[0]} says what failures take: expected --failures with it")
-    if failures is not None and not FAILURES.holds(failures):
-        raise UsageError(f"--failures: expected a number from 0 to {FAILURES.most:g}, got {failures:g}")
-    if storage is not None and checkpoint_time is not None:
-        raise UsageError(
-            "--storage, --checkpoint-time: both say what a checkpoint takes, expected one of them"
-        )
-    checkpoint = seconds_of("--checkpoint-time", checkpoint_time, least=0)
-    restart = seconds_of("--restart-time", restart_time, least=0)
-    return Interruptions(
-        per_gpu_month=failures or 0.0,
-        checkpoint_seconds=NEVER.checkpoint_seconds if checkpoint is None else checkpoint,
-        restart_seconds=NEVER.restart_seconds if restart is None else restart,
-        storage_bytes_per_second=storage_rate(storage),
-    )
-
-
-def storage_rate(gigabytes_per_second: float | None) -> float | None:
-    """The rate of the option, byte/s; raises UsageError for what is none."""
-    if gigabytes_per_second is None:
-        return None
-    if not RATE.holds(gigabytes_per_second):
-        limits = f"from {RATE.least:g} to {RATE.most:g}"
-        raise UsageError(f"--storage: expected gigabyte/s {limits}, got {gigabytes_per_second:g}")
-    return bytes_per_second_from_gigabytes(gigabytes_per_second)
-
-
-def read_goal(
-    path: Path,
-    cluster: ClusterSpec,
-    objectives: Sequence[str] | None,
-    max_cost: float | None,
-    min_speed: float | None,
-    use_at_most: Sequence[str] | None,
-    pareto: bool,
-    robust: bool = False,
-    run: Goal | None = None,
-) -> Goal:
-    """The goal of the options; raises UsageError, or SpecError where the cluster file lacks a price or a power."""
-    if len(objectives or ()) > 1:
-        raise UsageError(
-            f"--objective: expected one, got {' and '.join(objectives or ())}",
-            hint="--pareto shows time against cost; with --objective energy, time against energy",
-        )
-    objective = objectives[0] if objectives else "time"
-    if objective not in OBJECTIVES:
-        raise UsageError(f"--objective: expected one of {', '.join(OBJECTIVES)}, got {objective!r}")
-    if robust and (objective != "time" or pareto):
-        other = "--pareto" if pareto else f"--objective {objective}"
-        raise UsageError(f"--robust weighs step times: expected no {other} with it")
-    # Time is one axis of the front already; the other is cost unless energy is asked for.
-    wanted = "cost" if pareto and objective == "time" else objective
-    goal = replace(
-        run or Goal(),
-        objective=cast("Objective", wanted),
-        max_cost_per_million_tokens=_positive("--max-cost-per-token", max_cost),
-        min_tokens_per_second=_positive("--min-tokens-per-second", min_speed),
-        use_at_most=tuple(_limit(text, cluster) for text in use_at_most or ()),
-        robust=robust,
-    )
-    _require_devices(cluster, goal)
-    if goal.priced or goal.objective == "energy":
-        reason = "--pareto" if pareto else _reason(goal)
-        fail_on(_unknown(path, cluster, goal, reason))
-    return goal
 
 
 def require_one_plan(pareto: bool, **options: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
-from planner.cli.options import choices
+from planner.cli.options import GlobalBatch, Precision, Safe, SequenceLength, choices
 from planner.cli.output import typed
 from planner.cli.process import warn
 from planner.cluster.file import load_cluster
@@ -50,6 +50,15 @@ def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]
     with concerning(path):
         priced = estimate(saved.plan, saved.cluster, saved.model, calibration)
     return saved, Scored(plan=saved.plan, estimate=priced)
+
+
+def read_plan(path: Path, calibration: Path | None) -> tuple[Calibration, PlanFile, Scored]:
+    """The constants, and the same with them; what is to be doubted of them is said on stderr."""
+    constants = read_calibration(calibration)
+    saved, scored = read_priced(path, constants)
+    warn_of_other_calibration(path, saved, calibration)
+    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    return constants, saved, scored
 
 
 def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: Path | None) -> None:
@@ -91,10 +100,10 @@ PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")
 class Overrides:
     """Settings given on the command line; None keeps those of the files."""
 
-    precision: str | None = None
-    global_batch: int | None = None
-    sequence_length: int | None = None
-    safe: float | None = None
+    precision: Precision = None
+    global_batch: GlobalBatch = None
+    sequence_length: SequenceLength = None
+    safe: Safe = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for a chance that is none."""

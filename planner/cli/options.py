@@ -10,7 +10,7 @@ import typer
 
 from planner.errors import UsageError
 from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
-from planner.runtimes.registry import BY_REQUEST, NAMES, in_words
+from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
 ModelFile = Annotated[
@@ -65,11 +65,17 @@ CalibrationFile = Annotated[
     ),
 ]
 
+
+def _known_target(name: str | None) -> str | None:
+    return None if name is None else target(name).name
+
+
 TargetName = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="NAME",
+        callback=_known_target,
         help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
         f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
     ),
@@ -81,6 +87,9 @@ Tokens = Annotated[
         metavar="N",
         help="Tokens of the whole training, e.g. 300B, 1T or 5e9: says how long they take and what they cost.",
     ),
+]
+NeededTokens = Annotated[
+    str, typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9.")
 ]
 Failures = Annotated[
     float | None,

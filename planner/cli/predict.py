@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
-from planner.cli.goal import Budget, Deadline, read_run
+from planner.cli.goal import RunOptions
 from planner.cli.inputs import (
     Overrides,
     concerning,
@@ -23,17 +23,8 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
-    CheckpointTime,
     ClusterFile,
-    Failures,
-    GlobalBatch,
     ModelFile,
-    Precision,
-    RestartTime,
-    Safe,
-    SequenceLength,
-    Storage,
-    Tokens,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
@@ -76,20 +67,12 @@ Output = Annotated[
 def predict(
     cluster: ClusterFile,
     model: ModelFile,
+    *,
     plan: HandPlan = None,
     plans: Plans = None,
     output: Output = None,
-    precision: Precision = None,
-    global_batch: GlobalBatch = None,
-    sequence_length: SequenceLength = None,
-    safe: Safe = None,
-    tokens: Tokens = None,
-    deadline: Deadline = None,
-    budget: Budget = None,
-    failures: Failures = None,
-    checkpoint_time: CheckpointTime = None,
-    restart_time: RestartTime = None,
-    storage: Storage = None,
+    overrides: Overrides,
+    training: RunOptions,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,15 +83,11 @@ def predict(
     """
     if (plan is None) == (plans is None):
         raise UsageError("expected PLAN or --plans FILE, one of them")
-    training = (tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
-    if plan is None and (output is not None or any(value is not None for value in training)):
+    if plan is None and (output is not None or training != RunOptions()):
         raise UsageError("-o and the options of a training run are for one PLAN, not for --plans")
-    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
+    wanted = training.goal()
     if output is not None:
         require_writable(output)
-    overrides = Overrides(
-        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
-    )
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     wanted = replace(wanted, interruptions=wanted.interruptions.of(model_spec))
     constants = read_calibration(calibration)

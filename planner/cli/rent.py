@@ -8,20 +8,13 @@ from typing import Annotated, cast
 
 import typer
 
-from planner.cli.goal import Budget, Deadline, read_run
+from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
 from planner.cli.inputs import Overrides, read_calibration, read_model, with_calibration
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
-    CheckpointTime,
-    Failures,
-    GlobalBatch,
     ModelFile,
-    Precision,
-    RestartTime,
-    Safe,
-    SequenceLength,
-    Storage,
+    NeededTokens,
     TargetName,
     a_number,
     time_limit,
@@ -47,15 +40,11 @@ from planner.ranges import FAILURES, NODES
 from planner.report.layout import Answer
 from planner.report.numbers import count
 from planner.report.rent import rent_document, rent_line, rent_report
-from planner.runtimes.registry import target as runtime
 from planner.search.deadline import Deadline as SearchDeadline
 from planner.search.milp.renting import Wanted
 from planner.search.objectives.renting import Rent, RentGoal, RentSearch
 from planner.search.values import Limits
 
-Tokens = Annotated[
-    str, typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9.")
-]
 Offers = Annotated[
     Path | None,
     typer.Option(
@@ -127,7 +116,8 @@ LISTED = 20
 
 def rent(
     model: ModelFile,
-    tokens: Tokens,
+    tokens: NeededTokens,
+    *,
     offers: Offers = None,
     network: Network = None,
     interruptions: Interruptions = None,
@@ -138,17 +128,11 @@ def rent(
     provider: Provider = None,
     region: Region = None,
     machines: MostMachines = None,
-    failures: Failures = None,
-    checkpoint_time: CheckpointTime = None,
-    restart_time: RestartTime = None,
-    storage: Storage = None,
+    stops: StopOptions,
     target: TargetName = None,
     gap: Gap = 0.05,
     time_limit: TimeLimit = 120.0,
-    precision: Precision = None,
-    global_batch: GlobalBatch = None,
-    sequence_length: SequenceLength = None,
-    safe: Safe = None,
+    overrides: Overrides,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -158,17 +142,14 @@ def rent(
     are proven good. All machines are in one region of one provider, and paid as a whole. Prints what to rent and time
     against money.
     """
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
+    run = RunOptions(tokens=tokens, deadline=deadline, budget=budget, stops=stops).goal()
     wanted = _wanted(objective, deadline, budget)
     if output is not None:
         require_writable(output, "cluster.yaml")
-    overrides = Overrides(
-        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
-    )
     model_spec = read_model(model, overrides)
     table = _table(offers, provider, region, network, interruptions)
-    if safe is not None:
-        table = table.model_copy(update={"safe": safe})
+    if overrides.safe is not None:
+        table = table.model_copy(update={"safe": overrides.safe})
     assert run.tokens is not None
     goal = RentGoal(
         tokens=run.tokens,
@@ -178,9 +159,7 @@ def rent(
         interruptions=run.interruptions.of(model_spec),
         most=machines,
     )
-    limits = Limits(
-        target=None if target is None else runtime(target).name, gap=gap, time_limit_seconds=time_limit
-    )
+    limits = Limits(target=target, gap=gap, time_limit_seconds=time_limit)
     wish = Wish()
     ends = SearchDeadline.after(time_limit, since=started(), flag=wish)
     with keeping_the_best(wish), reporter() as talk:

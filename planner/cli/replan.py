@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.goal import read_stops, storage_rate
+from planner.cli.goal import StopOptions
 from planner.cli.inputs import (
     check_same_inputs,
     concerning,
@@ -22,13 +22,9 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
-    CheckpointTime,
     ClusterNow,
-    Failures,
     ModelNow,
-    RestartTime,
     SavedPlan,
-    Storage,
     seconds_of,
     time_limit,
 )
@@ -93,15 +89,13 @@ TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
 
 def replan(
     plan: SavedPlan,
+    *,
     without: Without = None,
     prepare: Prepare = None,
     force: Force = False,
     output: Output = None,
     away: Away = "1d",
-    failures: Failures = None,
-    checkpoint_time: CheckpointTime = None,
-    restart_time: RestartTime = None,
-    storage: Storage = None,
+    stops: StopOptions,
     cluster: ClusterNow = None,
     model: ModelNow = None,
     time_limit: TimeLimit = 30.0,
@@ -122,15 +116,16 @@ def replan(
         )
     if prepare is not None and output is not None:
         raise UsageError("--prepare: writes a plan for each node into its folder, -o is for one plan")
-    stops = read_stops(failures, checkpoint_time, restart_time, storage if failures is not None else None)
-    rate = storage_rate(storage)
+    # A storage is of use without failures too: moving state takes its time.
+    paced = replace(stops, storage=None) if stops.failures is None else stops
+    interruptions, rate = paced.interruptions(), stops.storage_rate()
     if output is not None:
         require_writable(output)
     constants = read_calibration(calibration)
     saved, scored = read_priced(plan, constants)
     check_same_inputs(plan, saved, cluster, model)
     warn_of_other_calibration(plan, saved, calibration)
-    stops = replace(stops.of(saved.model), repair_seconds=away_seconds)
+    interruptions = replace(interruptions.of(saved.model), repair_seconds=away_seconds)
     gone = [_named(without)] if without else []
     gone += [[host] for host in hosts_of(saved)] if prepare is not None else []
     answers: list[Replan] = []
@@ -158,7 +153,8 @@ def replan(
     if not answers:
         raise failed[0]
     used = used_calibration(calibration)
-    losses, cost = [loss_of(each) for each in answers], failure_cost(stops, saved.plan.devices, saved.model)
+    losses = [loss_of(each) for each in answers]
+    cost = failure_cost(interruptions, saved.plan.devices, saved.model)
     unprepared = tuple(error.message for error in failed)
     if output is not None:
         write(_file_of(answers[0], saved, used), output)

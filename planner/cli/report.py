@@ -10,16 +10,13 @@ import typer
 
 from planner.calibration.values import Calibration
 from planner.cli.compare import Logs, contenders_of, run_of
-from planner.cli.goal import Budget, Deadline, read_run
+from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
 from planner.cli.inputs import read_calibration, warn_of_doubts
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
-    CheckpointTime,
-    Failures,
-    RestartTime,
+    NeededTokens,
     SavedPlan,
-    Storage,
     time_limit,
     tokens_of,
 )
@@ -47,11 +44,6 @@ Others = Annotated[
         "--compare", metavar="PLAN", help="Another plan of the same model to set beside it; repeatable."
     ),
 ]
-Tokens = Annotated[
-    str,
-    typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9."),
-]
-
 WithFront = Annotated[
     bool,
     typer.Option(
@@ -65,15 +57,13 @@ TimeLimit = Annotated[float, time_limit("Time limit of --pareto.")]
 def report(
     plan: SavedPlan,
     output: Page,
+    *,
     compare: Others = None,
     log: Logs = None,
-    tokens: Tokens = "100B",
+    tokens: NeededTokens = "100B",
     deadline: Deadline = None,
     budget: Budget = None,
-    failures: Failures = None,
-    checkpoint_time: CheckpointTime = None,
-    restart_time: RestartTime = None,
-    storage: Storage = None,
+    stops: StopOptions,
     pareto: WithFront = False,
     time_limit: TimeLimit = 60.0,
     calibration: CalibrationFile = None,
@@ -85,12 +75,12 @@ def report(
     time, memory, where the step goes, the plans that lost, other plans (--compare), a run (--log), and how many devices
     are worth using (--pareto).
     """
-    wanted = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
+    wanted = RunOptions(tokens=tokens, deadline=deadline, budget=budget, stops=stops).goal()
     require_writable(output, "report.html")
     constants = read_calibration(calibration)
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
-    stops = wanted.interruptions.of(saved.model)
+    interruptions = wanted.interruptions.of(saved.model)
     estimator = Estimator(saved.cluster, saved.model, constants)
     scored = contenders[0].scored
     assert scored is not None, "a plan file has a plan"
@@ -102,8 +92,8 @@ def report(
         tokens_of(tokens),
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
-        stops,
-        replace(wanted, interruptions=stops),
+        interruptions,
+        replace(wanted, interruptions=interruptions),
         _front(plan, saved, constants, time_limit) if pareto else None,
     )
     write_whole(page(told), output, "report.html")

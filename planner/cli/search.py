@@ -9,29 +9,14 @@ import math
 import os
 import traceback
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
-from planner.cli.goal import (
-    Budget,
-    MaxCost,
-    MinSpeed,
-    ObjectiveName,
-    Pareto,
-    Robust,
-    Strict,
-    UseAtMost,
-    read_goal,
-    read_run,
-    require_one_plan,
-)
-from planner.cli.goal import (
-    Deadline as DeadlineTime,
-)
+from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
     SearchRequest,
@@ -43,18 +28,9 @@ from planner.cli.inputs import (
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
-    CheckpointTime,
     ClusterFile,
-    Failures,
-    GlobalBatch,
     ModelFile,
-    Precision,
-    RestartTime,
-    Safe,
-    SequenceLength,
-    Storage,
     TargetName,
-    Tokens,
     a_number,
     choices,
     integers,
@@ -330,137 +306,62 @@ AllowTensorGrids = Annotated[
 ]
 
 
-WithAdvice = Annotated[
+AllowUnequalShards = Annotated[
     bool,
     typer.Option(
-        "--advice",
-        help="Also search for faster plans of the other runtimes, and explain for as long as the time limit lets.",
+        "--allow-unequal-shards",
+        help="Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
+        "memories differ. Torch runs them without FSDP2.",
     ),
 ]
 
 
-def search(
-    cluster: ClusterFile,
-    model: ModelFile,
-    output: Output = None,
-    objective: ObjectiveName = None,
-    strict: Strict = False,
-    max_cost_per_token: MaxCost = None,
-    min_tokens_per_second: MinSpeed = None,
-    use_at_most: UseAtMost = None,
-    tokens: Tokens = None,
-    deadline: DeadlineTime = None,
-    budget: Budget = None,
-    failures: Failures = None,
-    checkpoint_time: CheckpointTime = None,
-    restart_time: RestartTime = None,
-    storage: Storage = None,
-    pareto: Pareto = False,
-    robust: Robust = False,
-    advice: WithAdvice = False,
-    target: TargetName = None,
-    top: Top = None,
-    gap: Gap = 0.01,
-    time_limit: TimeLimit = 60.0,
-    zero: Zero = None,
-    tp: Tp = None,
-    pp: Pp = None,
-    cp: Cp = None,
-    ep: Ep = None,
-    micro_batch: MicroBatch = None,
-    recompute: RecomputeNames = None,
-    offload: OffloadNames = None,
-    allow_local_sgd: AllowLocalSgd = None,
-    allow_compression: AllowCompression = None,
-    allow_tensor_grids: AllowTensorGrids = False,
-    precision: Precision = None,
-    global_batch: GlobalBatch = None,
-    sequence_length: SequenceLength = None,
-    safe: Safe = None,
-    calibration: CalibrationFile = None,
-    write_lp: WriteLp = None,
-    history: KeepHistory = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    as_json: AsJson = False,
-) -> None:
-    """Find the fastest or cheapest plan and prove how good it is.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceOptions:
+    """Which plans are searched."""
 
-    Prints the plan, the plan families that came nearest and why they lost, the next command, and last the answer in
-    one line.
-    Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
-    """
-    limits = Limits(
-        target=_target(target),
-        zero=integers("--zero", zero, ZERO),
-        tp=integers("--tp", tp, NODE_DEVICES),
-        pp=integers("--pp", pp, STAGES),
-        cp=integers("--cp", cp, DEVICES),
-        ep=integers("--ep", ep, DEVICES),
-        micro_batch=integers("--micro-batch", micro_batch, BATCH),
-        recompute=_recompute(recompute),
-        offload=_offload(offload),
-        syncs=_syncs(allow_local_sgd, allow_compression, target),
-        grids=_grids(allow_tensor_grids, target),
-        gap=gap,
-        time_limit_seconds=None if time_limit == float("inf") else time_limit,
-    )
-    require_one_plan(
-        pareto, output=output, top=top, write_lp=write_lp, advice=advice or None, history=history or None
-    )
-    if history and output is None:
-        raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
-    detail = _detail(quiet, verbose)
-    run = read_run(tokens, deadline, budget, failures, checkpoint_time, restart_time, storage)
-    overrides = Overrides(
-        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
-    )
-    cluster_spec, model_spec = read_inputs(cluster, model, overrides)
-    run = replace(run, interruptions=run.interruptions.of(model_spec))
-    goal = read_goal(
-        cluster,
-        cluster_spec,
-        objective,
-        max_cost_per_token,
-        min_tokens_per_second,
-        use_at_most,
-        pareto,
-        robust,
-        run,
-    )
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
-    request = SearchRequest(
-        cluster=cluster_spec,
-        model=model_spec,
-        calibration=constants,
-        used=used_calibration(calibration),
-        limits=limits,
-        goal=goal,
-        advice=advice,
-        strict=strict or history,
-    )
-    if pareto:
-        answer_front(request, as_json, detail)
-    if history and not goal.fastest:
-        raise UsageError("--history: only a search for the fastest plan without other limits keeps it")
-    _answer(request, top, output, write_lp, as_json, detail, history=History(started()) if history else None)
+    zero: Zero = None
+    tp: Tp = None
+    pp: Pp = None
+    cp: Cp = None
+    ep: Ep = None
+    micro_batch: MicroBatch = None
+    recompute: RecomputeNames = None
+    offload: OffloadNames = None
+    allow_local_sgd: AllowLocalSgd = None
+    allow_compression: AllowCompression = None
+    allow_unequal_shards: AllowUnequalShards = False
+    allow_tensor_grids: AllowTensorGrids = False
+
+    def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
+        """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
+        recompute = choices("--recompute", self.recompute, RECOMPUTES)
+        offload = choices("--offload", self.offload, OFFLOAD_PARTS)
+        return Limits(
+            target=target,
+            zero=integers("--zero", self.zero, ZERO),
+            tp=integers("--tp", self.tp, NODE_DEVICES),
+            pp=integers("--pp", self.pp, STAGES),
+            cp=integers("--cp", self.cp, DEVICES),
+            ep=integers("--ep", self.ep, DEVICES),
+            micro_batch=integers("--micro-batch", self.micro_batch, BATCH),
+            recompute=cast("tuple[Recompute, ...] | None", recompute),
+            offload=cast("tuple[OffloadPart, ...] | None", offload),
+            syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
+            grids=_grids(self.allow_tensor_grids, target),
+            unequal_shards=_unequal(self.allow_unequal_shards, target),
+            gap=gap,
+            time_limit_seconds=None if time_limit == math.inf else time_limit,
+        )
 
 
-def _detail(quiet: bool, verbose: bool) -> Detail:
-    if quiet and verbose:
-        raise UsageError("-q, -v: expected at most one of them")
-    return "answer" if quiet else "full" if verbose else "brief"
-
-
-def _target(name: str | None) -> str | None:
-
-    return None if name is None else target(name).name
-
-
-def _recompute(text: str | None) -> tuple[Recompute, ...] | None:
-
-    return cast("tuple[Recompute, ...] | None", choices("--recompute", text, RECOMPUTES))
+def _unequal(asked: bool, name: str | None) -> bool:
+    """Whether replicas may hold more or less of what ZeRO shards."""
+    if asked and name is not None and not target(name).unequal_shards:
+        able = in_words([row.name for row in TARGETS.values() if row.unequal_shards], "or")
+        what = f"{name} deals equal shards to all replicas, expected --target {able}"
+        raise UsageError(f"--allow-unequal-shards: {what}")
+    return asked
 
 
 def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:
@@ -501,8 +402,80 @@ def _way(part: str) -> Sync:
     raise UsageError(f"--allow-compression: {what}")
 
 
-def _offload(text: str | None) -> tuple[OffloadPart, ...] | None:
-    return cast("tuple[OffloadPart, ...] | None", choices("--offload", text, OFFLOAD_PARTS))
+WithAdvice = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Also search for faster plans of the other runtimes, and explain for as long as the time limit lets.",
+    ),
+]
+
+
+def search(
+    cluster: ClusterFile,
+    model: ModelFile,
+    *,
+    output: Output = None,
+    wanted: GoalOptions,
+    advice: WithAdvice = False,
+    target: TargetName = None,
+    top: Top = None,
+    gap: Gap = 0.01,
+    time_limit: TimeLimit = 60.0,
+    space: SpaceOptions,
+    overrides: Overrides,
+    calibration: CalibrationFile = None,
+    write_lp: WriteLp = None,
+    history: KeepHistory = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the fastest or cheapest plan and prove how good it is.
+
+    Prints the plan, the plan families that came nearest and why they lost, the next command, and last the answer in
+    one line.
+    Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
+    """
+    limits = space.limits(target, gap, time_limit)
+    require_one_plan(
+        wanted.pareto,
+        output=output,
+        top=top,
+        write_lp=write_lp,
+        advice=advice or None,
+        history=history or None,
+    )
+    if history and output is None:
+        raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
+    detail = _detail(quiet, verbose)
+    run = wanted.run.goal()
+    cluster_spec, model_spec = read_inputs(cluster, model, overrides)
+    run = replace(run, interruptions=run.interruptions.of(model_spec))
+    goal = wanted.goal(run, cluster, cluster_spec)
+    constants = read_calibration(calibration)
+    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    request = SearchRequest(
+        cluster=cluster_spec,
+        model=model_spec,
+        calibration=constants,
+        used=used_calibration(calibration),
+        limits=limits,
+        goal=goal,
+        advice=advice,
+        strict=wanted.strict or history,
+    )
+    if wanted.pareto:
+        answer_front(request, as_json, detail)
+    if history and not goal.fastest:
+        raise UsageError("--history: only a search for the fastest plan without other limits keeps it")
+    _answer(request, top, output, write_lp, as_json, detail, history=History(started()) if history else None)
+
+
+def _detail(quiet: bool, verbose: bool) -> Detail:
+    if quiet and verbose:
+        raise UsageError("-q, -v: expected at most one of them")
+    return "answer" if quiet else "full" if verbose else "brief"
 
 
 def _answer(

@@ -12,15 +12,7 @@ from rich.console import RenderableType
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
-from planner.cli.inputs import (
-    Overrides,
-    read_calibration,
-    read_inputs,
-    read_priced,
-    warn_of_doubts,
-    warn_of_other_calibration,
-    with_calibration,
-)
+from planner.cli.inputs import Overrides, read_inputs, read_plan, with_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document, typed
 from planner.cluster.file import load_cluster
@@ -68,10 +60,7 @@ def show_plan(
             f"--cluster and --model: expected a calibration file, {plan} is not one",
             hint="a plan file has its own cluster and model",
         )
-    constants = read_calibration(calibration)
-    saved, scored = read_priced(plan, constants)
-    warn_of_other_calibration(plan, saved, calibration)
-    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    constants, saved, scored = read_plan(plan, calibration)
     if as_json:
         show_document(plan_document("show", scored, saved.cluster, saved.model, saved.summary))
     else:

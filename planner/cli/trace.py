@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import read_calibration, read_priced, warn_of_doubts, warn_of_other_calibration
+from planner.cli.inputs import read_plan
 from planner.cli.options import AsJson, CalibrationFile, SavedPlan
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
@@ -44,10 +44,7 @@ def trace(
     step that a profiler of PyTorch saw stands beside it.
     """
     require_writable(output, "step.json")
-    constants = read_calibration(calibration)
-    saved, scored = read_priced(plan, constants)
-    warn_of_other_calibration(plan, saved, calibration)
-    warn_of_doubts(calibration, constants, saved.cluster, saved.model)
+    constants, saved, scored = read_plan(plan, calibration)
     profile = None
     if log is not None:
         profile = read_profile(log)

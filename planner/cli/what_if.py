@@ -11,11 +11,7 @@ from planner.cli.options import (
     AsJson,
     CalibrationFile,
     ClusterFile,
-    GlobalBatch,
     ModelFile,
-    Precision,
-    Safe,
-    SequenceLength,
     TargetName,
     time_limit,
 )
@@ -24,7 +20,6 @@ from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
 from planner.errors import UsageError
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
-from planner.runtimes.registry import target as runtime
 from planner.search.swings import swings
 from planner.search.values import Limits
 from planner.search.what_if import searched, worlds
@@ -50,14 +45,12 @@ TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
 def what_if(
     cluster: ClusterFile,
     model: ModelFile,
+    *,
     change: Changes = None,
     sensitivity: Sensitivity = False,
     target: TargetName = None,
     time_limit: TimeLimit = 30.0,
-    precision: Precision = None,
-    global_batch: GlobalBatch = None,
-    sequence_length: SequenceLength = None,
-    safe: Safe = None,
+    overrides: Overrides,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -67,9 +60,6 @@ def what_if(
     batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, what each speed that is
     not known exactly does to the step, and which would change the plan.
     """
-    overrides = Overrides(
-        precision=precision, global_batch=global_batch, sequence_length=sequence_length, safe=safe
-    )
     if not change and not sensitivity:
         raise UsageError(
             "what-if: expected a --change, or --sensitivity",
@@ -78,7 +68,7 @@ def what_if(
     variants = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, *variants[0][1:])
-    limits = Limits(target=None if target is None else runtime(target).name, time_limit_seconds=time_limit)
+    limits = Limits(target=target, time_limit_seconds=time_limit)
     results = []
     with reporter() as talk:
         pairs = searched(

@@ -91,9 +91,11 @@ def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
     group, memory = plan.stages[stage].replicas[index], memories[stage][index]
     shape = shape_of(plan, stage)
 
+    ring = priced.rings[stage]
+
     def more(shape: Shape, group: ReplicaGroup) -> float:
         own = plan.copies_of(group)
-        changed = estimator.pricer_of(plan).memory(shape, own, priced.rings[stage].size)
+        changed = estimator.pricer_of(plan).memory(shape, own, ring.ways(group.shard), ring.padding)
         return changed.used_bytes - memory.used_bytes
 
     larger = _larger(plan, group)

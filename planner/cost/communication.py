@@ -8,7 +8,7 @@ tree between nodes. Rings that leave a node at the same time share its NICs. Mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import ceil, log2
 
@@ -43,6 +43,10 @@ class Ring:
     """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
     experts: Ring | None = None
     """The ring over devices that have the same experts; None where it is this one."""
+    parts: int = 0
+    """Parts of what is sharded that its members hold together; 0 where all hold equally much."""
+    largest: int = 0
+    """Those of the member that holds most."""
 
     @property
     def of_experts(self) -> Ring:
@@ -59,16 +63,32 @@ class Ring:
         """False when two members, or two copies, cannot talk."""
         return bool(self.crosses) and (self.copies is None or self.copies.connected)
 
+    @property
+    def padding(self) -> float:
+        """Bytes that travel over those that are sharded: a ring with unequal parts goes on at the pace of the largest.
+
+        (Traff et al., EuroPVM/MPI 2008, section 2: (p - 1) times the largest; the emitted runtime pads all to it.)
+        """
+        return self.size * self.largest / self.parts if self.parts else 1.0
+
+    def ways(self, shard: int) -> float:
+        """Members that would hold equally much each if all held what one with ``shard`` parts does."""
+        return self.parts / shard if self.parts else self.size
+
+    def with_shards(self, shards: Sequence[int]) -> Ring:
+        """The same ring of members that hold so many parts of what is sharded; none where all hold equally much."""
+        return replace(self, parts=sum(shards), largest=max(shards)) if shards else self
+
     def gather_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """An all-gather to ``size_bytes`` on every member, in so many equal messages."""
         return messages * self._pass_seconds(
-            "all-gather", "reduce-scatter", size_bytes / messages, self._around
+            "all-gather", "reduce-scatter", self.padding * size_bytes / messages, self._around
         )
 
     def scatter_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """A reduce-scatter from ``size_bytes`` on every member, in so many equal messages."""
         return messages * self._pass_seconds(
-            "reduce-scatter", "all-gather", size_bytes / messages, self._around
+            "reduce-scatter", "all-gather", self.padding * size_bytes / messages, self._around
         )
 
     @property

@@ -249,6 +249,9 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tu
         )
         for inputs, outputs, split in model.attention_matrices
     )
+    if model.cross_matrix is not None:
+        width, pairs = model.cross_matrix
+        attention = (*attention, Product(tokens * model.pairs_per_token, pairs / tp, width))
     mlp: tuple[Product, ...] = ()
     if model.common_ffn:
         mlp = (
@@ -271,7 +274,7 @@ def layer_product_seconds(
         return device.products(products)
     forward = sum(device.product(item) for item in products)
     backward = 0.0
-    attention = len(model.attention_matrices)
+    attention = len(model.attention_matrices) + (model.cross_matrix is not None)
     for number, item in enumerate(products):
         into, weight = item.backward()
         backward += device.product(into)
@@ -359,20 +362,20 @@ def attention_seconds(
 
     The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
     """
-    length, heads = model.training.sequence_length, model.heads / tp
+    length, heads, seen = model.training.sequence_length, model.heads / tp, model.attended
     if model.training.attention == "flash":
-        causal = 0.5 if model.kind == "decoder" else 1.0
-        flops = 4.0 * micro_batch * ways * length**2 * heads * core_width(model) * causal
+        causal = 0.5 if model.causal else 1.0
+        flops = 4.0 * micro_batch * ways * length * seen * heads * core_width(model) * causal
         flops *= seen_scores(model, target.windows, ways)
         return device.flash(flops), device.flash(2.5 * flops)
     precision = ATTENTION_FORMAT.get(model.training.precision)
     count = micro_batch * heads
     products = (
-        Product(length, length, model.head_dim, count),
-        Product(length, model.head_dim, length, count),
+        Product(length, seen, model.head_dim, count),
+        Product(length, model.head_dim, seen, count),
     )
     forward, backward = device.products(products, precision)
-    scores = device.size * count * length**2
+    scores = device.size * count * length * seen
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
     fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
     (streams, kernels), (back, back_kernels) = (
@@ -573,7 +576,9 @@ def element_wise_bytes(
     """
     streams = (9.0 if model.drops else 8.0) * model.sublayers / 2
     ways = tp if split else 1
-    heads = (model.heads + 2 * model.kv_heads) * model.head_dim if model.attends else 0
+    heads = (
+        (model.heads + 2 * model.kv_heads * model.pairs_per_token) * model.head_dim if model.attends else 0
+    )
     inner = model.mlp_matrices * float(model.common_ffn) + 2.0 * heads
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
@@ -600,7 +605,7 @@ ROUTER_BYTES = 24.0
 def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the input embedding: a gather of rows, and a scatter of their gradients.
 
-    With a tower also those of its patches and of its projector.
+    With a tower also those of its patches and of its projector, with an encoder those of its own.
     """
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
@@ -613,6 +618,16 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
         ahead, back = device.products(tuple(others))
         forward += device.product(patches) + ahead
         backward += back + (0.0 if model.tower.frozen else device.product(patches.backward()[1]))
+    if model.encoder is not None:
+        inputs = micro_batch * model.encoder.sequence_length
+        ahead = device.stream(4.0 * device.size * inputs * model.encoder_width, 3)
+        forward, backward = forward + ahead, backward + 2 * ahead
+        for number, each in enumerate(model.encoder.front):
+            product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
+            into, weight = product.backward()
+            forward += device.product(product)
+            # What is heard or seen has no gradient.
+            backward += device.product(weight) + (device.product(into) if number else 0.0)
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
@@ -630,7 +645,7 @@ LOGIT_BYTES = (24.0, 20.0)
 
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
-    """Seconds of the output layer and the loss, the vocabulary split over ``tp``."""
+    """Seconds of the output layer and the loss, the vocabulary split over ``tp``, for every token that is predicted."""
     tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.vocab / tp / 64) * 64
@@ -639,10 +654,18 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     forward, backward = device.products((product,), name)
     if ("embedding" if model.tied_embeddings else "head") in model.frozen:
         backward = device.product(product.backward()[0], name)
-    return EndPass(
-        forward_seconds=forward + device.stream(LOGIT_BYTES[0] * tokens * columns, 6),
-        backward_seconds=backward + device.stream(LOGIT_BYTES[1] * tokens * columns, 4),
-    )
+    forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
+    backward += device.stream(LOGIT_BYTES[1] * tokens * columns, 4)
+    more = model.training.mtp_layers
+    if more:
+        # Each further token has logits of its own; a module embeds, normalises and projects ahead of its layer.
+        ahead, back = device.products((Product(tokens, model.hidden / tp, 2 * model.hidden),), name)
+        streams = device.stream(14.0 * device.size * tokens * model.hidden, 7)
+        forward, backward = (
+            forward + more * (forward + ahead + streams),
+            backward + more * (backward + back + 2 * streams),
+        )
+    return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
 def update_bytes(training: TrainingSpec) -> float:
@@ -683,8 +706,14 @@ def model_flops(model: ModelSpec) -> float:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
         sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
+    for number, each in enumerate(model.encoder.front if model.encoder is not None else ()):
+        sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
     predicted = predicted_tokens(model, length)
-    sequence += (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab
+    more = model.training.mtp_layers
+    sequence += (
+        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab * (1 + more)
+    )
+    sequence += more * 3.0 * 2.0 * length * 2 * model.hidden**2
     return sequence * model.training.global_batch
 
 
@@ -694,14 +723,16 @@ def _layer_flops(model: ModelSpec) -> float:
         return sum(run.layers * _layer_flops(run.kind) for run in model.runs)
     length = model.training.sequence_length
     attention = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
+    if model.cross_matrix is not None:
+        attention += model.pairs_per_token * model.cross_matrix[0] * model.cross_matrix[1]
     mlp = float(model.hidden * model.mlp_matrices * model.common_ffn)
     if model.experts is not None:
         mlp += model.hidden * (
             model.experts.number + model.mlp_matrices * experts_at_work(model) * model.experts.ffn
         )
-    causal = 0.5 if model.kind == "decoder" else 1.0
+    causal = 0.5 if model.causal else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True) if model.attends else 0.0
     carried = 0.0 if model.carried is None else 3.0 * length * state_flops(model.carried)
     passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    return 2.0 * length * matrices + 3.0 * 4.0 * length**2 * scores + carried
+    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.attended * scores + carried

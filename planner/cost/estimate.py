@@ -232,10 +232,11 @@ class Estimator:
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
         known = self.calibration.spread((device_type.family,), pricer.kernels)
-        if self.model.states or self.model.tower is not None:
+        if self.model.states or self.model.tower is not None or self.model.encoder is not None:
             # No run with such layers stands behind the constants.
             known = max(known, self.calibration.default_spread)
-        constants = hypot(known, device_type.clock_spread)
+        alone = self.calibration.spread_alone(device_type.family, pricer.kernels, device_type.gpu)
+        constants = hypot(known, alone, device_type.clock_spread)
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 
@@ -261,8 +262,21 @@ class Estimator:
                 raise PlanError(faults[0].what)
             nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
             plan = plan.copies
-        rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
+        rings = tuple(
+            ring.with_shards(stage.shards)
+            for ring, stage in zip(
+                stage_rings(
+                    nodes,
+                    plan.shard_size,
+                    joined.topology,
+                    self.calibration,
+                    pricer.kernels,
+                    self.curves,
+                    plan.ep,
+                ),
+                plan.stages,
+                strict=True,
+            )
         )
         sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
@@ -361,8 +375,9 @@ class Estimator:
         pricer, plan = self.pricer_of(plan), plan.copies
         return [
             [
-                pricer.memory(shape, group, (priced.inside[number] if priced.inside else ring).size)
+                pricer.memory(shape, group, over.ways(group.shard), over.padding)
                 for number, group in enumerate(stage.replicas)
+                for over in [priced.inside[number] if priced.inside else ring]
             ]
             for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
         ]
@@ -415,9 +430,12 @@ class Estimator:
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
-    """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1)."""
-    tokens = micro_batch * model.training.sequence_length
-    return float(ELEMENT_BYTES[model.training.precision] * tokens * model.hidden)
+    """Bytes one replica sends for one micro-batch; its devices send a part each (arXiv:2104.04473, section 4.1).
+
+    The output of an encoder goes along, and its gradient comes back.
+    """
+    elements = model.training.sequence_length * model.hidden + model.encoded
+    return float(ELEMENT_BYTES[model.training.precision] * micro_batch * elements)
 
 
 def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
@@ -471,7 +489,7 @@ def _step_seconds(plan: Plan, priced: Priced) -> float:
 
 def outer_stages_wait(model: ModelSpec, runtime: Capabilities, depth: int) -> bool:
     """True when the first and the last stage wait for each other before they reduce gradients."""
-    return runtime.reduces_tied_first and model.tied_embeddings and depth > 1
+    return runtime.reduces_tied_first and model.embeds_twice and depth > 1
 
 
 def together(ends: Sequence[float]) -> tuple[float, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import exp, log2
 from statistics import NormalDist
-from typing import cast
 
 from planner.calibration.values import Stack
 from planner.cluster.topology import DeviceType
@@ -49,8 +48,9 @@ class Load:
     last: bool
     """True on the stage with the head."""
     tp: int
-    dp: int
-    """Replicas over which ZeRO shards; may be an array of such numbers."""
+    dp: float
+    """Replicas over which ZeRO shards, or with unequal shards those that would hold as much each as this one; may be
+    an array of such numbers."""
     micro_batch: int
     """Sequences; may be an array too."""
     layers_in_flight: float
@@ -82,21 +82,24 @@ class Load:
     """Of an element of a gradient, for what of it has not been sent to other islands."""
     block_bytes: float = 0.0
     """Blocks of weights and activations on their way through a grid."""
+    padding: float = 1.0
+    """Bytes of buffers over those with equal shards."""
 
     @property
-    def expert_dp(self) -> int:
+    def expert_dp(self) -> float:
         """Devices that have the same experts, over which ZeRO shards these."""
         return replicas_with_experts(self.dp, self.tp, self.ep)
 
 
-def replicas_with_experts(dp: int, tp: int, ep: int) -> int:
+def replicas_with_experts(dp: float, tp: int, ep: int) -> float:
     """Devices that have the same experts, of ``dp`` replicas or an array of such numbers."""
-    return dp if ep == tp else cast("int", larger(1, dp * tp // ep))
+    return dp if ep == tp else larger(1, dp * tp // ep)
 
 
-def experts_of(model: ModelSpec, *, layers: int, ep: int) -> float:
+def experts_of(model: ModelSpec, *, layers: int, ep: int, first: bool = False, last: bool = False) -> float:
     """Elements of the experts on one device: some whole ones, whatever tensor parallelism does to all else."""
-    return layers * model.expert_parameters / ep
+    ends = (model.ahead_experts if first else 0) + (model.behind_experts if last else 0)
+    return (layers * model.expert_parameters + ends) / ep
 
 
 def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
@@ -107,11 +110,11 @@ def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
 def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
     total = layers * (model.layer_parameters - model.expert_parameters)
-    total += model.embedding_parameters + model.ahead_parameters if first else 0
+    total += model.embedding_parameters + model.ahead_parameters - model.ahead_experts if first else 0
     if last:
-        total += model.head_parameters + model.behind_parameters
-        total += model.vocab * model.embedding_width if model.tied_embeddings and not first else 0
-    return total / tp + experts_of(model, layers=layers, ep=ep)
+        total += model.head_parameters + model.behind_parameters - model.behind_experts
+        total += model.vocab * model.embedding_width if model.embeds_twice and not first else 0
+    return total / tp + experts_of(model, layers=layers, ep=ep, first=first, last=last)
 
 
 def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
@@ -159,7 +162,7 @@ def activation_bytes_per_layer(
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
-    plain, length, carried = eager, model.training.sequence_length, model.carried
+    plain, carried = eager, model.carried
     width, heads = model.head_dim, model.heads
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
@@ -175,7 +178,7 @@ def activation_bytes_per_layer(
         rows = kept_rows(model, tp=tp, tokens=tokens, ep=ep)
         routed = scale * rows * _expert_row_bytes(model, plain, narrow, discards)
         routed += 8.0 * tokens / tp * model.experts.number
-    pairs = heads if plain else model.kv_heads
+    pairs = (heads if plain else model.kv_heads) * model.pairs_per_token
     # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
     whole = 0.0
     if model.mixer != "none":
@@ -196,7 +199,7 @@ def activation_bytes_per_layer(
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
-        scores = (5.0 if model.drops else 2.0) * heads * length / tp
+        scores = (5.0 if model.drops else 2.0) * heads * model.attended / tp
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
 
@@ -307,7 +310,9 @@ class Footprint:
         self._device_type, self._tp = device_type, load.tp
         self._layer_elements: float = model.layer_parameters - model.expert_parameters
         self._expert_elements = experts_of(model, layers=1, ep=load.ep)
-        self._end_elements = parameters_of(model, layers=0, first=load.first, last=load.last, tp=1)
+        here = {"first": load.first, "last": load.last}
+        self._end_experts = experts_of(model, layers=0, ep=load.ep, **here)
+        self._end_elements = parameters_of(model, layers=0, tp=1, ep=load.ep, **here) - self._end_experts
         self._frozen_layer, self._frozen_ends = self._freeze(model, load)
         one = layer_elements(model, tp=load.tp, ep=load.ep)
         self._measured_elements = (load.parameter_ratio - 1.0) * one
@@ -342,7 +347,7 @@ class Footprint:
         self._working, self._embedding = _working(model, load), _embedding(model, load)
         self._logits = _logits(model, load)
         self._copy = _gradient_copy(model, load) / ways
-        self._bucket, self._buffers = _buffers(model, load)
+        self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
         self._context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
         self._slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
 
@@ -365,12 +370,13 @@ class Footprint:
 
     def _elements(self, layers: int) -> float:
         """Parameters on the device that are trained."""
-        elements = (layers * self._layer_elements + self._end_elements) / self._tp
+        elements = (layers * self._layer_elements + self._end_elements) / self._tp + self._end_experts
         return elements + layers * (self._expert_elements + self._measured_elements)
 
     def _updated(self, layers: int, elements: float) -> float:
         """As many as the optimizer would have of them if experts were shared by as many as all else."""
-        return elements + layers * self._expert_elements * (self._expert_states - 1.0)
+        experts = layers * self._expert_elements + self._end_experts
+        return elements + experts * (self._expert_states - 1.0)
 
     def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float]:
         """Bytes of weights, gradients, states, activations and buffers."""
@@ -473,8 +479,15 @@ def _copies(model: ModelSpec, load: Load) -> float:
 
 
 def _embedding(model: ModelSpec, load: Load) -> float:
-    """Output of the embedding for one micro-batch, and what layers at either end keep on the device."""
+    """Output of the embedding and of an encoder for one micro-batch, and what layers at either end keep."""
     ends = _ends_alive(model, load) if load.offload.activations == "none" else 0.0
+    # What layers of this stage attend to.
+    ends += load.micro_batch * ELEMENT_BYTES[model.training.precision] * model.encoded
+    if load.last and model.training.mtp_layers:
+        # Embeddings and hidden states, both once more normalised and side by side.
+        wide = 4.0 * model.hidden * model.training.mtp_layers / norm_ways(load.tp, load.sequence_parallel)
+        length = model.training.sequence_length
+        ends += load.micro_batch * length * ELEMENT_BYTES[model.training.precision] * wide
     if not load.first:
         return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
@@ -484,6 +497,10 @@ def _embedding(model: ModelSpec, load: Load) -> float:
         # Inputs and outputs of what embeds patches and of the projector.
         widths = [(each, inputs + outputs) for each, inputs, outputs in model.tower.matrices]
         made = load.micro_batch * model.tower.images * sum(each * width for each, width in widths)
+    if model.encoder is not None:
+        # Its embedded tokens, and inputs and outputs of its convolutions.
+        widths = [(each.tokens, each.inputs + each.outputs) for each in model.encoder.front]
+        made += load.micro_batch * (model.encoded + sum(each * width for each, width in widths))
     return ELEMENT_BYTES[model.training.precision] * (tokens * model.hidden / ways + made) + ends
 
 
@@ -571,6 +588,8 @@ def _logits(model: ModelSpec, load: Load) -> float:
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
+    # Those of every token that is predicted wait for the same backward.
+    tokens *= 1 + model.training.mtp_layers
     return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
 
 

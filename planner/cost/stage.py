@@ -450,13 +450,16 @@ class Pricer:
         tensor_backward += sum(end.collective_backward for end in ends)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         context_hidden = layers * one.context_hidden
+        routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
                 continue
             more = self._priced_runs(
-                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, 1
+                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.ep
             )
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
+            routing_forward += more.routing_forward
+            routing_backward += more.routing_backward
             again += more.recompute_seconds
             tensor_forward += more.collective_forward
             tensor_backward += more.collective_backward
@@ -469,7 +472,6 @@ class Pricer:
         exposed_backward, hidden_backward = self.traffic.exposed(
             gather + scatter, slowest * (backward + again)
         )
-        routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
         own_forward = forward + tensor_forward + routing_forward + context_forward
         own_backward = backward + again + tensor_backward + routing_backward + context_backward
         on_forward = slowest * own_forward + exposed_forward
@@ -516,13 +518,12 @@ class Pricer:
         )
         ahead = behind = 0.0
         split = shape.sequence_parallel
+        how = sequences, shape.recompute, split, shape.ep
         if self._ahead:
-            more = self._priced_runs(self._ahead, device_type, group.tp, sequences, shape.recompute, split, 1)
+            more = self._priced_runs(self._ahead, device_type, group.tp, *how)
             ahead = more.forward_seconds + more.backward_seconds
         if self._behind:
-            more = self._priced_runs(
-                self._behind, device_type, group.tp, sequences, shape.recompute, split, 1
-            )
+            more = self._priced_runs(self._behind, device_type, group.tp, *how)
             behind = more.forward_seconds + more.backward_seconds
         return (
             embedding.forward_seconds + embedding.backward_seconds + ahead,
@@ -560,7 +561,7 @@ class Pricer:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
         return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
 
-    def memory(self, shape: Shape, group: ReplicaGroup, dp: int) -> Memory:
+    def memory(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Memory:
         """Bytes on one device of the group."""
         in_flight = layers_in_flight(
             layers=shape.layers,
@@ -569,7 +570,7 @@ class Pricer:
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
         )
-        memory = self._footprint(shape, group, dp).memory(shape.layers, in_flight)
+        memory = self._footprint(shape, group, dp, padding).memory(shape.layers, in_flight)
         if not shape.sync.local:
             return memory
         device_type = self.topology.device_type(group.pool, group.gpu)
@@ -584,18 +585,20 @@ class Pricer:
         sharded = shape.zero > 0
         return wire + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
 
-    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: int) -> Footprint:
+    def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync)
+        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync), padding
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch)
+            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch, padding)
         return footprint
 
-    def footprint(self, shape: Shape, group: ReplicaGroup, dp: int, sequences: int) -> Footprint:
+    def footprint(
+        self, shape: Shape, group: ReplicaGroup, dp: float, sequences: int, padding: float = 1.0
+    ) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
 
         For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
@@ -627,6 +630,7 @@ class Pricer:
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
             block_bytes=self._block_bytes(sequences),
+            padding=padding,
         )
         return Footprint(
             self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread
@@ -654,13 +658,15 @@ class Pricer:
         activations, parameters = (np.array([ratios[which] for ratios in each]) for which in (0, 1))
         return as_number(activations), as_number(parameters), each[0][2]
 
-    def most_sequences(self, shape: Shape, group: ReplicaGroup, dp: int, most: int) -> int:
+    def most_sequences(
+        self, shape: Shape, group: ReplicaGroup, dp: float, most: int, padding: float = 1.0
+    ) -> int:
         """The largest micro-batch up to ``most`` with which a stage of one micro-batch fits on the group; 0 for none.
 
         No component of the memory shrinks as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        footprint = self.footprint(shape, group, dp, sizes)
+        footprint = self.footprint(shape, group, dp, sizes, padding)
         fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
         fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())
@@ -914,10 +920,10 @@ class Pricer:
         return (group.accumulation_steps - smaller) * largest.seconds + smaller * small.seconds
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
-        """Seconds to add the two gradients of a tied embedding when its copies stand on two stages."""
+        """Seconds to add the two gradients of an embedding whose copies stand on two stages."""
         if (
             "embedding" in self.model.frozen
-            or not self.model.tied_embeddings
+            or not self.model.embeds_twice
             or shape.depth == 1
             or not (shape.first or shape.last)
         ):
@@ -938,12 +944,18 @@ class Pricer:
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
             held = self._held(
-                shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ring.size
+                shape,
+                shape.layers,
+                shape.first,
+                shape.last,
+                group.tp,
+                group.micro_batch,
+                ring.ways(group.shard),
             )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        experts = self._trained_experts(shape.layers, shape.ep)
-        share = (count - experts) / optimizer_ways(shape.zero, ring.size)
-        share += experts / optimizer_ways(shape.zero, ring.of_experts.size)
+        experts = self._trained_experts(shape.layers, shape.ep, shape.first, shape.last)
+        share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
+        share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update)
@@ -973,17 +985,20 @@ class Pricer:
             self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
         )
 
-    def _trained_experts(self, layers: int, ep: int) -> float:
+    def _trained_experts(self, layers: int, ep: int, first: bool, last: bool) -> float:
         """Elements of experts on one device that are trained."""
-        return 0.0 if "mlp" in self.model.frozen else experts_of(self.model, layers=layers, ep=ep)
+        if "mlp" in self.model.frozen:
+            return 0.0
+        return experts_of(self.model, layers=layers, ep=ep, first=first, last=last)
 
     def _held(
-        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: int
+        self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: float
     ) -> Held:
         """``sharing`` replicas, or an array of such numbers, share the states; fewer those of divided experts."""
         ep = shape.ep
         trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
-        experts, alike = self._trained_experts(layers, ep), replicas_with_experts(sharing, tp, ep)
+        experts = self._trained_experts(layers, ep, first, last)
+        alike = replicas_with_experts(sharing, tp, ep)
         gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
         return Held(
             shard=(trained - experts) / optimizer_ways(shape.zero, sharing)
@@ -1000,7 +1015,7 @@ class Pricer:
 
     def _kept_layers(self, run: Run) -> int:
         """Layers of the model with as many elements at their inputs."""
-        if run.frozen or (run.inputs == 1 and run.kind.hidden == self.model.hidden):
+        if run.frozen or run.kind.kind == self.model.kind:
             return 0 if run.frozen else run.layers
         own = run.inputs * run.kind.training.sequence_length * run.kind.hidden
         return ceil(run.layers * own / (self.model.training.sequence_length * self.model.hidden))

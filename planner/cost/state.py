@@ -195,9 +195,12 @@ def _regions(rank: Rank, plan: Plan, model: ModelSpec) -> Iterator[Region]:
     tp = stage.replicas[rank.group].tp
     spans = list(layer_spans(plan, rank.stage, model))
     shards = 1 if plan.zero == 0 else plan.shard_size or stage.dp
-    place = (rank.tp_rank + rank.replica % shards / shards) / tp
+    begin, share = rank.replica % shards / shards, 1 / shards
+    if parts := stage.shards:
+        begin, share = sum(parts[: rank.replica]) / sum(parts), parts[rank.replica] / sum(parts)
+    place = (rank.tp_rank + begin) / tp
     for first, end in spans:
-        yield Region(False, first, end, place, place + 1 / (tp * shards))
+        yield Region(False, first, end, place, place + share / tp)
     if model.experts is not None:
         ep = plan.ep
         device = rank.replica * tp + rank.tp_rank
@@ -213,7 +216,7 @@ def _regions(rank: Rank, plan: Plan, model: ModelSpec) -> Iterator[Region]:
 def layer_spans(plan: Plan, stage: int, model: ModelSpec) -> Iterator[tuple[int, int]]:
     """Layers of a stage as [first, end), where 0 is the embedding: those of each of its chunks, and its ends.
 
-    A tied embedding is on the last stage too.
+    The last stage may have a copy of the embedding.
     """
     sizes = [chunk_layers(each.layers, plan.interleave) for each in plan.stages]
     at = 1
@@ -224,7 +227,7 @@ def layer_spans(plan: Plan, stage: int, model: ModelSpec) -> Iterator[tuple[int,
                     yield 0, 1
                 yield at, at + chunks[chunk] + (at + chunks[chunk] == model.layers + 1)
             at += chunks[chunk]
-    if model.tied_embeddings and plan.pp > 1 and stage == plan.pp - 1:
+    if model.embeds_twice and plan.pp > 1 and stage == plan.pp - 1:
         yield 0, 1
 
 

@@ -92,7 +92,9 @@ class Traffic:
         layers = shape.layers * self.model.layers_each
         if ring.experts is not None:
             # Experts have a ring of their own; both share the links, one after the other.
-            experts = experts_of(self.model, layers=shape.layers, ep=shape.ep)
+            experts = experts_of(
+                self.model, layers=shape.layers, ep=shape.ep, first=shape.first, last=shape.last
+            )
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
             routed = self._end_passes(shape, ring.experts, experts)
             return dense[0] + routed[0], dense[1] + routed[1]

@@ -46,10 +46,6 @@ class ExpertParallelism(Dimension):
                 what = f"{target.name} trains experts without tensor parallelism, expected tp 1"
                 yield Fault(("stages", 0, "replicas", 0, "tp"), f"{what}, got {degrees[-1]}")
             return
-        if model.routed_ends and (ep, degrees) != (1, [1]):
-            yield Fault(
-                path, "layers at the ends have experts too: they are whole on a device, expected ep 1, tp 1"
-            )
         if degrees[-1] > 1 and not plan.sequence_parallel:
             what = (
                 f"{target.name} trains experts with tensor parallelism only where sequence parallelism is on"
@@ -102,7 +98,7 @@ def expert_degrees(
     target: Capabilities, model: ModelSpec, tp: int | None, dp: int | None, limit: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Degrees worth trying for replicas of ``tp`` devices, ``dp`` of them."""
-    if model.experts is None or model.routed_ends or target.experts != "parallel" or tp is None or dp is None:
+    if model.experts is None or target.experts != "parallel" or tp is None or dp is None:
         return allowed((1,), limit)
     degrees = (ep * tp for ep in divisors(dp) if model.experts.number % (ep * tp) == 0)
     return allowed(tuple(degrees), limit)

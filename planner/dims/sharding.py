@@ -8,6 +8,7 @@ from dataclasses import replace
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
+from planner.dims.shards import shard_faults, shards_text, with_equal_shards
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
@@ -18,14 +19,19 @@ MAX_SHARD_NODES = 16
 
 
 class Sharding(Dimension):
-    """``Plan.zero`` and ``Plan.shard_size``."""
+    """``Plan.zero``, ``Plan.shard_size`` and ``ReplicaGroup.shard``."""
 
-    fields = ("Plan.zero", "Plan.shard_size")
+    fields = ("Plan.zero", "Plan.shard_size", "ReplicaGroup.shard")
 
     def traits(self, plan: Plan) -> dict[str, str]:
         """The stage, and over what it shards."""
         over = f"groups of {plan.shard_size}" if plan.shard_size else "all replicas"
-        return {"ZeRO": str(plan.zero), "sharded over": over}
+        unequal = f", in {shards_text(plan)} parts" if plan.unequal_shards else ""
+        return {"ZeRO": str(plan.zero), "sharded over": over + unequal}
+
+    def words(self, plan: Plan) -> str:
+        """Unequal shards; the stage is named elsewhere."""
+        return f"shards of {shards_text(plan)} parts" if plan.unequal_shards else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Stages that the runtime has with and without a pipeline, in groups, and for this optimizer."""
@@ -36,6 +42,7 @@ class Sharding(Dimension):
         if plan.shard_size is not None and plan.zero not in target.hybrid_zero:
             what = f"{target.name} shards over all replicas of a stage, expected none, got {plan.shard_size}"
             yield Fault(("shard_size",), what)
+        yield from shard_faults(plan, target, model)
         optimizer = model.training.optimizer
         if plan.zero and optimizer not in target.sharding_optimizers:
             able = in_words(target.sharding_optimizers)
@@ -54,15 +61,17 @@ class Sharding(Dimension):
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
                 size = plan.shard_size if zero in target.hybrid_zero else None
-                changed = replace(plan, zero=zero, shard_size=size)
+                changed = replace(plan if zero else with_equal_shards(plan), zero=zero, shard_size=size)
                 yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
+        if plan.unequal_shards:
+            yield Change("sharding", "equal shards", with_equal_shards(plan))
         if plan.shard_size is not None:
             yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
         for size in shard_sizes(target, plan.zero, device_types):
             if size != plan.shard_size and all(
                 stage.dp % size == 0 and size < stage.dp for stage in plan.stages
             ):
-                changed = replace(plan, shard_size=size)
+                changed = replace(with_equal_shards(plan), shard_size=size)
                 yield Change("sharding", f"sharded over groups of {size} replicas", changed)
 
 
@@ -125,16 +134,16 @@ def holds_groups(device_type: DeviceType, size: int) -> bool:
     return device_type.per_node % size == 0 or size % device_type.per_node == 0
 
 
-def optimizer_ways(zero: int, replicas: int) -> int:
+def optimizer_ways(zero: int, replicas: float) -> float:
     """Replicas over which the optimizer's states are divided (arXiv:1910.02054, section 5)."""
     return replicas if zero >= 1 else 1
 
 
-def gradient_ways(zero: int, replicas: int) -> int:
+def gradient_ways(zero: int, replicas: float) -> float:
     """Replicas over which gradients are divided."""
     return replicas if zero >= 2 else 1
 
 
-def parameter_ways(zero: int, replicas: int) -> int:
+def parameter_ways(zero: int, replicas: float) -> float:
     """Replicas over which parameters are divided."""
     return replicas if zero >= 3 else 1

@@ -44,6 +44,8 @@ class TensorParallelism(Dimension):
                 yield Fault(where, f"{what}, got {tp}")
             if tp > 1 and model.tower is not None:
                 yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
+            if tp > 1 and model.encoder is not None:
+                yield Fault(where, f"{target.name} divides no encoder-decoders, expected 1, got {tp}")
             if tp > 1 and model.states and not target.splits_states:
                 what = f"{target.name} divides no layers with a state, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
@@ -91,7 +93,9 @@ def tp_degrees(
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
-    if (model.states and not target.splits_states) or model.routed_ends or model.tower is not None:
+    if model.states and not target.splits_states:
+        largest = 1
+    if model.tower is not None or model.encoder is not None:
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1

@@ -75,6 +75,7 @@ def table_text(job: Job) -> str:
         **({} if plan.cp == 1 else {"context_parallel": plan.cp}),
         **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
         **({} if plan.sync.exact else {"sync": _sync(job)}),
+        **({"shards": list(plan.stages[0].shards)} if plan.unequal_shards else {}),
     }
     return rows(
         head,
@@ -174,6 +175,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "example_model",
         "example_state",
         "example_tower",
+        "example_encoder",
         "example_adapters",
         "example_data",
         "example_optimizers",

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import exp, log, sqrt
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner import catalog
 from planner.calibration.tables import import_layers_csv
 from planner.calibration.values import Calibration, Constant, LayerPoint, Residual
 from planner.cost.estimate import Estimator
@@ -34,6 +36,7 @@ from planner.measured.priors import (
     catalogue_families,
     family_prior,
     kinds_of,
+    measured_devices,
     priors,
     stack_prior,
 )
@@ -294,6 +297,8 @@ UNSTATED_ERROR = 0.7
 """Of the rate of a network that is a guess, of a source's runs in common: cards come in doubles."""
 ROBUST = 1.5
 """Errors of a run, and of a shape, in units of their size, beyond which they count as outliers."""
+SIBLING_SPREAD = 0.10
+"""Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
 """Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
 ROUNDS = 12
@@ -473,13 +478,13 @@ class _Problem:
             for name in item.dotted
         )
         sure = [index for index, run in enumerate(self.runs) if certain(run)]
-        residuals, foreign = _spreads(
-            [self.runs[index] for index in sure], left_out[sure], self.base.default_spread
-        )
+        sure_runs = [self.runs[index] for index in sure]
+        residuals, foreign = _spreads(sure_runs, left_out[sure], self.base.default_spread)
         return Fit(
             calibration=replace(
                 calibration,
                 device_spread=self._device_spread(without),
+                sibling_spread=_sibling_spread(sure_runs, errors[sure], self.base.sibling_spread),
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
                 default_spread=max(self.base.default_spread, foreign),
@@ -614,8 +619,42 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
         rows = sum(len(values) for values in own)
         if rows >= FEWEST:
             spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
-            residuals.append(Residual(family=family, stack=kernels, rows=rows, spread=float(f"{spread:.3g}")))
+            devices = {gpu for run in runs if kernels_of(run) == kernels for gpu in _gpus(run, family)}
+            residuals.append(
+                Residual(
+                    family=family,
+                    stack=kernels,
+                    rows=rows,
+                    spread=float(f"{spread:.3g}"),
+                    devices=tuple(sorted(devices | measured_devices(family))),
+                )
+            )
     return residuals, float(f"{foreign:.3g}")
+
+
+def _gpus(run: Run, family: str) -> set[str]:
+    """A run's device types of a family."""
+    used = {group.gpu for stage in run.plan.stages for group in stage.replicas}
+    return {catalog.name_of(name) for name in used if run.cluster.gpus[name].family == family}
+
+
+def _sibling_spread(runs: Sequence[Run], errors: Vector, before: float | None) -> float:
+    """How far apart device types of one family are in one source, as if one more had been off by ``before``.
+
+    Within a source, machines' makers, releases and habits are alike; levels are medians, their mean counts as one.
+    """
+    levels: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for run, error in zip(runs, errors, strict=True):
+        for family in families_of(run):
+            for gpu in _gpus(run, family) if family else ():
+                found = levels.setdefault((run.source, family, kernels_of(run)), {})
+                found.setdefault(gpu, []).append(float(error))
+    squares, free = (before or SIBLING_SPREAD) ** 2, 1
+    for known in levels.values():
+        medians = [float(np.median(own)) for own in known.values()]
+        squares += sum((level - fmean(medians)) ** 2 for level in medians)
+        free += len(medians) - 1
+    return float(f"{sqrt(squares / free):.3g}")
 
 
 Pair = tuple[str, str, str]

@@ -154,6 +154,13 @@ def best_share(family: str) -> float:
     return max(_shares(family, "matmul_efficiency"), default=1.0)
 
 
+def measured_devices(family: str) -> set[str]:
+    """Device types of a family on which somebody has measured products."""
+    rows = (row for row in microbenchmarks() if row.device and _matmul(row) is not None)
+    names = {catalog.name_of(row.device) for row in rows if row.device}
+    return {name for name in names if catalog.gpu(name).family == family}
+
+
 def _shares(family: str, constant: str) -> list[float]:
     """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet."""
     reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(

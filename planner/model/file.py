@@ -18,7 +18,7 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.model.huggingface import HUB, in_cache, shape_of, usual_batch, usual_length
+from planner.model.huggingface import HUB, further_tokens, in_cache, shape_of, usual_batch, usual_length
 from planner.model.spec import AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
@@ -95,12 +95,19 @@ def unsaid(path: Path) -> str | None:
         return None
     length = given.get("sequence_length") is None
     batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
-    if not (length or batch):
+    further = 0
+    if given.get("mtp_layers") is None:
+        named = document.data.get("huggingface")
+        config = _config(path.parent, str(named), document) if named else document
+        further = further_tokens(config)
+    if not (length or batch or further):
         return None
     settings = load_model(path).training
     parts = [f"sequences of {settings.sequence_length:,} tokens"] if length else []
     parts += [f"{settings.global_batch:,} sequences a step"] if batch else []
-    return f"{_named(path)}: nobody says how it is trained, so on {' and '.join(parts)}"
+    so = [f"on {' and '.join(parts)}"] if parts else []
+    so += [f"without the modules that predict further tokens (mtp_layers: {further})"] if further else []
+    return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
 
 
 def _on_disk(path: Path, beside: Path | None = None) -> Path:
@@ -164,6 +171,11 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))
     fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
+    modules = further_tokens(config)
+    if model.training.mtp_layers and model.training.mtp_layers != modules:
+        what = f"expected 0, or num_nextn_predict_layers {modules} of the configuration"
+        what += f", got {model.training.mtp_layers}"
+        raise SpecError((document.problem(("training", "mtp_layers"), what),))
     absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
     fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))
     return model
@@ -256,6 +268,13 @@ def _frozen_problems(document: Document) -> list[Problem]:
         return []
     lora, frozen, path = training.get("lora"), training.get("freeze"), ("training", "freeze")
     problems = []
+    further = training.get("mtp_layers")
+    if further and (lora or frozen):
+        what = "modules that predict further tokens are trained whole, expected neither lora nor freeze"
+        problems.append(document.problem(("training", "mtp_layers"), what))
+    if further and document.data.get("kind") == "encoder":
+        what = "an encoder predicts masked tokens, expected 0"
+        problems.append(document.problem(("training", "mtp_layers"), what))
     if not isinstance(lora, dict):
         if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
             what = "freezes all of the layers, expected something in them that is trained"
@@ -365,6 +384,9 @@ def _run_problems(document: Document) -> list[Problem]:
         if mixer in ("state", "both") and data.get("state") is None:
             what = f"{mixer} needs a state, expected attention or none"
             problems.append(document.problem((*path, "mixer"), what, "give the model's state"))
+        if mixer == "cross" and data.get("encoder") is None:
+            what = "cross needs an encoder, expected attention, state or none"
+            problems.append(document.problem((*path, "mixer"), what, "give the model's encoder"))
         if feeds == "experts" and data.get("experts") is None:
             what = "expected dense or none: the model has no experts"
             problems.append(document.problem((*path, "feed_forward"), what))
@@ -374,6 +396,7 @@ def _run_problems(document: Document) -> list[Problem]:
         what = "no layer carries a state, expected mixer state or both somewhere"
         problems.append(document.problem(("state",), what, "remove it"))
     problems += _tower_problems(document)
+    problems += _encoder_problems(document, any(mixer == "cross" for _, mixer, _ in layers))
     usual = all(mixer == "attention" and feeds != "none" for _, mixer, feeds in layers)
     if data.get("kind") == "encoder" and (listed or not usual):
         what = "encoders have layers of attention and a feed-forward, all alike"
@@ -407,6 +430,42 @@ def _tower_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("tower", "outputs"), what))
     if document.data.get("kind") == "encoder":
         problems.append(document.problem(("tower",), "expected none in an encoder"))
+    return problems + _unlike_problems(document, True)
+
+
+def _encoder_problems(document: Document, attended: bool) -> list[Problem]:
+    """What does not go with an encoder, ``attended`` where layers attend to its output."""
+    encoder, data = document.data.get("encoder"), document.data
+    if not isinstance(encoder, dict):
+        return []
+    problems = []
+    training = data.get("training")
+    if isinstance(training, dict) and training.get("mtp_layers"):
+        what = "layers that attend to an encoder predict no further tokens yet, expected 0"
+        problems.append(document.problem(("training", "mtp_layers"), what))
+    if not attended:
+        what = "no layer attends to its output, expected mixer cross somewhere"
+        problems.append(document.problem(("encoder",), what, "add {mixer: cross} to the block"))
+    for key in ("tower", "latent"):
+        if data.get(key) is not None:
+            problems.append(document.problem(("encoder",), f"expected none beside {key}"))
+    if data.get("kind") == "encoder":
+        problems.append(document.problem(("encoder",), "expected none in an encoder", "write kind: decoder"))
+    width, heads = (encoder.get(key) or data.get(key) for key in ("hidden", "heads"))
+    given = encoder.get("head_dim") or (not encoder.get("heads") and data.get("head_dim"))
+    if isinstance(width, int) and isinstance(heads, int) and heads > 0 and width % heads and not given:
+        what = f"expected a divisor of the encoder's hidden {width}, got {heads}"
+        problems.append(document.problem(("encoder", "heads"), what))
+    block = encoder.get("block")
+    for number, run in enumerate(block if isinstance(block, list) else []):
+        if not isinstance(run, dict):
+            continue
+        if run.get("mixer") not in (None, "attention"):
+            what = f"expected attention in an encoder, got {shown(run['mixer'])}"
+            problems.append(document.problem(("encoder", "block", number, "mixer"), what))
+        if run.get("feed_forward") == "experts" and data.get("experts") is None:
+            what = "expected dense: the model has no experts"
+            problems.append(document.problem(("encoder", "block", number, "feed_forward"), what))
     return problems + _unlike_problems(document, True)
 
 

@@ -12,16 +12,18 @@ from planner.files.messages import shown
 from planner.model.families import (
     EXPERT_COUNTS,
     EXPERT_PICKS,
-    FAMILIES,
     SEEING,
     Config,
     Family,
     Shape,
+    first_of,
     mixed_dense,
     with_runs,
 )
+from planner.model.families import FAMILIES as ONE_STACK
 from planner.model.spec import Precision
-from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, ROWS, SEQUENCE, WIDTH
+from planner.model.two_stacks import TWO_STACKS
+from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
 USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 """Tokens of a sequence, and about those of an optimizer step, when nobody says: as most models are pretrained."""
@@ -29,9 +31,16 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
+FAMILIES = {**ONE_STACK, **TWO_STACKS}
+"""What is read, by ``model_type``."""
+
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
 _TRAINED = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "LanguageModeling", "WithLMHeadModel")
 """How architectures end whose output layer predicts tokens, and nothing else."""
+
+
+_GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
+"""The same of encoder-decoders."""
 
 
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
@@ -55,13 +64,13 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
     dtype = str(config.get("torch_dtype", config.get("dtype")))
-    return shape, _longest(config), _PRECISIONS.get(dtype, "bf16")
+    return shape, _longest(config, shape), _PRECISIONS.get(dtype, "bf16")
 
 
 def _built(family: Family, document: Document, whole: Document) -> Shape:
     """The shape of a configuration whose needed keys are in order."""
     shape = family.build(document.data)
-    if "state" not in shape:
+    if "state" not in shape and "encoder" not in shape:
         shape = with_runs(shape, document.data)
     return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in SEEING else shape
 
@@ -69,6 +78,14 @@ def _built(family: Family, document: Document, whole: Document) -> Shape:
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
     return tuple(sorted({*FAMILIES, *SEEING}))
+
+
+def further_tokens(document: Document) -> int:
+    """Modules that predict further tokens, which transformers leaves out."""
+    config = document.data
+    text = config.get("text_config")
+    count = (text if isinstance(text, dict) else config).get("num_nextn_predict_layers")
+    return count if isinstance(count, int) and MTP_LAYERS.holds(count) else 0
 
 
 def usual_length(longest: int) -> int:
@@ -189,14 +206,20 @@ def _unsupported(document: Document) -> list[Problem]:
         ]
         return [document.problem(("model_type",), what, known), *mixed]
     problems = []
+    two = kind in TWO_STACKS
+    if two and config.get("is_encoder_decoder") is False:
+        problems.append(
+            document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
+        )
     for key in ("add_cross_attention", "is_encoder_decoder"):
-        if config.get(key):
+        if config.get(key) and not two:
             problems.append(document.problem((key,), "cross-attention is not supported yet, expected false"))
     names = config.get("architectures")
     for index, name in enumerate(names if isinstance(names, list) else []):
-        if not str(name).endswith(_TRAINED) and kind not in SEEING:
+        wanted = _GENERATING if two else _TRAINED
+        if not str(name).endswith(wanted) and kind not in SEEING:
             what = f"has no output layer that predicts tokens, or others beside it: {shown(name)}"
-            hint = f"expected a name that ends in {', '.join(_TRAINED[:3])}"
+            hint = f"expected a name that ends in {', '.join(wanted[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))
     named = first_given(config, EXPERT_COUNTS)
     without = not (FAMILIES[kind].experts or FAMILIES[kind].any_experts)
@@ -238,7 +261,11 @@ def _undivided(document: Document) -> list[Problem]:
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
     attends = config.get(heads) is not None
-    pairs = [(heads, width)] if attends and config.get("head_dim") is None and not latent else []
+    own = first_of(config, ("head_dim", "d_kv")) is not None
+    pairs = [(heads, width)] if attends and not own and not latent else []
+    pairs += [
+        (key, width) for key in _STACK_HEADS if str(config["model_type"]) in TWO_STACKS and config.get(key)
+    ]
     pairs += [("num_key_value_heads", heads)] if attends and config.get("num_key_value_heads") else []
     problems = [
         document.problem((part,), f"expected a divisor of {whole} {config[whole]}, got {config[part]}")
@@ -259,6 +286,7 @@ def first_given(config: Config, keys: tuple[str, ...]) -> str:
     return next((key for key in keys if config.get(key) is not None), keys[0])
 
 
+_STACK_HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -280,14 +308,18 @@ _RANGES = {
     **dict.fromkeys(("moe_intermediate_size", "sliding_window", "window_size"), FFN),
     **dict.fromkeys(_SHARED, FFN._replace(least=0)),
     **dict.fromkeys((*EXPERT_COUNTS, *EXPERT_PICKS), EXPERTS),
-    **dict.fromkeys(_LENGTHS, SEQUENCE),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), LAYERS),
+    **dict.fromkeys(_STACK_HEADS, HEADS),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff"), FFN),
+    **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
+    **dict.fromkeys((*_LENGTHS, "max_source_positions", "max_target_positions"), SEQUENCE),
     **dict.fromkeys(("vocab_size", "type_vocab_size"), ROWS),
 }
 """Range of each key that is read as a number."""
 
 _OPTIONAL = (
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),
-    *("ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
+    *("num_decoder_layers", "ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
 )
 """Keys that are read where they are given."""
 
@@ -304,7 +336,9 @@ def _need(document: Document, key: str) -> str:
     return f"{wanted}, {'it is missing' if value is None else f'got {shown(value)}'}"
 
 
-def _longest(config: Config) -> int:
+def _longest(config: Config, shape: Shape) -> int:
+    if shape.get("encoder"):
+        return int(config.get("max_target_positions") or shape["encoder"]["sequence_length"])
     return next((int(config[key]) for key in _LENGTHS if config.get(key) is not None), 2048)
 
 

@@ -17,6 +17,7 @@ from planner.files.fields import (
     Heads,
     Imbalance,
     Layers,
+    MtpLayers,
     Name,
     Norms,
     OptionalFeedForward,
@@ -91,6 +92,9 @@ class TrainingSpec(Frozen):
     (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
+    mtp_layers: MtpLayers = 0
+    """Modules behind the last layer that predict one token more each, with a layer of the model's own kind and the
+    embedding and output layer that it has (arXiv:2412.19437, section 2.2)."""
     lora: LoraSpec | None = None
     """Adapters that are trained alone, all else frozen; absent, the model itself is trained."""
     freeze: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
@@ -168,7 +172,7 @@ class LatentSpec(Frozen):
     """Width of a head's value."""
 
 
-Mixer = Literal["attention", "state", "both", "none"]
+Mixer = Literal["attention", "cross", "state", "both", "none"]
 FeedForwardKind = Literal["experts", "dense", "none"]
 
 
@@ -319,6 +323,61 @@ class TowerSpec(Frozen):
         return norm + biases + sum(inputs * outputs for _, inputs, outputs in self.matrices[1:])
 
 
+class FrontSpec(Frozen):
+    """A convolution ahead of an encoder's layers, as a product with what stands under its kernel (Whisper)."""
+
+    inputs: Width
+    """Elements under the kernel: its width by the channels that come in."""
+    outputs: Width
+    """Channels that it makes."""
+    tokens: SequenceLength
+    """Places of the kernel in one input."""
+    bias: bool = True
+    """Bias of the channels."""
+
+
+class EncoderSpec(Frozen):
+    """A stack of its own with full attention, whose output the decoder's layers of mixer ``cross`` attend to.
+
+    It stands with the embedding on the first stage. What is not given is as in the decoder.
+    """
+
+    layers: Layers
+    """Layers, or equal blocks of unlike ones."""
+    sequence_length: SequenceLength
+    """Tokens of an input in it."""
+    hidden: Width | None = None
+    """Its width."""
+    heads: Heads | None = None
+    """Its attention heads."""
+    kv_heads: Heads | None = None
+    """Its key/value heads; absent, as many as heads where these are given."""
+    head_dim: Width | None = None
+    """Width of one of its heads."""
+    ffn: FeedForward | None = None
+    """Width of its feed-forward."""
+    gated_mlp: bool | None = None
+    """True for three matrices."""
+    block: Annotated[tuple[RunSpec, ...], Field(min_length=1)] | None = None
+    """Runs of unlike layers of which each of its layers consists; the mixer is attention."""
+    window: SequenceLength | None = None
+    """Tokens that a token attends to in every layer; absent, all."""
+    vocab: OptionalRows = 0
+    """Rows of a token embedding of its own; 0 where it shares the decoder's, or has none."""
+    learned_positions: OptionalRows = 0
+    """Rows of its position table."""
+    relative_positions: OptionalRows = 0
+    """Rows of its tables of biases by distance, each as wide as it has heads."""
+    embedding_norm: bool = False
+    """Norm ahead of its layers."""
+    final_norm: bool = True
+    """Norm behind them."""
+    front: tuple[FrontSpec, ...] = ()
+    """Convolutions in place of a token embedding."""
+    other_parameters: OptionalRows = 0
+    """Parameters that take part in few operations."""
+
+
 class RunSpec(Frozen):
     """Equal layers in a row that differ from the model's own."""
 
@@ -383,6 +442,10 @@ class ModelSpec(Frozen):
     """Bias of the attention's output projection; absent, only without gated_mlp."""
     mlp_bias: bool = Field(default_factory=_not_gated)
     """Biases of the feed-forward layer; absent, only without gated_mlp."""
+    key_bias: bool = True
+    """False where only queries and values have the biases of ``qkv_bias`` (Whisper)."""
+    relative_positions: OptionalRows = 0
+    """Rows of the tables of biases of scores by distance, each as wide as there are heads (T5); 0 for none."""
     embedding_width: Width = Field(default_factory=_hidden)
     """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
     token_types: OptionalRows = 0
@@ -411,7 +474,8 @@ class ModelSpec(Frozen):
     output_gate: bool = False
     """True when a gate as wide as the queries scales what attention makes of a token (Qwen3-Next)."""
     mixer: Mixer = "attention"
-    """What mixes tokens in a layer: attention, state (``state``), both side by side, or none."""
+    """What mixes tokens in a layer: attention, cross (to the output of ``encoder``), state (``state``), both attention
+    and state side by side, or none."""
     feed_forward: FeedForwardKind | None = None
     """experts, dense or none; absent, experts where they are given."""
     state: StateSpec | None = None
@@ -424,6 +488,8 @@ class ModelSpec(Frozen):
     """Runs of layers behind ``layers``; they stand with the head on the last stage."""
     tower: TowerSpec | None = None
     """What makes tokens of images; it stands with the embedding on the first stage."""
+    encoder: EncoderSpec | None = None
+    """The stack whose output layers of mixer cross attend to; it stands with the embedding on the first stage."""
     training: TrainingSpec
 
     @cached_property
@@ -436,7 +502,37 @@ class ModelSpec(Frozen):
         """Those that stand with the embedding."""
         dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
         tower = () if self.tower is None else (self._tower_run(self.tower),)
-        return (*tower, *self._runs(self.ahead or dense))
+        # A model of layers that attend to an encoder knows it for its sizes alone.
+        encoder = () if self.encoder is None or self.mixer == "cross" else self._encoder_runs(self.encoder)
+        return (*tower, *encoder, *self._runs(self.ahead or dense))
+
+    def _encoder_runs(self, encoder: EncoderSpec) -> tuple[Run, ...]:
+        """Layers of each kind of an encoder, as models of their own."""
+        width, heads = encoder.hidden or self.hidden, encoder.heads or self.heads
+        parts = ("tower", "ahead", "behind", "encoder", "state", "window_layers", "feed_forward")
+        update: dict[str, Any] = {
+            **dict.fromkeys(parts),
+            "name": f"{self.name[:90]}.encoder",
+            "kind": "encoder",
+            "layers": encoder.layers,
+            "hidden": width,
+            "heads": heads,
+            "kv_heads": encoder.kv_heads or (heads if encoder.heads else self.kv_heads),
+            "head_dim": encoder.head_dim or (width // heads if encoder.heads else self.head_dim),
+            "ffn": encoder.ffn or self.ffn,
+            "gated_mlp": self.gated_mlp if encoder.gated_mlp is None else encoder.gated_mlp,
+            "block": encoder.block,
+            "window": encoder.window,
+            "mixer": "attention",
+            "dense_layers": 0,
+            "training": self.training.model_copy(
+                update={"sequence_length": encoder.sequence_length, "mtp_layers": 0}
+            ),
+        }
+        stack = self.model_copy(update=update)
+        if not encoder.block:
+            return (Run(encoder.layers, stack.model_copy(update={"experts": None})),)
+        return tuple(run._replace(layers=encoder.layers * run.layers) for run in stack.runs)
 
     def _tower_run(self, tower: TowerSpec) -> Run:
         """Layers of a tower as a model of their own, whose sequences are images."""
@@ -463,8 +559,12 @@ class ModelSpec(Frozen):
 
     @cached_property
     def last_runs(self) -> tuple[Run, ...]:
-        """Those that stand with the head."""
-        return self._runs(self.behind or ())
+        """Those that stand with the head, with those of modules that predict further tokens."""
+        behind = self.behind or ()
+        if self.training.mtp_layers:
+            mixer, feeds = self.ordered[-1]
+            behind += (RunSpec(layers=self.training.mtp_layers, mixer=mixer, feed_forward=feeds),)
+        return self._runs(behind)
 
     @property
     def kinds(self) -> tuple[ModelSpec, ...]:
@@ -475,7 +575,8 @@ class ModelSpec(Frozen):
     @cached_property
     def unlike(self) -> bool:
         """True when it has layers of several kinds."""
-        return bool(self.block or self.ahead or self.behind or self.dense_layers or self.tower)
+        parts = self.block, self.ahead, self.behind, self.dense_layers, self.tower, self.encoder
+        return any(parts)
 
     @cached_property
     def layers_each(self) -> int:
@@ -505,8 +606,12 @@ class ModelSpec(Frozen):
         for run in runs:
             counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
         kinds = []
+        training = self.training
+        if training.mtp_layers:
+            training = training.model_copy(update={"mtp_layers": 0})
         for (mixer, feeds), layers in counted.items():
             update: dict[str, Any] = {
+                "training": training,
                 "tower": None,
                 "block": None,
                 "ahead": None,
@@ -516,7 +621,10 @@ class ModelSpec(Frozen):
             update |= {"mixer": mixer, "feed_forward": feeds, "window_layers": None}
             update |= {} if feeds == "experts" else {"experts": None}
             update |= {} if mixer in ("state", "both") else {"state": None}
-            update["layer_norms"] = self.layer_norms if "none" not in (mixer, feeds) else 1
+            update |= {} if mixer == "cross" else {"encoder": None}
+            update["layer_norms"] = (
+                self.layer_norms if "none" not in (mixer, feeds) else max(1, self.layer_norms // 2)
+            )
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
@@ -531,7 +639,38 @@ class ModelSpec(Frozen):
     @cached_property
     def attends(self) -> bool:
         """True when its layers have attention."""
-        return self.mixer in ("attention", "both")
+        return self.mixer in ("attention", "cross", "both")
+
+    @cached_property
+    def attended(self) -> int:
+        """Tokens of a sequence whose keys and values its layers attend to."""
+        crosses = self.mixer == "cross" and self.encoder is not None
+        return self.encoder.sequence_length if crosses and self.encoder else self.training.sequence_length
+
+    @cached_property
+    def causal(self) -> bool:
+        """True when tokens attend to none behind them."""
+        return self.kind == "decoder" and self.mixer != "cross"
+
+    @cached_property
+    def encoded(self) -> int:
+        """Elements of the encoder's output of a sequence, which every stage has beside its own; 0 without one."""
+        return 0 if self.encoder is None else self.encoder.sequence_length * self.encoder_width
+
+    @property
+    def encoder_width(self) -> int:
+        """Width of the encoder's output."""
+        return (None if self.encoder is None else self.encoder.hidden) or self.hidden
+
+    @cached_property
+    def cross_matrix(self) -> tuple[int, int] | None:
+        """(inputs, outputs) of what makes keys and values of the encoder's output."""
+        return (self.encoder_width, 2 * self.kv_heads * self.head_dim) if self.mixer == "cross" else None
+
+    @property
+    def pairs_per_token(self) -> float:
+        """Keys that a layer has for each of its own tokens."""
+        return self.attended / self.training.sequence_length
 
     @cached_property
     def carried(self) -> StateSpec | None:
@@ -543,10 +682,10 @@ class ModelSpec(Frozen):
         """Kinds of states that layers carry."""
         return tuple(dict.fromkeys(kind.carried.kind for kind in self.kinds if kind.carried is not None))
 
-    @cached_property
-    def routed_ends(self) -> bool:
-        """True when layers at either end have experts."""
-        return any(run.kind.experts is not None for run in (*self.first_runs, *self.last_runs))
+    @property
+    def embeds_twice(self) -> bool:
+        """True when a last stage of its own has a copy of the embedding: for a tied output layer, or further tokens."""
+        return self.tied_embeddings or self.training.mtp_layers > 0
 
     @cached_property
     def usual_layers(self) -> bool:
@@ -606,7 +745,7 @@ class ModelSpec(Frozen):
             return self.layer_parameters
         if self.runs:
             return sum(run.layers * run.kind.trained_layer_parameters for run in self.runs)
-        matrices = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        matrices = self._attention_elements
         of_part = {
             "attention": matrices + self._attention_biases,
             "mlp": self.mlp_matrices * self.hidden * self.common_ffn
@@ -673,11 +812,17 @@ class ModelSpec(Frozen):
 
     @cached_property
     def attention_matrices(self) -> tuple[tuple[int, int, Split], ...]:
-        """(inputs, outputs, what tensor parallelism divides) of each matrix of what mixes tokens in a layer."""
+        """(inputs, outputs, what tensor parallelism divides) of each matrix by which a layer's own tokens are mixed."""
         heads, latent = self.heads, self.latent
         own = () if self.carried is None else self.carried.matrices(self.hidden)
         if not self.attends:
             return own
+        if self.mixer == "cross":
+            return (self.hidden, heads * self.head_dim, "columns"), (
+                heads * self.head_dim,
+                self.hidden,
+                "rows",
+            )
         if latent is None:
             inputs = (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads) * self.head_dim
             return *own, (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
@@ -712,12 +857,18 @@ class ModelSpec(Frozen):
         """Parameters of one of ``layers``: matrices, biases and norms, with all its experts."""
         if self.runs:
             return sum(run.layers * run.kind.layer_parameters for run in self.runs)
-        attention = sum(inputs * outputs for inputs, outputs, _ in self.attention_matrices)
+        attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
         own = self.heads if self.sinks and self.attends else 0
         own += 0 if self.carried is None else self.carried.own_parameters
         return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
+
+    @property
+    def _attention_elements(self) -> int:
+        """Parameters of the matrices of what mixes tokens in a layer."""
+        pairs = () if self.cross_matrix is None else ((*self.cross_matrix, "columns"),)
+        return sum(inputs * outputs for inputs, outputs, _ in (*self.attention_matrices, *pairs))
 
     @cached_property
     def active_parameters(self) -> int:
@@ -725,7 +876,7 @@ class ModelSpec(Frozen):
         if self.experts is None:
             return self.parameters
         idle = 1 - self.experts.top_k / self.experts.number
-        ends = sum(run.layers * run.kind.expert_parameters for run in (*self.first_runs, *self.last_runs))
+        ends = self.ahead_experts + self.behind_experts
         return self.parameters - round(idle * (self.layers * self.expert_parameters + ends))
 
     @cached_property
@@ -733,6 +884,7 @@ class ModelSpec(Frozen):
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
         projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
         tables = (self.learned_positions + self.token_types) * self.hidden
+        tables += self.relative_positions * self.heads
         norm = self._norm_parameters if self.embedding_norm else 0
         return self.vocab * self.embedding_width + projections + tables + norm
 
@@ -744,7 +896,9 @@ class ModelSpec(Frozen):
             self.hidden * self.hidden + self.hidden + self._norm_parameters if self.head_transform else 0
         )
         output = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return norm + transform + output + (self.vocab if self.head_bias else 0)
+        # Each module for a further token has norms of what it takes and makes, and a projection of two to one.
+        further = self.training.mtp_layers * (2 * self.hidden**2 + 3 * self._norm_parameters)
+        return norm + transform + output + (self.vocab if self.head_bias else 0) + further
 
     @cached_property
     def parameters(self) -> int:
@@ -757,7 +911,19 @@ class ModelSpec(Frozen):
     def ahead_parameters(self) -> int:
         """Parameters of what stands with the embedding."""
         ends = 0 if self.tower is None else self.tower.embedding_parameters + self.tower.projector_parameters
+        ends += 0 if self.encoder is None else self._encoder_ends(self.encoder)
         return ends + sum(run.layers * run.kind.layer_parameters for run in self.first_runs)
+
+    def _encoder_ends(self, encoder: EncoderSpec) -> int:
+        """Parameters of an encoder beside its layers."""
+        width = self.encoder_width
+        tables = (encoder.vocab + encoder.learned_positions) * width
+        tables += encoder.relative_positions * (encoder.heads or self.heads)
+        norm = {"layer": 2, "rms": 1, "plain": 0}[self.norm] * width
+        front = sum(each.outputs * (each.inputs + each.bias) for each in encoder.front)
+        return (
+            tables + (encoder.embedding_norm + encoder.final_norm) * norm + front + encoder.other_parameters
+        )
 
     @cached_property
     def frozen_ahead(self) -> int:
@@ -773,6 +939,16 @@ class ModelSpec(Frozen):
     def behind_parameters(self) -> int:
         """Parameters of what stands with the head."""
         return sum(run.layers * run.kind.layer_parameters for run in self.last_runs)
+
+    @cached_property
+    def ahead_experts(self) -> int:
+        """Those of them in experts."""
+        return sum(run.layers * run.kind.expert_parameters for run in self.first_runs)
+
+    @cached_property
+    def behind_experts(self) -> int:
+        """Those of what stands with the head in experts."""
+        return sum(run.layers * run.kind.expert_parameters for run in self.last_runs)
 
     @property
     def _norm_parameters(self) -> int:
@@ -799,7 +975,8 @@ class ModelSpec(Frozen):
     @property
     def _attention_biases(self) -> int:
         latent = self.latent
-        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads)
+        keys = (2 if self.key_bias else 1) * self.kv_heads
+        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + keys)
         if latent is not None:
             # Of what leads to the low ranks.
             biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim

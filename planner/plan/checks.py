@@ -144,6 +144,12 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(
             path, f"hetplan trains no towers beside a text decoder with {row.name} yet, expected none"
         )
+    if model.training.mtp_layers and not row.further_tokens:
+        yield Fault(path, f"hetplan predicts no further tokens with {row.name} yet, expected mtp_layers 0")
+    elif model.training.mtp_layers and model.learned_positions:
+        yield Fault(path, f"{row.name} predicts further tokens with rotary positions, expected mtp_layers 0")
+    if model.encoder is not None and not row.encoder_decoders:
+        yield Fault(path, f"hetplan trains no encoder-decoders with {row.name} yet, expected a decoder alone")
     if model.output_gate and not row.output_gate:
         yield Fault(path, f"hetplan trains no gated attention with {row.name} yet, expected none")
     if model.latent is not None and not row.latent_attention:

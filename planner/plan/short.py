@@ -11,7 +11,17 @@ from pydantic import Discriminator, Field, Tag
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
-from planner.files.fields import Batch, Devices, Frozen, Layers, Name, NodeDevices, Stages, ZeroStage
+from planner.files.fields import (
+    Batch,
+    Devices,
+    Frozen,
+    Layers,
+    Name,
+    NodeDevices,
+    ShardParts,
+    Stages,
+    ZeroStage,
+)
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import EXACT, ON_DEVICE, Fault, Grid, Offload, Plan, ReplicaGroup, Stage, Sync
@@ -62,6 +72,8 @@ class ShortReplicas(Frozen):
     """Micro-batches of one replica in a step; as many as fill the global batch when absent."""
     share: Batch | None = None
     """Sequences of one replica in a step; micro_batch x steps when absent."""
+    shard: ShardParts = 1
+    """Parts of what ZeRO shards that one replica holds."""
 
 
 class ShortPlan(Frozen):
@@ -365,6 +377,7 @@ def _own_batch(entry: ShortReplicas, index: int, tp: int, steps: int, gpu: str) 
         count=entry.count,
         local_batch=share,
         accumulation_steps=steps,
+        shard=entry.shard,
     )
 
 

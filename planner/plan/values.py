@@ -19,6 +19,7 @@ from planner.files.fields import (
     Layers,
     Name,
     NodeDevices,
+    ShardParts,
     Width,
     ZeroStage,
     strict,
@@ -51,6 +52,8 @@ class ReplicaGroup:
     """Sequences of one replica in one optimizer step."""
     accumulation_steps: Annotated[Batch, Field(alias="steps")]
     """Micro-batches of one replica in one optimizer step."""
+    shard: ShardParts = 1
+    """Parts of what ZeRO shards that one replica holds, of as many as all replicas of the stage add up to."""
 
     def __post_init__(self) -> None:
         if (
@@ -81,7 +84,8 @@ class ReplicaGroup:
         data = written(self)
         kept = {key: data[key] for key in ("pool", "gpu", "tp", "count")}
         numbers = {"share": self.local_batch, "steps": self.accumulation_steps}
-        return {**kept, "micro_batch": self.micro_batch, **numbers}
+        shard = {} if self.shard == 1 else {"shard": self.shard}
+        return {**kept, "micro_batch": self.micro_batch, **numbers, **shard}
 
     @property
     def devices(self) -> int:
@@ -154,6 +158,12 @@ class Stage:
     def devices(self) -> int:
         """Devices of the stage."""
         return sum(group.devices for group in self.replicas)
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
+        parts = tuple(group.shard for group in self.replicas for _ in range(group.count))
+        return parts if len({*parts}) > 1 else ()
 
     @property
     def sequences(self) -> int:
@@ -380,6 +390,7 @@ class Plan:
             raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
         self._check_shard_size()
         self._check_grid()
+        self._check_shards()
         end = 0
         for index, stage in enumerate(self.stages):
             if stage.first_layer != end:
@@ -441,6 +452,25 @@ class Plan:
     def grid_text(self) -> str | None:
         """Rows x columns, and x depth where there is one, of the grid that divides matrices; None: in one dimension."""
         return None if self.grid is None else str(self.grid)
+
+    def _check_shards(self) -> None:
+        for index, stage in enumerate(self.stages):
+            if not stage.shards or (self.zero and self.shard_size is None):
+                continue
+            number = next(
+                number
+                for number, group in enumerate(stage.replicas)
+                if group.shard != stage.replicas[0].shard
+            )
+            what = "ZeRO 0 shards nothing" if not self.zero else "groups of replicas shard alike"
+            first, other = stage.replicas[0].shard, stage.replicas[number].shard
+            path = ("stages", index, "replicas", number, "shard")
+            raise PlanError(f"{what}, expected {first} as of the first replicas, got {other}", path=path)
+
+    @property
+    def unequal_shards(self) -> bool:
+        """True when some replicas hold more of what ZeRO shards than others."""
+        return any(stage.shards for stage in self.stages)
 
     @property
     def pp(self) -> int:

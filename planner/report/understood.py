@@ -264,6 +264,7 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
         *([_state(model.state)] if model.state is not None else []),
         *([_feed_forward(model)] if any(kind.common_ffn or kind.experts for kind in model.kinds) else []),
         *([_tower(model.tower)] if model.tower is not None else []),
+        *([_encoder(model)] if model.encoder is not None else []),
     ]
     shape = ", ".join(parts)
     size = f"{format_count(model.parameters)} parameters"
@@ -285,8 +286,8 @@ def _layers(model: ModelSpec) -> str:
         return f"{model.layers} layers"
     block = ", ".join(f"{run.layers} {run.kind.mixer} and {run.kind.feed_forward_kind}" for run in model.runs)
     blocks = [f"{model.layers} blocks of {block}" if block else f"{model.layers} alike"]
-    text = 0 if model.tower is None else 1
-    blocks += [f"{sum(run.layers for run in model.first_runs[text:])} ahead"] if model.ahead else []
+    ahead = (run.layers for run in model.first_runs if run.kind.kind == model.kind)
+    blocks += [f"{sum(ahead)} ahead"] if model.ahead else []
     blocks += [f"{sum(run.layers for run in model.last_runs)} behind"] if model.behind else []
     return f"{model.all_layers} layers ({'; '.join(blocks)})"
 
@@ -294,6 +295,14 @@ def _layers(model: ModelSpec) -> str:
 def _state(state: StateSpec) -> str:
     """``mamba2 state of 128 x 8192``."""
     return f"{state.kind} state of {state.size} x {state.inner}"
+
+
+def _encoder(model: ModelSpec) -> str:
+    """``an encoder of 24 layers for inputs of 512 tokens``."""
+    assert model.encoder is not None
+    layers = sum(run.layers for run in model.first_runs if run.kind.kind == "encoder")
+    width = "" if model.encoder_width == model.hidden else f", hidden {model.encoder_width},"
+    return f"an encoder of {layers} layers{width} for inputs of {model.encoder.sequence_length} tokens"
 
 
 def _tower(tower: TowerSpec) -> str:
@@ -344,6 +353,7 @@ def limits_text(limits: Limits) -> str:
         "offload": limits.offload,
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
         "grids": ("allowed",) if limits.grids else None,
+        "shards": ("unequal",) if limits.unequal_shards else None,
     }
     parts = [
         f"{key} {', '.join(str(value) for value in values)}" for key, values in allowed.items() if values

@@ -166,6 +166,9 @@ class Capabilities:
     """True when the devices of a replica may divide matrices by rows and columns: plans of one stage."""
     syncs: tuple[SyncKind, ...] = ()
     """What islands of its replicas may exchange in place of whole gradients in every step."""
+    unequal_shards: bool = False
+    """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
+    parallelism."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""
@@ -185,6 +188,10 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    further_tokens: bool = False
+    """True when modules behind the last layer may predict further tokens."""
+    encoder_decoders: bool = False
+    """True when layers may attend to the output of an encoder on the first stage: without tensor parallelism."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
     latent_attention: bool = False

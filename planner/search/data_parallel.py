@@ -30,6 +30,7 @@ from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
 from planner.dims.sharding import shard_sizes, trains_at
+from planner.dims.shards import parts_of
 from planner.model.spec import ModelSpec
 from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, ReplicaGroup, Stage, Sync
 from planner.runtimes.capabilities import Capabilities, Recompute
@@ -68,6 +69,8 @@ class DataParallel:
     offload: Offload = ON_DEVICE
     sync: Sync = EXACT
     """With all islands of the partition, of which a plan uses two at least."""
+    shards: tuple[int, ...] = ()
+    """Parts of what is sharded that a device of each type holds, [device type]; none: all hold equally much."""
 
     @property
     def one_copy(self) -> bool:
@@ -96,6 +99,9 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
                 yield DataParallel(
                     target=row.name, zero=zero, recompute=recompute, shard_size=size, offload=offload
                 )
+            if limits.unequal_shards and ON_DEVICE in places:
+                for parts in parts_of(row, zero, estimator.model, device_types):
+                    yield DataParallel(target=row.name, zero=zero, recompute=recompute, shards=parts)
 
 
 def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
@@ -119,9 +125,10 @@ class Shares:
         self.batch = estimator.model.training.global_batch
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
+        self._parts_each = dict(zip((item.key for item in self.device_types), choice.shards, strict=False))
         self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync)
         self._rings: dict[Counts, Ring] = {}
-        self._most: dict[tuple[tuple[str, str], int], int] = {}
+        self._most: dict[tuple[object, ...], int] = {}
         self._bounds: dict[Box, float] = {}
         self._best: dict[Counts, tuple[float, Plan | None]] = {}
 
@@ -132,7 +139,9 @@ class Shares:
 
     def halves(self, box: Box) -> Iterator[Box]:
         """Parts of a box in which there is a plan of this choice at all."""
-        weights = [self._rate(device_type, self._sharing(box.high)) for device_type in self.device_types]
+        weights = [
+            self._rate(device_type, self._sharing(box.high, device_type)) for device_type in self.device_types
+        ]
         for part in box.halves(weights, self.unit):
             enough = self.choice.shard_size is None or sum(part.high) > self.choice.shard_size
             if enough and sum(part.high) > 0 and sum(part.low) <= self.batch:
@@ -194,10 +203,13 @@ class Shares:
         return bound, self._plan(used, partition)
 
     def _plan(self, used: Used, partition: BatchPartition) -> Plan:
+        groups = self._groups(used, partition)
+        if len({group.shard for group in groups}) == 1:
+            groups = tuple(replace(group, shard=1) for group in groups)
         stage = Stage(
             first_layer=0,
             end_layer=self.estimator.model.layers,
-            replicas=self._groups(used, partition),
+            replicas=groups,
             recompute=self.choice.recompute,
         )
         return Plan(
@@ -208,30 +220,46 @@ class Shares:
             stages=(stage,),
         )
 
-    def _sharing(self, counts: Counts) -> int:
-        """Devices that share a copy of the states."""
+    def _sharing(self, counts: Counts, device_type: DeviceType) -> float:
+        """Devices that share a copy of the states; with unequal shards, if each held as much as one of this type."""
+        if self.choice.shards:
+            return self._held(counts) / self._parts_each[device_type.key]
         return self.choice.shard_size or sum(counts)
 
-    def most_sequences(self, device_type: DeviceType, devices: int) -> int:
+    def _held(self, counts: Counts) -> int:
+        """Parts that devices with unequal shards hold together; 0 with equal ones."""
+        pairs = zip(counts, self.choice.shards, strict=True) if self.choice.shards else ()
+        return sum(count * parts for count, parts in pairs)
+
+    def _padding(self, counts: Counts) -> float:
+        """Bytes that travel between these devices over those that are sharded."""
+        if not self.choice.shards:
+            return 1.0
+        pairs = zip(counts, self.choice.shards, strict=True)
+        return sum(counts) * max(parts for count, parts in pairs if count) / self._held(counts)
+
+    def most_sequences(self, device_type: DeviceType, devices: float, padding: float = 1.0) -> int:
         """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none."""
-        key = (device_type.key, devices if self.choice.zero else min(devices, 2))
+        key = (device_type.key, devices if self.choice.zero else min(devices, 2), padding)
         if key not in self._most:
             most = min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
                 most = min(most, max(self.limits.micro_batch))
             one = self._group(device_type, 1, 1, 1)
-            self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most)
+            self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most, padding)
         return self._most[key]
 
     def missing_bytes(self, device_type: DeviceType) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
-        devices = sum(item.devices for item in self.device_types)
-        memory = self.pricer.memory(self._shape, self._group(device_type, 1, 1, 1), devices)
+        counts = tuple(item.devices for item in self.device_types)
+        ways = self._sharing(counts, device_type)
+        memory = self.pricer.memory(self._shape, self._group(device_type, 1, 1, 1), ways)
         return -memory.headroom_bytes
 
     def _most_in(self, device_type: DeviceType, box: Box) -> int:
         """Largest micro-batch in any set of the box: with most devices, or with one, which needs no buffers."""
-        most = self.most_sequences(device_type, self._sharing(box.high))
+        padding = self._padding(box.high) if box.single else 1.0
+        most = self.most_sequences(device_type, self._sharing(box.high, device_type), padding)
         alone = self.choice.shard_size is None and sum(box.low) <= 1 < sum(box.high)
         return max(most, self.most_sequences(device_type, 1)) if alone else most
 
@@ -272,7 +300,20 @@ class Shares:
                 self.estimator.pricer(self.choice.target).kernels,
                 self.choice.shard_size,
             )
+            if self.choice.shards and len({group.shard for group in groups}) > 1:
+                parts = tuple(group.shard for group in groups for _ in range(group.count))
+                self._rings[counts] = self._rings[counts].with_shards(parts)
         return self._rings[counts]
+
+    def _only_size(self, counts: Counts) -> Ring:
+        """A ring of these devices for questions that traffic has no part in."""
+        ring = Ring(
+            size=max(1, self.choice.shard_size or sum(counts)),
+            bytes_per_second=1.0,
+            latency_seconds=0.0,
+            crosses="",
+        )
+        return replace(ring, parts=self._held(counts), largest=0) if self.choice.shards else ring
 
     def _connected(self, box: Box) -> bool:
         """True when the devices that take part in all sets can talk."""
@@ -292,6 +333,9 @@ class Shares:
         if sum(box.low) <= 1 or self.estimator.curves is not None:
             return nothing
         ring = self._ring(box.low)
+        if not box.single:
+            # Further devices may even out the parts.
+            ring = replace(ring, parts=0, largest=0)
         if (self.choice.shard_size is None or box.single) and self._settled(box):
             return ring
         if self.choice.shard_size is None and box.single:
@@ -337,11 +381,10 @@ class Shares:
 
     def _least_update(self, used: Used, box: Box) -> float:
         """Seconds of the optimizer and of copies once a step on the slowest devices that take part, at least."""
-        ways = max(1, self._sharing(box.high))
-        ring = Ring(size=ways, bytes_per_second=1.0, latency_seconds=0.0, crosses="")
+        ring = self._only_size(box.high)
         alone = [self._group(device_type, 1, 1, 1) for device_type in used.device_types]
         updates = [self.pricer.update_seconds(self._shape, group, ring) for group in alone]
-        copied = [self.pricer.step_copy_seconds(self._shape, group, ways) for group in alone]
+        copied = [self.pricer.step_copy_seconds(self._shape, group, ring.size) for group in alone]
 
         def least(seconds: list[float]) -> float:
             required = [value for value, must in zip(seconds, used.must, strict=True) if must]
@@ -351,7 +394,7 @@ class Shares:
 
     def _with_copies(self, used: Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
         """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
-        ways, passes, saved = max(1, self._sharing(box.high)), [], []
+        ways, passes, saved = self._only_size(box.high).size, [], []
         for device_type, one in zip(used.device_types, used.micro, strict=True):
             alone = self._group(device_type, 1, 1, 1)
             *both, saves = self.pricer.each_copied(self._shape, alone, ways, one.forward, one.back)
@@ -401,7 +444,7 @@ class Shares:
     def _team(self, used: Used) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
 
-    def _rate(self, device_type: DeviceType, devices: int) -> float:
+    def _rate(self, device_type: DeviceType, devices: float) -> float:
         """Sequences per second of a device that computes all the time; 0 when nothing fits."""
         most = self.most_sequences(device_type, devices)
         if not most:
@@ -447,6 +490,7 @@ class Shares:
             count=count,
             local_batch=share,
             accumulation_steps=steps,
+            shard=self._parts_each.get(device_type.key, 1),
         )
 
 

@@ -380,11 +380,25 @@ class Explorer:
         self._first.refine()
 
     def _first_shares(self) -> None:
-        """Data parallelism on as many devices as each choice of it can use; the heap would come to them late."""
-        for _, _, item in sorted(self._heap):
-            if isinstance(item, DataParallel):
-                self.deadline.check()
-                self._fullest(self._sets(item))
+        """Data parallelism on as many devices as each choice of it can use, whose bounds are known then.
+
+        The heap would come to them late, and have no better bound than the floor until it does.
+        """
+        waiting, self._heap = sorted(self._heap), []
+        try:
+            while waiting:
+                bound, number, item = waiting[0]
+                if isinstance(item, DataParallel):
+                    self.deadline.check()
+                    sets = self._sets(item)
+                    self._fullest(sets)
+                    self._push(max(bound, sets.shares.bound(sets.box)), sets)
+                else:
+                    heappush(self._heap, (bound, number, item))
+                waiting.pop(0)
+        finally:
+            for entry in waiting:
+                heappush(self._heap, entry)
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""

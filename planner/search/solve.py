@@ -21,6 +21,13 @@ from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 from planner.units import gib_from_bytes
 
+_WIDENED = "nothing fits on the devices alone (proven): part of the training rests in host memory"
+
+_WIDENED_IN_TIME = (
+    "no plan on the devices alone was met in time: part of the training rests in host memory; "
+    "a longer --time-limit says whether it must"
+)
+
 
 def search(
     cluster: ClusterSpec,
@@ -51,14 +58,15 @@ def search(
         estimator,
         limits,
         reporter,
-        deadline=deadline.part(SEARCH_SHARE) if explain else deadline,
+        deadline=deadline.part(SEARCH_SHARE) if explain or limits.offload is None else deadline,
         better=answer.offer,
     )
     explorer.run()
-    widened = explorer.status == "infeasible" and limits.offload is None
-    if widened:
+    widened = None
+    if limits.offload is None and answer.best is None and not explorer.interrupted:
+        widened = _WIDENED if explorer.finished else _WIDENED_IN_TIME
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
-        explorer = _on_hosts(explorer, limits, answer)
+        explorer = _on_hosts(explorer, limits, answer, deadline)
     result = SearchResult(
         status=explorer.status,
         best=answer.best,
@@ -89,15 +97,11 @@ def search(
     return _said(_concluded(result, answer, limits, deadline), estimator, widened)
 
 
-def _said(result: SearchResult, estimator: Estimator, widened: bool) -> SearchResult:
+def _said(result: SearchResult, estimator: Estimator, widened: str | None) -> SearchResult:
     """The result with what it needs of hosts: said where nobody asked for it, or said how much memory they have."""
     if result.best is None or not result.best.plan.offload.anything:
         return result
-    warnings = []
-    if widened:
-        warnings.append(
-            "nothing fits on the devices alone (proven): part of the training rests in host memory"
-        )
+    warnings = [widened] if widened else []
     needed: dict[str, float] = {}
     for stage in result.best.estimate.stages:
         for group in stage.groups:
@@ -113,17 +117,22 @@ def _said(result: SearchResult, estimator: Estimator, widened: bool) -> SearchRe
     return replace(result, warnings=(*warnings, *result.warnings))
 
 
-def _on_hosts(before: Explorer, limits: Limits, answer: Answer) -> Explorer:
-    """The rest of the space, where something is kept in host memory, after a proof that nothing fits without."""
+def _on_hosts(before: Explorer, limits: Limits, answer: Answer, deadline: Deadline) -> Explorer:
+    """The rest of the space, where something is kept in host memory, after a search that has met nothing without.
+
+    What that search left open still counts: its bound, and that nothing is proven.
+    """
     rest = tuple(part for part in OFFLOAD_PARTS if part != "none")
     explorer = Explorer(
         before.estimator,
         replace(limits, offload=rest),
         before.reporter,
-        deadline=before.deadline,
+        deadline=before.deadline if before.finished else deadline,
         better=answer.offer,
     )
+    explorer.closed_bound = before.bound
     explorer.run()
+    explorer.finished = explorer.finished and before.finished
     explorer.candidates += before.candidates
     explorer.solved += before.solved
     return explorer

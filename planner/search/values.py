@@ -39,6 +39,8 @@ class Limits:
     """What islands of replicas may exchange in place of whole gradients in every step; the islands are left open."""
     grids: bool = False
     """Whether the devices of a replica may divide matrices by rows and columns."""
+    unequal_shards: bool = False
+    """Whether replicas may hold more or less of what ZeRO shards, by device type."""
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None

@@ -93,7 +93,7 @@ class Shape:
     output_gate: bool = False
     """A gate as wide as the queries scales what attention makes."""
     mixer: str = "attention"
-    """``attention``, ``state``, ``both`` or ``none``."""
+    """``attention``, ``cross`` (to the output of ``encoder``), ``state``, ``both`` or ``none``."""
     feed_forward: str | None = None
     """``experts``, ``dense`` or ``none``; absent, experts where there are any."""
     state: StateShape | None = None
@@ -105,6 +105,12 @@ class Shape:
     """Layers behind the others, with the head."""
     tower: Any = None
     """``TowerShape`` of ``example_tower.py``: what makes tokens of images."""
+    encoder: Any = None
+    """As ``EncoderShape`` of ``example_encoder.py``: what layers of mixer ``cross`` attend to."""
+    key_bias: bool = True
+    """False where queries and values alone have biases."""
+    relative_positions: int = 0
+    """Biases of scores by distance, which the example does not have: it rotates queries and keys in their place."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
@@ -124,6 +130,12 @@ class Shape:
         ahead, each = self.dense_layers or len(self.ahead or ()), len(self.block or ()) or 1
         last = ahead + end * each + (len(self.behind or ()) if end == self.layers else 0)
         return range(ahead + first * each if first else 0, last)
+
+    @property
+    def encoded(self) -> tuple[int, int]:
+        """Tokens and width of an encoder's output of one sequence; none of either without one."""
+        encoder = self.encoder
+        return (0, 0) if encoder is None else (encoder["sequence_length"], encoder["hidden"] or self.hidden)
 
     def freezes(self, part: str) -> bool:
         """True when a part is not trained."""
@@ -350,13 +362,13 @@ class Layer(nn.Module):  # type: ignore[misc]
         hidden, both = shape.hidden, "none" not in (self.mixer, self.feeds)
         self.norm_attention = norm_of(shape, hidden, self.mixer != "none")
         self.whole = shape.qk_norm == "whole"
-        if self.mixer in ("attention", "both"):
+        if self.mixer in ("attention", "cross", "both"):
             self._add_attention(shape)
         carries = self.mixer in ("state", "both") and shape.state is not None
         self.state = State(hidden, shape.state, Linear) if carries and shape.state is not None else None
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1 if both else self.feeds != "none")
-        self.norm_after_attention = norm_of(shape, hidden, both and shape.layer_norms > 2)
-        self.norm_after_mlp = norm_of(shape, hidden, both and shape.layer_norms > 3)
+        self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2 and self.mixer != "none")
+        self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3 and self.feeds != "none")
         self.experts = Experts(shape) if self.feeds == "experts" else None
         if self.feeds == "dense":
             bias = shape.mlp_bias
@@ -372,7 +384,11 @@ class Layer(nn.Module):  # type: ignore[misc]
         width, hidden = shape.head_dim, shape.hidden
         queries = (2 if shape.output_gate else 1) * shape.heads * width
         self.query = self._linear(hidden, queries, shape.qkv_bias, "q_proj")
-        self.key_value = self._linear(hidden, shape.kv_heads * width, shape.qkv_bias, "k_proj", "v_proj")
+        pairs, biased = shape.kv_heads * width, shape.qkv_bias and shape.key_bias
+        source = shape.encoded[1] if self.mixer == "cross" else hidden
+        self.key_value = self._linear(source, pairs, biased, "k_proj", "v_proj")
+        lone = shape.qkv_bias and not shape.key_bias
+        self.value_bias = nn.Parameter(torch.zeros(pairs)) if lone else None
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
         self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
@@ -386,48 +402,55 @@ class Layer(nn.Module):  # type: ignore[misc]
         base = Nf4Linear if lora.base == "nf4" else Linear
         return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, self.shape.head_dim, lora)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
+        """``encoded`` is an encoder's output, which a layer of mixer ``cross`` attends to."""
+        inputs = (hidden, encoded) if self.mixer == "cross" else (hidden,)
         if self.recompute == "full" and torch.is_grad_enabled():
-            return self.checkpoint(self._forward, hidden)
+            return self.checkpoint(self._forward, *inputs)
         if self.recompute == "selective" and torch.is_grad_enabled():
-            return kept_in_part(self._forward, hidden)
-        return self._forward(hidden)
+            return kept_in_part(self._forward, *inputs)
+        return self._forward(*inputs)
 
-    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _forward(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
         if self.mixer == "none":
-            return hidden + self._mlp(self.norm_mlp(hidden))
+            return hidden + self.norm_after_mlp(self._mlp(self.norm_mlp(hidden)))
         normed = self.norm_attention(hidden)
         if self.feeds == "none":
-            return hidden + self._mixed(normed)
+            return hidden + self.norm_after_attention(self._mixed(normed, encoded))
         if self.shape.layer_norms == 1:
-            return hidden + self._mixed(normed) + self._mlp(normed)
-        hidden = hidden + self.norm_after_attention(self._mixed(normed))
+            return hidden + self._mixed(normed, encoded) + self._mlp(normed)
+        hidden = hidden + self.norm_after_attention(self._mixed(normed, encoded))
         return hidden + self.norm_after_mlp(self._mlp(self.norm_mlp(hidden)))
 
-    def _mixed(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _mixed(self, hidden: torch.Tensor, encoded: Any) -> torch.Tensor:
         if self.state is None:
-            return self._attention(hidden)
+            return self._attention(hidden, encoded)
         return self.state(hidden) + (self._attention(hidden) if self.mixer == "both" else 0.0)
 
-    def _attention(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _attention(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
         batch, length, _ = hidden.shape
+        source = hidden if encoded is None else encoded
         width = self.shape.head_dim
         # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
         query, gate = self.query(hidden), None
         if self.shape.output_gate:
             query, gate = query.chunk(2, dim=-1)
         query = query.reshape(batch, length, -1, width)
-        key_value = self.key_value(hidden).view(batch, length, -1, 2, width)
-        key, value = key_value[..., 0, :], key_value[..., 1, :].transpose(1, 2)
+        key_value = self.key_value(source).view(batch, source.shape[1], -1, 2, width)
+        key, value = key_value[..., 0, :], key_value[..., 1, :]
+        if self.value_bias is not None:
+            value = value + self.value_bias.view(-1, width).to(value.dtype)
+        value = value.transpose(1, 2)
         if self.whole:
             query = self.norm_query(query.flatten(2)).view_as(query).transpose(1, 2)
             key = self.norm_key(key.flatten(2)).view_as(key).transpose(1, 2)
         else:
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
-        if not self.shape.learned_positions:
+        if not self.shape.learned_positions and encoded is None:
             first = self.sharing.first(length)
             query, key = rotate(query, first), rotate(key, first)
-        mixed = self.sharing.attend(query, key, value, causal=self.shape.kind == "decoder")
+        causal = self.shape.kind == "decoder" and encoded is None
+        mixed = self.sharing.attend(query, key, value, causal=causal)
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
         return self.output(mixed if gate is None else mixed * gate.sigmoid())
 

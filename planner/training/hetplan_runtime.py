@@ -112,6 +112,8 @@ class RankPlan:
     """Consecutive replicas that share the tokens of their sequences, a part each."""
     sync: SyncPlan | None = None
     """None where all replicas are exact."""
+    shards: tuple[int, ...] = ()
+    """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
 
     @property
     def steps(self) -> int:
@@ -356,6 +358,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),
         sync=_sync(table.get("sync")),
+        shards=tuple(table.get("shards", ())),
     )
 
 

@@ -114,13 +114,21 @@ def calibrations(draw: st.DrawFn) -> Calibration:
         residuals=tuple(draw(st.lists(RESIDUALS, max_size=3, unique_by=lambda item: item.family))),
         default_spread=draw(st.floats(0.01, 2)),
         device_spread=draw(st.none() | st.floats(0.01, 2)),
+        sibling_spread=draw(st.none() | st.floats(0.01, 2)),
         notes=draw(WORDS),
         provenance=draw(st.dictionaries(NAMES, WORDS, max_size=3)),
     )
     return Calibration(**{**_as_dict(bare), "constants": tuple(_constants(draw, bare))})
 
 
-RESIDUALS = st.builds(Residual, family=NAMES, stack=NAMES, rows=st.integers(1, 1000), spread=st.floats(0, 2))
+RESIDUALS = st.builds(
+    Residual,
+    family=NAMES,
+    stack=NAMES,
+    rows=st.integers(1, 1000),
+    spread=st.floats(0, 2),
+    devices=st.lists(NAMES, max_size=2, unique=True).map(tuple),
+)
 
 
 def _as_dict(calibration: Calibration) -> dict[str, Any]:

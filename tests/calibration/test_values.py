@@ -66,6 +66,17 @@ def test_the_spread_is_the_widest_that_applies() -> None:
     assert calibration.spread(["A100"], "deepspeed") == 0.3
 
 
+def test_siblings_alone_tell_less() -> None:
+    """A device type without a run of its own is further off, unless nobody tells which had some; aliases are names."""
+    named = Residual(family="B200", stack="megatron", rows=9, spread=0.2, devices=("B300",))
+    silent = Residual(family="A100", stack="megatron", rows=9, spread=0.2)
+    calibration = Calibration(residuals=(named, silent), sibling_spread=0.08)
+    assert calibration.spread_alone("B200", "megatron", "GB300") == 0.08
+    assert calibration.spread_alone("B200", "megatron", "B300-SXM") == 0.0
+    assert calibration.spread_alone("A100", "megatron", "A100-SXM-40GB") == 0.0
+    assert calibration.spread_alone("B200", "torch", "GB300") == 0.0
+
+
 def layer(micro_batch: int, seconds: float, gpu: str = "A100", model: str = "opt-350m") -> LayerPoint:
     """A measured layer."""
     return LayerPoint(

@@ -30,6 +30,7 @@ SEARCH = {
     "--allow-compression",
     "--allow-local-sgd",
     "--allow-tensor-grids",
+    "--allow-unequal-shards",
     "--cp",
     "--ep",
     "--gap",

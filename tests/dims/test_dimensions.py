@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import pytest
 
@@ -30,6 +30,11 @@ PLANS = (
     plan(stage(0, 8, group(count=8)), target="torch", zero=3, shard_size=4),
     plan(stage(0, 8), target="deepspeed", zero=3, offload=Offload(optimizer="cpu")),
     plan(interleave=2),
+    plan(
+        stage(0, 8, replace(group(count=2), shard=3), group(count=2)),
+        target="torch",
+        zero=3,
+    ),
 )
 
 

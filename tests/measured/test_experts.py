@@ -29,15 +29,15 @@ def predicted() -> list[tuple[Run, float, float]]:
 
 def test_the_rows_are_stated(predicted: list[tuple[Run, float, float]]) -> None:
     """All but those with state-space layers, hidden all-to-alls or chunks without a layer."""
-    assert len(predicted) == 57
+    assert len(predicted) == 48
     assert all(run.model.experts for run, _, _ in predicted)
     assert {run.plan.ep for run, _, _ in predicted} == {8, 16, 32, 64}
 
 
 def test_step_times(predicted: list[tuple[Run, float, float]]) -> None:
-    """Within 22 % on the mean, and in the right order."""
+    """Within 18 % on the mean, and in the right order."""
     pairs = [(run.step_seconds, seconds) for run, seconds, _ in predicted if run.step_seconds]
-    assert fmean(abs(seconds / measured - 1) for measured, seconds in pairs) < 0.22
+    assert fmean(abs(seconds / measured - 1) for measured, seconds in pairs) < 0.18
     assert spearmanr(*zip(*pairs, strict=True)).statistic > 0.93
 
 

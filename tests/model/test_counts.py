@@ -13,12 +13,14 @@ from planner.errors import SpecError
 from planner.model.families import SEEING
 from planner.model.file import load_model
 from planner.model.huggingface import supported
+from planner.model.two_stacks import TWO_STACKS
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub = pytest.importorskip("huggingface_hub")
 
 MASKED = {"bert", "camembert", "distilbert", "ernie", "roberta", "xlm-roberta"}
+HEARING = {"speech_to_text", "whisper"}
 INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text")
 """Text decoders that transformers has inside others alone."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
@@ -107,6 +109,8 @@ def counted(kind: str, config: Any) -> int:
     with torch.device("meta"):
         auto = transformers.AutoModelForMaskedLM if kind in MASKED else transformers.AutoModelForCausalLM
         auto = transformers.AutoModelForImageTextToText if kind in SEEING else auto
+        auto = transformers.AutoModelForSeq2SeqLM if kind in TWO_STACKS else auto
+        auto = transformers.AutoModelForSpeechSeq2Seq if kind in HEARING else auto
         return sum(parameter.numel() for parameter in auto.from_config(config).parameters())
 
 

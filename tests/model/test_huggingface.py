@@ -135,7 +135,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["rwkv", "t5", "deepseek_v4"])
+@pytest.mark.parametrize("kind", ["rwkv", "reformer", "deepseek_v4"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))

@@ -17,6 +17,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.interleave import interleavings
 from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
+from planner.dims.shards import parts_of
 from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -136,6 +137,8 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
         if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
             for recompute in offered:
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
+                    if limits.unequal_shards and "none" in (limits.offload or ("none",)):
+                        yield from _unequal(plan, row, estimator)
                     for offload in _offloads(row, zero, recompute, estimator, limits):
                         yield replace(plan, offload=offload)
                         yield from _in_groups(replace(plan, offload=offload), row, estimator)
@@ -327,6 +330,17 @@ def _in_groups(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[
         held = all(holds_groups(device_type, size) for device_type in device_types if device_type.key in used)
         if held and size < stage.dp and all(count % size == 0 for count in used.values()):
             yield replace(plan, shard_size=size)
+
+
+def _unequal(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[Plan]:
+    """The same with parts of what is sharded for each device type."""
+    (stage,) = plan.stages
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    for parts in parts_of(row, plan.zero, estimator.model, device_types):
+        each = {item.key: part for item, part in zip(device_types, parts, strict=True)}
+        replicas = tuple(replace(group, shard=each[group.pool, group.gpu]) for group in stage.replicas)
+        if len({group.shard for group in replicas}) > 1:
+            yield replace(plan, stages=(replace(stage, replicas=replicas),))
 
 
 def _loads(batch: int, limits: Limits) -> list[tuple[int, int]]:

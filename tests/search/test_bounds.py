@@ -20,6 +20,7 @@ from planner.model.spec import ModelSpec
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import searched
+from planner.search.bounds.lagrangian import LagrangianBound
 from planner.search.bounds.layer_count import BEYOND
 from planner.search.bounds.ramp import by_position
 from planner.search.pipeline import OpenChoice, score
@@ -281,3 +282,11 @@ def random_plans(stages: StageOptions, draw: random.Random) -> Iterator[Scored]:
         found = score(stages.estimator, stages, chosen)
         if found is not None:
             yield found
+
+
+@pytest.mark.parametrize("cutoff", [inf, 3.0])
+def test_no_stage_that_has_a_neighbour(cutoff: float) -> None:
+    """Where all devices together are needed to hold a micro-batch, no part has any sends: there is no pipeline."""
+    bound = LagrangianBound((), (12,), 2, 1)
+    assert bound.bound(2, cutoff=cutoff) >= cutoff
+    assert bound.once(2, 3.0) == inf

@@ -25,8 +25,10 @@ from tests.worlds import (
     small_problem,
     with_all_at_once,
     with_constants,
+    with_encoders,
     with_experts,
     with_fast_nodes,
+    with_further_tokens,
     with_grids,
     with_hosts,
     with_islands,
@@ -35,6 +37,7 @@ from tests.worlds import (
     with_odd_nodes,
     with_shapes,
     with_stragglers,
+    with_tight_memories,
     with_unlike_layers,
 )
 
@@ -166,6 +169,50 @@ def test_host_memory(seed: int, target: str | None) -> None:
         compare(freely, alone.best)
 
 
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_unequal_shards(seed: int) -> None:
+    """Devices of one type that hold more of what is sharded than those of another."""
+    check_unequal(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_unequal_shards(seed: int) -> None:
+    """The same of more of them."""
+    check_unequal(seed)
+
+
+def check_unequal(seed: int) -> None:
+    """Shards of all parts that a search looks at, on clusters whose memories differ, are searched and proven."""
+    check(with_tight_memories(seed), unequal_limits(seed), QUICK)
+
+
+def unequal_limits(seed: int) -> Limits:
+    """One ZeRO stage and one recomputation, each with its turn."""
+    recompute = ("none", "full")[seed // 3 % 2]
+    return Limits(
+        gap=0.0,
+        target="torch",
+        zero=(1 + seed % 3,),
+        pp=(1,),
+        tp=(1,),
+        recompute=(recompute,),  # type: ignore[arg-type]
+        unequal_shards=True,
+    )
+
+
+def test_unequal_shards_are_the_best_now_and_then() -> None:
+    """The search has plans with unequal shards and with equal ones as the best."""
+    found = set()
+    for seed in range(24):
+        best = search(*with_tight_memories(seed), unequal_limits(seed), explain=False).best
+        if best is not None:
+            found.add(best.plan.unequal_shards)
+    assert found == {True, False}
+
+
 SYNCS = (
     (Sync(every=10), Sync(every=10, format="int8")),
     (Sync(every=2, method="average", format="bf16"), Sync(rank=4)),
@@ -275,6 +322,38 @@ def test_unlike_layers(seed: int, target: str | None) -> None:
 def test_many_problems_with_unlike_layers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_further_tokens(seed: int) -> None:
+    """Modules on the last stage, whose experts are divided like all others."""
+    check(with_further_tokens(seed), limits(seed, "megatron"), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_further_tokens(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check(with_further_tokens(PARTS * seed + part), limits(seed, "megatron"), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_encoder_decoders(seed: int) -> None:
+    """An encoder on the first stage, whose output all others are sent too."""
+    check(with_encoders(seed), limits(seed, "torch"), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_encoder_decoders(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check(with_encoders(PARTS * seed + part), limits(seed, "torch"), 2 * QUICK)
 
 
 def test_experts_are_divided_now_and_then() -> None:

@@ -14,6 +14,7 @@ from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
+from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult, Silent
@@ -263,6 +264,20 @@ def test_a_model_that_fits_with_offload_alone() -> None:
     first, second, *_ = refused.diagnosis.hints
     assert first.startswith("fits with --offload optimizer,parameters instead of --offload none: about ")
     assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
+
+
+def test_no_time_to_prove_that_nothing_fits_without_offload() -> None:
+    """Something that runs is better than nothing; what was not proven is not said."""
+    spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
+    model = load_model(MODELS / "mistral_7b.yaml")
+    at_once = search(spec, model, deadline=Deadline.after(0.0))
+    assert at_once.status == "feasible"
+    assert at_once.best is not None
+    assert at_once.best.plan.offload.anything
+    assert "no plan on the devices alone was met in time" in at_once.warnings[0]
+    proven = search(spec, model, explain=False)
+    assert proven.best is not None
+    assert at_once.bound_seconds <= proven.best.estimate.step_seconds <= at_once.best.estimate.step_seconds
 
 
 def test_adapters_need_no_offload() -> None:

@@ -1,13 +1,15 @@
 """Runs several emitted folders in one set of ranks: ``torchrun folder_runs.py FOLDER ...``.
 
 Starting the ranks takes longer than training a tiny model, so they are started once. Each folder has its arguments
-in ``arguments.json``.
+in ``arguments.json``; ``peak-RANK`` gets the memory of a process at its peak so far, beyond that before the folder.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import resource
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +25,10 @@ def main() -> None:
             train.start_processes()
         print(f"folder {folder.name}", flush=True)  # noqa: T201
         arguments = json.loads((folder / "arguments.json").read_text())
+        before = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         train.run(train.parse_options([*arguments, "--save", str(folder / "saved")]))
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        (folder / f"peak-{os.environ['RANK']}").write_text(str(peak - before))
     assert train is not None
     train.leave(on_processor=True)
 

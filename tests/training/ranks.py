@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import signal
 import sys
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 IMPORTED_LATE = (
@@ -32,6 +34,20 @@ def command(number: int, program: Path, *arguments: Path) -> list[str]:
     return [sys.executable, __file__, str(number), str(program), *map(str, arguments)]
 
 
+def compile_once() -> None:
+    """Compile modules that many folders have alike in the first of them alone, whose path their tracebacks show."""
+    codes: dict[bytes, CodeType] = {}
+
+    def code_of(loader: object, source: bytes, path: str) -> CodeType:
+        if source not in codes:
+            codes[source] = compile(source, path, "exec", dont_inherit=True)
+        return codes[source]
+
+    loaders: Any = importlib.machinery.SourceFileLoader
+    loaders.source_to_code = code_of
+    sys.dont_write_bytecode = True
+
+
 def main() -> int:
     """Start all ranks and wait for them; 1 as soon as one of them fails."""
     number, program = int(sys.argv[1]), Path(sys.argv[2])
@@ -48,6 +64,7 @@ def main() -> int:
         # For a device that is not here torch keeps every seed with the stack that set it, slower than a small step.
         library: Any = importlib.import_module(f"torch.{device}")
         library.manual_seed_all = lambda seed: None
+    compile_once()
     gc.freeze()  # what all ranks have in common is no garbage
     sys.stdout.flush()
     ranks = set()

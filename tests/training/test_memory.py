@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
-from planner.model.spec import NF4_BYTES, LoraSpec, ModelSpec  # noqa: E402
+from planner.model.spec import NF4_BYTES, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
 from planner.training.example_adapters import AdapterShape  # noqa: E402
 from planner.training.example_model import (  # noqa: E402
     ExpertShape,
@@ -121,6 +121,25 @@ def test_what_a_layer_with_a_state_keeps_and_takes(name: str) -> None:
     assert between == pytest.approx(formula, rel=0.01)
     assert made.state is not None
     assert (held.most - between) / TOKENS == pytest.approx(scan_bytes(made.state, 128), rel=0.15)
+
+
+@pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])
+@pytest.mark.parametrize("inputs", [32, 512])
+def test_what_a_layer_that_attends_to_an_encoder_keeps(changes: dict[str, Any], inputs: int) -> None:
+    """Keys and values of all inputs, whose own elements the stage keeps once."""
+    encoder = EncoderSpec(layers=1, sequence_length=inputs, hidden=192, heads=6)
+    made = spec(**changes, mixer="cross", encoder=encoder)
+    layer = Layer(shape_of(model_shape(made))).to(torch.bfloat16)
+    hidden = torch.randn(2, 128, made.hidden, dtype=torch.bfloat16, requires_grad=True)
+    encoded = torch.randn(2, inputs, 192, dtype=torch.bfloat16, requires_grad=True)
+    with Held(hidden, encoded, *layer.parameters()) as held:
+        output = layer(hidden, encoded)
+        between = held.now
+        output.sum().backward()
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+    )
+    assert between == pytest.approx(formula, rel=0.07)
 
 
 FROZEN: dict[str, dict[str, Any]] = {

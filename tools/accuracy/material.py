@@ -10,7 +10,7 @@ from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
-from planner.measured.fit import Fit, fit, fit_memory
+from planner.measured.fit import Fit, certain, families_of, fit, fit_memory, kernels_of
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table
@@ -71,9 +71,22 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
     constants = found.without(lambda run: run.source == source)
     if any(run.peak_memory_bytes or not run.fits for run in own):
         constants = fit_memory([run for run in table.runs if run.source != source], constants)
-    residuals = found.calibration.residuals
+    # A family and kernel set that nobody else has would have had no bar of its own.
+    pairs = {
+        (family, kernels_of(run))
+        for run in found.runs
+        if run.source != source and certain(run)
+        for family in families_of(run)
+    }
+    calibration = found.calibration
     yield from predict(
-        own, replace(constants, residuals=residuals, default_spread=found.calibration.default_spread)
+        own,
+        replace(
+            constants,
+            residuals=tuple(item for item in calibration.residuals if (item.family, item.stack) in pairs),
+            default_spread=calibration.default_spread,
+            sibling_spread=calibration.sibling_spread,
+        ),
     )
 
 

@@ -26,8 +26,9 @@ def layout(plan: Plan, model: ModelSpec) -> str:
     counts = [chunks[rank][chunk] for chunk in range(plan.interleave) for rank in range(plan.pp)]
     counts = [layers * model.layers_each for layers in counts]
     counts[0] += sum(run.layers for run in model.first_runs)
-    counts[-1] += sum(run.layers for run in model.last_runs)
-    return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "L"
+    further = model.training.mtp_layers
+    counts[-1] += sum(run.layers for run in model.last_runs) - further
+    return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "m" * further + "L"
 
 
 def model_words(model: ModelSpec) -> list[str]:
@@ -51,6 +52,7 @@ def model_words(model: ModelSpec) -> list[str]:
     words += [] if model.mlp_bias else ["--disable-bias-linear"]
     words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
+    words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
     words += _experts(model.experts) if model.experts else []

@@ -64,6 +64,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
     training = model.training
     if model.kind == "encoder":
         yield "its recipes are of decoders"
+    if training.mtp_layers:
+        yield f"{RECIPE} predicts no further tokens"
     if model.latent is not None:
         yield f"{RECIPE} has no latent attention"
     if training.precision not in FORMATS:

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     kernel_per_expert=True,
     unlike_layers="feed_forwards",
     latent_attention=True,
+    further_tokens=True,
     sinks=True,
     windows=True,
     offloading=Offloading(optimizer_zero=(1,), in_pipeline=True),

@@ -12,6 +12,7 @@ from torch import nn
 from planner.training.hetplan_runtime import RankPlan
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
+from planner.training.example_encoder import Encoder
 from planner.training.example_tower import Tower, TowerShape
 
 
@@ -45,6 +46,10 @@ class ModelPart(nn.Module):  # type: ignore[misc]
             # A seed of its own: those that follow belong to the layers.
             self.tower = _seeded(seed - 1, lambda: Tower(shape, tower, mine.recompute, place))
             place(self.tower)
+        self.shape, self.encoder = shape, None
+        if self.first and shape.encoder is not None:
+            self.encoder = _seeded(seed - 1, lambda: Encoder(shape, mine.recompute, place))
+            place(self.encoder)
         # The plan counts blocks, without the layers that stand with the embedding and with the head.
         kinds = shape.kinds
         for index in shape.held(mine.first_layer, mine.end_layer):
@@ -59,12 +64,24 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         if self.first:
             tokens, hidden = hidden, self.embedding(hidden)
             hidden = hidden if self.tower is None else self.tower(tokens, hidden)
+        encoded = None
+        if self.encoder is not None:
+            encoded = self.encoder(tokens, self.embedding.weight, hidden.dtype)
+        elif self.shape.encoder is not None:
+            encoded, hidden = self._apart(hidden)
         for layer in self.layers.values():
-            hidden = layer(hidden)
+            hidden = layer(hidden, encoded)
         if self.finish is None:
-            return hidden
+            # An encoder's output goes along with the decoder's.
+            return hidden if encoded is None else torch.cat((encoded.flatten(1), hidden.flatten(1)), dim=1)
         hidden = self.finish(hidden)
         return self.embedding(hidden) if self.head is None else self.head(hidden)
+
+    def _apart(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """An encoder's output and the decoder's, as the stage ahead has joined them."""
+        (length, width), own = self.shape.encoded, self.shape.hidden
+        encoded, hidden = joined.split((length * width, joined.shape[1] - length * width), dim=1)
+        return encoded.unflatten(1, (length, width)), hidden.unflatten(1, (-1, own))
 
     def _keep_used(self) -> None:
         """Of a tied embedding on two stages, the first looks tokens up and the last makes logits."""

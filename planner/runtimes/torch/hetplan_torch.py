@@ -17,7 +17,8 @@ the batch table are divided by the steps here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ class Layout:
         own = islands.index(plan.island)
         self.mesh, self.group = meshes[own], groups[own]
         """``group``: ranks that are exact with this one; None for all."""
+        self._replicas = self.mesh["copy"], self.mesh["shard"]
+        """The replicas of this rank's stage, along each way in which they are spread: torch makes a mesh each time."""
         self.working_type = working_type
         self.policies = {
             "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=reduce_type),
@@ -105,9 +108,9 @@ class Layout:
             if "shard" in spread or local.is_meta:
                 continue
             sent = local.detach().to(self.mesh.device_type).contiguous()
-            for name in ("copy", "shard"):
-                if self.mesh[name].size() > 1:
-                    torch.distributed.broadcast(sent, group_src=0, group=self.mesh[name].get_group())
+            for replicas in self._replicas:
+                if replicas.size() > 1:
+                    torch.distributed.broadcast(sent, group_src=0, group=replicas.get_group())
             if sent.data_ptr() != local.data_ptr():
                 local.copy_(sent)
 
@@ -138,7 +141,7 @@ class Layout:
         if self._tied is not None:
             torch.distributed.all_reduce(self._tied.grad.to_local(), group=self._pair)
         gradients = [each.grad for each in parameters if each.grad is not None]
-        locals_ = [each.to_local() for each in gradients]
+        locals_ = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
         squares = [
             torch.linalg.vector_norm(mine, dtype=torch.float32).square() / self._holders(whole)
             for mine, whole in zip(locals_, gradients, strict=True)
@@ -151,12 +154,20 @@ class Layout:
             mine.mul_(factor.to(mine.device))
         return norm
 
+    def spread(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What checkpoints have for a state of the model or its optimizer."""
+        return dict(state)
+
+    def taken(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+        """What this rank has of such a state."""
+        return dict(state)
+
     def _holders(self, gradient: DTensor) -> float:
         """Ranks that hold the same part of a gradient."""
         parts, twice = 1, self._tied is not None and gradient is self._tied.grad
         for size, placement in zip(gradient.device_mesh.shape, gradient.placements, strict=True):
             parts *= 1 if placement.is_replicate() else size
-        replicas = self.mesh["copy"].size() * self.mesh["shard"].size()
+        replicas = math.prod(each.size() for each in self._replicas)
         ranks = replicas * self.plan.tensor_rows * self.plan.tensor_parallel
         return float(ranks * (2 if twice else 1) / parts)
 

@@ -36,6 +36,7 @@ class PyTorch(Runtime):
             node_file("planner.runtimes.torch.hetplan_pipeline"),
             node_file("planner.runtimes.torch.hetplan_exchange"),
             node_file("planner.runtimes.torch.example_grid"),
+            node_file("planner.runtimes.torch.hetplan_shards"),
             node_file("planner.runtimes.torch.example_stage"),
             node_file("planner.runtimes.torch.example_tensor"),
             node_file("planner.runtimes.torch.train"),

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.hetplan_runtime import load
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
@@ -38,6 +38,7 @@ from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 from planner.runtimes.torch.hetplan_exchange import Exchange
 from planner.runtimes.torch.hetplan_pipeline import Pipeline
+from planner.runtimes.torch.hetplan_shards import UnequalShards
 
 WORKING_TYPES = {
     "bf16": torch.bfloat16,
@@ -72,7 +73,12 @@ def run(options: argparse.Namespace) -> None:
     config: dict[str, Any] = json.loads((FOLDER / "torch_config.json").read_text(encoding="utf-8"))
     working_type = WORKING_TYPES[config["precision"]]
     on_host = config["on_host"] and DEVICE == "cuda"
-    layout = Layout(plan, DEVICE, working_type, WORKING_TYPES[config["reduce_dtype"]], on_host=on_host)
+    reduce_type = WORKING_TYPES[config["reduce_dtype"]]
+    layout = (
+        UnequalShards(plan, DEVICE, working_type, reduce_type)
+        if plan.shards
+        else Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
+    )
     sharing = sharing_of(plan)
     model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
     layout.shard(model)
@@ -83,12 +89,12 @@ def run(options: argparse.Namespace) -> None:
     gradients_of = gradients(layout, model, shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
-    begin = restored(model, optimizer, origin, layout.group) if origin else 0
+    begin = restored(model, optimizer, origin, layout) if origin else 0
     exchange = Exchange(layout, model, origin) if plan.sync else None
 
     def write(steps: int, folder: Path) -> None:
         if plan.island[0] == 0:
-            save(model, optimizer, steps, plan, folder, layout.group)
+            save(model, optimizer, steps, layout, folder)
         if exchange:
             exchange.save(folder)
 
@@ -167,9 +173,11 @@ def pipeline_gradients(
     plan = layout.plan
     length = shape.sequence_length // sharing.ways
     tokens = torch.empty(plan.sizes[0], length, dtype=torch.long, device="meta")
-    hidden = torch.empty(
-        *tokens.shape, shape.hidden, dtype=layout.working_type, device="meta", requires_grad=True
-    )
+    sizes: tuple[int, ...] = (*tokens.shape, shape.hidden)
+    if shape.encoder is not None:
+        inputs, width = shape.encoded
+        sizes = plan.sizes[0], inputs * width + length * shape.hidden
+    hidden = torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)
     pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
 
     def of(step: int) -> list[torch.Tensor]:
@@ -193,12 +201,13 @@ STATES = "optimizer"
 """Folder of a checkpoint's optimizer states, inside that of its weights."""
 
 
-def save(model: Any, optimizer: Any, steps: int, plan: RankPlan, folder: Path, group: Any = None) -> None:
-    """Write a stage's part of the checkpoint, by names that no plan decides; of islands the ``group`` of one does."""
+def save(model: Any, optimizer: Any, steps: int, layout: Layout, folder: Path) -> None:
+    """Write a stage's part of the checkpoint, by names that no plan decides; of islands one does."""
     for state, place in ((model.state_dict(), folder), (progress(model, optimizer, steps), folder / STATES)):
         # A tied embedding is in the part of the first stage.
-        mine = {key: each for key, each in state.items() if plan.stage == 0 or "embedding.weight" not in key}
-        torch.distributed.checkpoint.save(mine, checkpoint_id=place, process_group=group)
+        first, parts = layout.plan.stage == 0, layout.spread(model, state)
+        mine = {key: each for key, each in parts.items() if first or "embedding.weight" not in key}
+        torch.distributed.checkpoint.save(mine, checkpoint_id=place, process_group=layout.group)
 
 
 def keep(write: Callable[[int, Path], None], steps: int, folder: Path) -> None:
@@ -227,12 +236,14 @@ def last_kept(folder: Path | None) -> Path | None:
     return folder / (folder / LAST).read_text(encoding="utf-8")
 
 
-def restored(model: Any, optimizer: Any, folder: Path, group: Any = None) -> int:
+def restored(model: Any, optimizer: Any, folder: Path, layout: Layout) -> int:
     """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
-    weights, state = model.state_dict(), progress(model, optimizer, 0)
-    torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=group)
-    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=group)
-    model.load_state_dict(weights)
+    weights = layout.spread(model, model.state_dict())
+    state = layout.spread(model, progress(model, optimizer, 0))
+    torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=layout.group)
+    torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=layout.group)
+    model.load_state_dict(layout.taken(model, weights))
+    state = layout.taken(model, state)
     steps = int(state.pop(STEPS))
     if isinstance(optimizer, torch.optim.Optimizer):
         whole = {**get_optimizer_state_dict(model, optimizer, options=FLAT), **state}
@@ -253,7 +264,7 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
     """The optimizer that the plan counted memory for."""
     parameters = [each for each in model.parameters() if each.requires_grad]
     # Torch updates parameters together that are spread alike: those of split modules, and all others.
-    groups = [[each for each in parameters if each.device_mesh == mesh] for mesh in meshes_of(parameters)]
+    groups = [[each for each in parameters if mesh_of(each) == mesh] for mesh in meshes_of(parameters)]
     alike = [{"params": each} for each in groups]
     if shape.optimizer == "sgd":
         return torch.optim.SGD(alike, lr=options.lr, momentum=0.9)
@@ -271,7 +282,10 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
 
 def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     """Muon for the layers' matrices, with steps as long as AdamW's, which updates the rest."""
-    matrices = [each for each in model.layers.parameters() if each.ndim > 1 and each.requires_grad]
+    stacks = (model.layers, *([] if model.encoder is None else [model.encoder.layers]))
+    matrices = [
+        each for stack in stacks for each in stack.parameters() if each.ndim > 1 and each.requires_grad
+    ]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
     return Together(
@@ -282,7 +296,12 @@ def muon(model: Any, parameters: list[Any], lr: float) -> Any:
 
 def meshes_of(parameters: list[Any]) -> list[Any]:
     """Distinct meshes over which parameters are spread, in order of appearance."""
-    return list(dict.fromkeys(each.device_mesh for each in parameters))
+    return list(dict.fromkeys(map(mesh_of, parameters)))
+
+
+def mesh_of(parameter: Any) -> Any:
+    """The mesh over which a parameter is spread; None where ranks hold unequal parts."""
+    return parameter.device_mesh if isinstance(parameter, DTensor) else None
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ class LagrangianBound:
         self._seconds = np.array([part.layer_seconds for part in parts])
         self._backward = np.array([part.backward_seconds for part in parts])
         self._nodes = np.array([part.nodes for part in parts])
-        more = np.array([[*part.inner_seconds, *part.first_seconds, *part.last_seconds] for part in parts])
-        self._more = np.minimum(more.T, _NEVER)
+        more = [[*part.inner_seconds, *part.first_seconds, *part.last_seconds] for part in parts]
+        self._more = np.minimum(np.array(more).reshape(len(parts), len(_SIDES)).T, _NEVER)
         # What the border before or behind adds to a stage's sends.
         added = self._more[3] - self._more[0]
         self._border = float(added[added < _NEVER / 2].min(initial=0.0)) / 2
@@ -108,8 +108,6 @@ class LagrangianBound:
 
         From ``cutoff`` on it need not be the best such number.
         """
-        if not len(self._device_type):
-            return inf
         low, high = known, cutoff
         if high == inf:
             low, high = self._doubled(depth, known)
@@ -134,6 +132,8 @@ class LagrangianBound:
 
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
+        if not len(self._device_type):
+            return inf
         steps, once = self.micro_batches, 0.0
         # m busy + tail <= T
         caps = self._whole((seconds - steps * self._more) / (steps * self._seconds + self._tail))

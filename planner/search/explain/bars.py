@@ -3,6 +3,7 @@
 A device type's bar has two parts. The spreads of its family's constants count by how much the plan's micro-batches
 depend on each (forward differences). A family that no run and no measurement of the user's own has seen is further off
 than its constants say: by what families were off whose runs were left out of the fit, under kernels of others too.
+A device type of which its siblings alone tell is so by what device types of a family differ by in one source.
 Errors of the kernels themselves slow all devices alike and cancel in a ratio.
 """
 
@@ -159,7 +160,8 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
     if calibration.device_spread is not None and _is_unseen(family, calibration):
         # Kernels that nobody has measured here are as unknown on the other devices of the plan.
         return max(hypot(*spreads), calibration.device_spread)
-    return hypot(*spreads, _unseen(family, calibration))
+    alone = max(calibration.spread_alone(family, kernels, gpu) for gpu in gpus)
+    return hypot(*spreads, _unseen(family, calibration), alone)
 
 
 def _constant(family: str, kernels: str, key: str, known: Mapping[str, Constant]) -> Constant | None:

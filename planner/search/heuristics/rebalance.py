@@ -43,6 +43,8 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
     if not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
         return None
     recompute = plan.stages[0].recompute
+    parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}
+    usable = usable_device_types(seen.topology, estimator.model)
     choice = DataParallel(
         target=plan.target,
         zero=plan.zero,
@@ -50,6 +52,7 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
         shard_size=plan.shard_size,
         offload=plan.offload,
         sync=plan.sync,
+        shards=tuple(parts.get(item.key, 1) for item in usable) if plan.unequal_shards else (),
     )
     shares, used = shares_of(choice, seen, limits), devices_of(plan)
     other_plan = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))

@@ -188,7 +188,7 @@ def _bus(pool: PoolSpec, kept: tuple[str, ...], model: ModelSpec) -> IntraNodeSp
     that would make other traffic slower than on the whole node the bus stays: the part may only be too fast.
     """
     link = pool.intra_node
-    slower = len(set(kept)) > 1 or (model.tied_embeddings and not pool.nics)
+    slower = len(set(kept)) > 1 or (model.embeds_twice and not pool.nics)
     if not link.shared or slower:
         return link
     share = len(kept) / pool.devices.count(kept[0])

@@ -66,6 +66,8 @@ def _of_target(
         yield "dense layers on other stages than the first"
     if pipelines and model.tower is not None:
         yield "towers on other stages than the first"
+    if pipelines and model.encoder is not None:
+        yield "an encoder, or a part of it, on other stages than the first"
     if pipelines and (model.ahead or model.behind):
         yield "layers ahead of the blocks or behind them on other stages than the first and the last"
     if pipelines and model.block:
@@ -111,6 +113,8 @@ def _of_target(
         )
     if limits.syncs and row.syncs:
         yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
+    if limits.unequal_shards and row.unequal_shards:
+        yield "unequal shards of other parts, or of devices of one type"
     able = row.offloading
     if limits.offload is None and able != type(able)():
         yield "offloading"

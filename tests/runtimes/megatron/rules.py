@@ -23,6 +23,7 @@ VALUED = frozenset(
         "--expert-model-parallel-size",
         "--expert-tensor-parallel-size",
         "--kv-lora-rank",
+        "--mtp-num-layers",
         "--moe-aux-loss-coeff",
         "--moe-expert-capacity-factor",
         "--moe-ffn-hidden-size",
@@ -207,6 +208,12 @@ def _check_layout(given: Mapping[str, str]) -> int:
     if not (text.startswith("E") and text.endswith("L")):
         raise EmitError(f"the pipeline layout must start with E and end with L: {text}")
     stages = text[1:-1].split("|")
+    further, last = stages[-1].count("m"), stages[-1].rstrip("m")
+    if further != _number(given, "--mtp-num-layers", 0):
+        raise EmitError("the pipeline layout must end with as many m as --mtp-num-layers")
+    if further and len(stages) == 1:
+        raise EmitError("the pipeline layout must not have m on the first stage")
+    stages[-1] = last
     for stage in stages:
         if not CHUNK.fullmatch(stage):
             raise EmitError(f"the pipeline layout has a stage that is not t or t*NUMBER: {stage}")

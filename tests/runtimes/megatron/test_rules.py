@@ -9,6 +9,8 @@ from planner.errors import EmitError
 from planner.runtimes.megatron.arguments import arguments
 from tests.runtimes.megatron.plans import generated
 from tests.runtimes.megatron.rules import check_arguments
+from tests.runtimes.megatron.test_runtime import CLUSTER, pipeline
+from tests.worlds import model
 
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
@@ -118,6 +120,19 @@ def test_sequence_too_long() -> None:
     )
     with pytest.raises(EmitError, match="--seq-length must be a multiple of tp"):
         check_arguments(words.split(), 2)
+
+
+def test_further_tokens_stand_ahead_of_the_loss() -> None:
+    """On the last stage, and their number is said."""
+    spec = model(8, layers=8, gated_mlp=True, mtp_layers=2)
+    for layers in ([8], [5, 3]):
+        job = job_of(pipeline(layers), CLUSTER, spec)
+        words = [word for part in arguments(job).values() for word in part]
+        check_arguments(words, job.plan.devices)
+        assert words[words.index("--mtp-num-layers") + 1] == "2"
+        assert ("Et*5|t*3mmL" in words) == (len(layers) == 2)
+    with pytest.raises(EmitError, match="as many m as"):
+        check_arguments([word.replace("mmL", "mL") for word in words], job.plan.devices)
 
 
 def test_generated_plans_keep_the_rules() -> None:

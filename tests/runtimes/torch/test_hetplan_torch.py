@@ -12,7 +12,16 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec, RunSpec, StateSpec, TowerSpec
+from planner.model.spec import (
+    EncoderSpec,
+    ExpertsSpec,
+    FrontSpec,
+    LoraSpec,
+    ModelSpec,
+    RunSpec,
+    StateSpec,
+    TowerSpec,
+)
 from planner.plan.values import Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
@@ -64,10 +73,12 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
     tower = changes.get("tower")
     special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
+    special += ["encoder"] if "encoder" in changes else []
     special += [
         f"{key}_{value}"
         for key, value in changes.items()
-        if key not in ("experts", "state", "block", "behind", "tower") and (key, value) not in DEFAULTS
+        if key not in ("experts", "state", "block", "behind", "tower", "encoder")
+        and (key, value) not in DEFAULTS
     ]
     return "-".join([kind, f"zero{zero}", *special])
 
@@ -173,6 +184,31 @@ TOWER = TowerSpec(
     projector_norm=True,
     images=2,
 )
+CROSSED = (RunSpec(feed_forward="none"), RunSpec(mixer="cross"))
+T5: dict[str, Any] = {
+    "encoder": EncoderSpec(layers=2, sequence_length=12),
+    "block": CROSSED,
+    "norm": "rms",
+}
+HEARING: dict[str, Any] = {
+    "encoder": EncoderSpec(
+        layers=2,
+        sequence_length=6,
+        hidden=16,
+        heads=2,
+        ffn=24,
+        learned_positions=6,
+        front=(FrontSpec(inputs=12, outputs=16, tokens=12), FrontSpec(inputs=48, outputs=16, tokens=6)),
+    ),
+    "block": CROSSED,
+    "key_bias": False,
+    "qkv_bias": True,
+    "learned_positions": 16,
+}
+SWITCH: dict[str, Any] = {
+    "encoder": EncoderSpec(layers=1, sequence_length=12, block=(RunSpec(feed_forward="dense"), RunSpec())),
+    "block": (*CROSSED[:1], RunSpec(mixer="cross", feed_forward="dense"), *CROSSED),
+}
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63),
     uneven(1),
@@ -207,6 +243,10 @@ CASES = [
     ),
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
+    uneven(3, optimizer="sgd", **T5),
+    uneven(1, optimizer="sgd", tied_embeddings=False, **SWITCH, **EXPERTS),
+    pipeline(1, [1, 2], steps=2, optimizer="sgd", **T5),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
     uneven(3, tower=TOWER),
     uneven(1, optimizer="sgd", tower=TOWER.model_copy(update={"frozen": True})),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER),

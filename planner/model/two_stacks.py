@@ -1,0 +1,235 @@
+"""How the shape of an encoder-decoder follows from its Hugging Face configuration, by its ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from planner.model.families import Config, Family, Shape, folded
+
+T5_LENGTH = 512
+"""Tokens of an input where a configuration with relative positions names none: those of its pretraining
+(arXiv:1910.10683, section 3.1.2)."""
+
+
+def _decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
+    """The shape with decoder layers of attention, attention to the encoder and a feed-forward each."""
+    kinds = [kind for each in feeds for kind in (("attention", "none"), ("cross", each))]
+    return folded(shape, kinds)
+
+
+def _encoded(encoder: Shape, feeds: Sequence[str]) -> Shape:
+    """The encoder with layers of these feed-forwards: equal blocks, the shortest that repeat."""
+    if set(feeds) == {"dense"}:
+        return {**encoder, "layers": len(feeds)}
+    total = len(feeds)
+    length = next(
+        size
+        for size in range(1, total + 1)
+        if total % size == 0 and [*feeds[:size]] * (total // size) == [*feeds]
+    )
+    block = tuple({"feed_forward": each} for each in feeds[:length])
+    return {**encoder, "layers": total // length, "block": block}
+
+
+def _sparse_feeds(config: Config, layers: int, which: str) -> list[str]:
+    """Feed-forwards of a stack whose every n-th layer has experts, from the second on."""
+    step = config.get(f"{which}_sparse_step") or 0
+    if step == 1:
+        return ["experts"] * layers
+    return ["experts" if step and index % step == 1 else "dense" for index in range(layers)]
+
+
+def _nllb_feeds(config: Config, layers: int, which: str) -> list[str]:
+    """The same where the last of every n has them."""
+    step = config.get(f"{which}_sparse_step") or 0
+    return ["experts" if step and (index + 1) % step == 0 else "dense" for index in range(layers)]
+
+
+def _t5(config: Config, *, each: bool = False) -> Shape:
+    """Relative positions, norms without shift, no biases; ``each`` layer has a table of its own (UMT5)."""
+    layers = config["num_layers"]
+    decoded = config.get("num_decoder_layers") or layers
+    rows = config.get("relative_attention_num_buckets", 32)
+    length = config.get("n_positions") or T5_LENGTH
+    shape: Shape = {
+        "hidden": config["d_model"],
+        "heads": config["num_heads"],
+        "head_dim": config["d_kv"],
+        "ffn": config["d_ff"],
+        "gated_mlp": str(config.get("feed_forward_proj", "relu")).startswith("gated"),
+        "norm": "rms",
+        **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False),
+        "vocab": config["vocab_size"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "relative_positions": rows * (decoded if each else 1),
+    }
+    encoder = {"sequence_length": length, "relative_positions": rows * (layers if each else 1)}
+    if config.get("encoder_attention_type", "local") == "local" and "local_radius" in config:
+        encoder["window"] = 2 * int(config["local_radius"]) + 1
+    if not config.get("num_experts") or config["model_type"] != "switch_transformers":
+        return {**_decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
+    experts = {"number": config["num_experts"], "top_k": 1, "ffn": config["d_ff"]}
+    encoder |= _tables(shape)
+    shape["experts"] = {**experts, "router_bias": bool(config.get("router_bias", False))}
+    ways = {
+        which: config.get(f"{which}_sparse_step")
+        or (total // sparse if (sparse := config.get(f"num_sparse_{which}_layers", 0)) else total)
+        for which, total in (("encoder", layers), ("decoder", decoded))
+    }
+    steps = {f"{which}_sparse_step": step for which, step in ways.items()}
+    shape = _decoded(shape, _sparse_feeds(steps, decoded, "decoder"))
+    return {**shape, "encoder": _encoded(encoder, _sparse_feeds(steps, layers, "encoder"))}
+
+
+def _longt5_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("encoder_attention_type", "local") != "local":
+        yield "encoder_attention_type", "global tokens of an encoder"
+
+
+def _bart(
+    config: Config,
+    *,
+    offset: int | None = 2,
+    embedding_norm: bool = True,
+    final_norm: bool = False,
+    **more: Any,
+) -> Shape:
+    """Two stacks with biases and layer norms; ``offset`` rows of its position tables are unused, None for no table."""
+    positions = config["max_position_embeddings"]
+    rows = 0 if offset is None else positions + offset
+    width = config["d_model"]
+    shape: Shape = {
+        "hidden": width,
+        "heads": config["decoder_attention_heads"],
+        "head_dim": width // config["decoder_attention_heads"],
+        "ffn": config["decoder_ffn_dim"],
+        "vocab": config["vocab_size"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "learned_positions": rows,
+        "embedding_norm": embedding_norm,
+        "final_norm": final_norm,
+        **more,
+    }
+    encoder: Shape = {
+        **_encoder_sizes(config),
+        **_tables(shape),
+        "sequence_length": positions,
+        "learned_positions": rows,
+        "embedding_norm": embedding_norm,
+        "final_norm": final_norm,
+    }
+    return {
+        **_decoded(shape, ["dense"] * config["decoder_layers"]),
+        "encoder": _encoded(encoder, ["dense"] * config["encoder_layers"]),
+    }
+
+
+def _tables(shape: Shape) -> Shape:
+    """Of the encoder's own where nothing is tied: one for its tokens, and the shared one that is left unused."""
+    if shape["tied_embeddings"]:
+        return {}
+    return {"vocab": shape["vocab"], "other_parameters": shape["vocab"] * shape["hidden"]}
+
+
+def _encoder_sizes(config: Config) -> Shape:
+    return {"heads": config["encoder_attention_heads"], "ffn": config["encoder_ffn_dim"]}
+
+
+def _nllb_moe(config: Config) -> Shape:
+    """Experts with biases, two for a token; positions are computed."""
+    shape = _bart(config, offset=None, embedding_norm=False, final_norm=True)
+    shape |= {
+        "experts": {
+            **{"number": config["num_experts"], "top_k": 2, "ffn": config["decoder_ffn_dim"]},
+            **{"bias": True, "router_bias": bool(config.get("router_bias", False))},
+        }
+    }
+    bare = {key: each for key, each in shape.items() if key not in ("block", "ahead", "behind", "layers")}
+    encoder = {key: each for key, each in shape["encoder"].items() if key != "layers"}
+    return {
+        **_decoded(bare, _nllb_feeds(config, config["decoder_layers"], "decoder")),
+        "encoder": _encoded(encoder, _nllb_feeds(config, config["encoder_layers"], "encoder")),
+    }
+
+
+def _unequal_experts(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("encoder_ffn_dim") != config.get("decoder_ffn_dim"):
+        yield "encoder_ffn_dim", "experts of other widths in the encoder than in the decoder"
+
+
+def _own_vocabulary(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("share_encoder_decoder_embeddings") is False:
+        yield "share_encoder_decoder_embeddings", "vocabularies of its own of each stack"
+
+
+def _prompts(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("use_prompt"):
+        yield "use_prompt", "prompts in front of each layer"
+
+
+def _whisper(config: Config) -> Shape:
+    """Two convolutions, the second of which halves what is heard; keys have no biases."""
+    heard, width = config["max_source_positions"], config["d_model"]
+    texts = {**config, "max_position_embeddings": config["max_target_positions"]}
+    shape = _bart(texts, offset=0, embedding_norm=False, final_norm=True, key_bias=False)
+    front = (
+        {"inputs": 3 * config["num_mel_bins"], "outputs": width, "tokens": 2 * heard},
+        {"inputs": 3 * width, "outputs": width, "tokens": heard},
+    )
+    # No table of tokens is shared.
+    places = {
+        "vocab": 0,
+        "other_parameters": 0,
+        "sequence_length": heard,
+        "learned_positions": heard,
+        "front": front,
+    }
+    return {**shape, "encoder": {**shape["encoder"], **places}}
+
+
+def _speech_to_text(config: Config) -> Shape:
+    """Convolutions of stride 2 with gates; positions are computed."""
+    texts = {**config, "max_position_embeddings": config["max_target_positions"]}
+    shape = _bart(texts, offset=None, embedding_norm=False, final_norm=True)
+    sizes, heard = config["conv_kernel_sizes"], config["max_source_positions"]
+    channels = config["input_feat_per_channel"] * config.get("input_channels", 1)
+    front = []
+    for index, kernel in enumerate(sizes):
+        last = index == len(sizes) - 1
+        heard = -(-heard // 2)
+        outputs = 2 * config["d_model"] if last else config["conv_channels"]
+        front.append({"inputs": kernel * channels, "outputs": outputs, "tokens": heard})
+        channels = outputs // 2
+    places = {"vocab": 0, "other_parameters": 0, "sequence_length": heard, "front": tuple(front)}
+    return {**shape, "encoder": {**shape["encoder"], **places}}
+
+
+_STACKS = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
+_SIZES = ("d_model", *_STACKS, "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size")
+_BART = (*_SIZES, "max_position_embeddings")
+_T5 = ("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size")
+_HEARD = (*_SIZES, "max_source_positions", "max_target_positions")
+_FINAL: dict[str, Any] = {"embedding_norm": False, "final_norm": True}
+
+TWO_STACKS: dict[str, Family] = {
+    "bart": Family(_bart, _BART),
+    "blenderbot": Family(partial(_bart, offset=0, **_FINAL), _BART),
+    "blenderbot-small": Family(partial(_bart, offset=0), _BART),
+    "longt5": Family(_t5, _T5, _longt5_unlike),
+    "m2m_100": Family(partial(_bart, offset=None, **_FINAL), _BART),
+    "marian": Family(partial(_bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
+    "mbart": Family(partial(_bart, final_norm=True), _BART),
+    "mt5": Family(_t5, _T5),
+    "mvp": Family(_bart, _BART, _prompts),
+    "nllb-moe": Family(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
+    "pegasus": Family(partial(_bart, offset=0, **_FINAL), _BART),
+    "plbart": Family(_bart, _BART),
+    "speech_to_text": Family(_speech_to_text, _HEARD),
+    "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
+    "t5": Family(_t5, _T5),
+    "umt5": Family(partial(_t5, each=True), _T5),
+    "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
+}
+"""Encoder-decoders, by ``model_type``."""

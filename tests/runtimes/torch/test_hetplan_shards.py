@@ -1,0 +1,124 @@
+"""Emitted folders whose ranks hold unequal shards equal one process, and hold what the plan says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.catalog import GpuSpec
+from planner.cluster.spec import ClusterSpec
+from planner.cost.estimate import estimate
+from planner.emit.interface import emit, write_folder
+from tests.runtimes.torch.test_hetplan_torch import (
+    DELTA,
+    EXPERTS,
+    TOWER,
+    Case,
+    Trained,
+    equals_one_process,
+    four_ranks,
+    outcomes,
+    run_all,
+    uneven,
+    written,
+)
+from tests.training.once import once
+from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
+
+torch = pytest.importorskip("torch")
+
+
+def unequal(zero: int, *parts: int, **changes: Any) -> Case:
+    """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches; both of the first rank's node hold ``parts[0]``."""
+    case = uneven(zero, **changes)
+    (stage,) = case.plan.stages
+    replicas = tuple(replace(each, shard=part) for each, part in zip(stage.replicas, parts, strict=True))
+    chosen = replace(case.plan, stages=(replace(stage, replicas=replicas),))
+    return replace(case, name=f"{case.name}-of-{'-'.join(map(str, parts))}", plan=chosen)
+
+
+def of_two(zero: int, *parts: int, **changes: Any) -> Case:
+    """Two ranks with shares of 8 and 5."""
+    case = uneven(zero, **changes)
+    replicas = (
+        replace(group("big", "A100", share=8, steps=3), shard=parts[0]),
+        replace(group("small", "T4", share=5, steps=2), shard=parts[1]),
+    )
+    chosen = plan("torch", zero, [3], [replicas], recompute="full")
+    return replace(case, name=f"{case.name}-{parts[0]}-of-two", plan=chosen, cluster=two_ranks())
+
+
+def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
+    """Two nodes with a device each."""
+    nics = (nic("eth", "lo"),)
+    return cluster(pool("big", ("A100",), 1, nics), pool("small", ("T4",), 1, nics), gpus=gpus)
+
+
+LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
+CASES = [
+    unequal(1, 3, 1, 1),
+    unequal(2, 3, 2, 1, optimizer="sgd", **LLAMA),
+    unequal(3, 8, 1, 2),
+    unequal(3, 1, 4, 3, optimizer="lion", **LLAMA),
+    unequal(3, 6, 1, 1, precision="bf16"),
+    unequal(1, 2, 1, 1, precision="bf16", reduce_dtype="bf16"),
+    unequal(2, 3, 1, 1, precision="fp16"),
+    unequal(3, 4, 1, 1, optimizer="sgd", output_gate=True, **DELTA),
+    unequal(2, 40, 1, 1, optimizer="sgd", dense_layers=1, **EXPERTS),
+    unequal(3, 4, 1, 1, tower=TOWER),
+    unequal(2, 4, 1, 1, optimizer_states="bf16"),
+]
+"""Every ZeRO stage, optimizer and number format with unequal shards, some of which have no row of narrow weights."""
+OF_TWO = [of_two(1, 3, 1), of_two(2, 2, 1, **LLAMA), of_two(3, 5, 1, optimizer="sgd")]
+
+
+def train_all(root: Path) -> None:
+    """All cases in a start of four ranks and one of two."""
+    run_all([written(case, four_ranks(), root) for case in CASES], root / "log")
+    four = (root / "log").read_text()
+    run_all([written(case, two_ranks(), root) for case in OF_TWO], root / "log", ranks=2)
+    (root / "log").write_text(four + (root / "log").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The folder and the losses of each case."""
+    return outcomes(once(tmp_path_factory, "torch unequal shards", partial(train_all)))
+
+
+@pytest.mark.parametrize("case", [*CASES, *OF_TWO], ids=lambda case: case.name)
+def test_equals_one_process(trained: Trained, case: Case) -> None:
+    """Losses, and weights in a checkpoint, of three clipped steps are those of the whole batch."""
+    equals_one_process(trained, case)
+
+
+@pytest.mark.slow
+def test_ranks_take_the_memory_that_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaks of two processes with 80 M parameters: what unequal shards add to one and take from the other."""
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.setenv(name, "65536")
+    spec = gpt(
+        layers=6, hidden=1024, heads=16, vocab=2000, sequence_length=64, global_batch=4, precision="fp32"
+    )
+    able = {name: GPUS[name].model_copy(update={"tflops": {"fp32": 10.0}}) for name in ("A100", "T4")}
+    measured, predicted = {}, {}
+    for parts in ((1, 1), (4, 1)):
+        groups = (group("big", "A100", share=2, steps=2), group("small", "T4", share=2, steps=2))
+        replicas = tuple(replace(each, shard=part) for each, part in zip(groups, parts, strict=True))
+        chosen = plan("torch", 3, [6], [replicas])
+        folder = tmp_path / str(parts[0])
+        write_folder(emit(chosen, two_ranks(able), spec), folder)
+        (folder / "arguments.json").write_text('["--steps", "2"]')
+        run_all([folder], tmp_path / "log", ranks=2)
+        measured[parts] = [int((folder / f"peak-{rank}").read_text()) for rank in range(2)]
+        memories = [each.memory for each in estimate(chosen, two_ranks(able), spec).stages[0].groups]
+        predicted[parts] = [each.used_bytes - each.runtime_bytes for each in memories]
+    for rank in range(2):
+        moved = measured[4, 1][rank] - measured[1, 1][rank]
+        wanted = predicted[4, 1][rank] - predicted[1, 1][rank]
+        assert moved == pytest.approx(wanted, abs=0.1 * predicted[1, 1][rank])
+        assert 0.7 < measured[4, 1][rank] / predicted[4, 1][rank] < 1.05
