@@ -363,6 +363,7 @@ class SpaceOptions:
             recompute=cast("tuple[Recompute, ...] | None", recompute),
             offload=cast("tuple[OffloadPart, ...] | None", offload),
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
+            grids=_grids(self.allow_tensor_grids, target),
             unequal_shards=_unequal(self.allow_unequal_shards, target),
             grids=_grids(self.allow_tensor_grids, target),
             backup=_backup(self.allow_backup, target),
