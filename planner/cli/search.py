@@ -365,7 +365,6 @@ class SpaceOptions:
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
             grids=_grids(self.allow_tensor_grids, target),
             unequal_shards=_unequal(self.allow_unequal_shards, target),
-            grids=_grids(self.allow_tensor_grids, target),
             backup=_backup(self.allow_backup, target),
             gap=gap,
             time_limit_seconds=None if time_limit == math.inf else time_limit,
