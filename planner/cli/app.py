@@ -263,7 +263,7 @@ COMMANDS: dict[str, Registered] = {
         "examples", "examples", "List the example clusters, models and jobs, or copy them."
     ),
     "schema": Registered(
-        "schema", "schema", "Print the JSON Schema of a file, or of what a command prints with --json."
+        "schema", "schema", "Print the JSON Schema of a file or of a --json document."
     ),
 }
 

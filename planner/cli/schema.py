@@ -131,7 +131,7 @@ def document_schema(command: str) -> Schema:
 
 
 def schema(name: WhichFile) -> None:
-    """Print the JSON Schema of a file, or of what a command prints with --json.
+    """Print the JSON Schema of a file or of a --json document.
 
     Editors can use it to validate YAML as you type.
     """

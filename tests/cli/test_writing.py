@@ -174,8 +174,10 @@ def test_a_schema_of_another_file(hetplan: Command) -> None:
     """The files that have one are named."""
     done = hetplan("schema", "log")
     assert (done.code, done.out) == (2, "")
-    expected = "cluster, model, plan, calibration, offers or grid"
-    assert done.err == f"error: schema: expected {expected}, got 'log'\n"
+    expected = "cluster, model, plan, calibration, offers, grid or jobs, or a command"
+    said, hint, _ = done.err.split("\n")
+    assert said == f"error: schema: expected {expected}, got 'log'"
+    assert hint.startswith("  hint: or a command with --json: search, ")
 
 
 def test_emit_warns_of_versions_and_of_hosts(
