@@ -262,9 +262,7 @@ COMMANDS: dict[str, Registered] = {
     "examples": Registered(
         "examples", "examples", "List the example clusters, models and jobs, or copy them."
     ),
-    "schema": Registered(
-        "schema", "schema", "Print the JSON Schema of a file or of a --json document."
-    ),
+    "schema": Registered("schema", "schema", "Print the JSON Schema of a file or of a --json document."),
 }
 
 

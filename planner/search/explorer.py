@@ -12,6 +12,7 @@ from planner.dims.interleave import interleavings
 from planner.plan.checks import faults
 from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.registry import target
+from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.groups import (
     Families,
@@ -36,7 +37,7 @@ from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, targets_of
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import NetworkPartition, whole_partition
-from planner.search.values import Limits, Reporter, Scored, Silent, Status, proven
+from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ class Explorer:
         return 1.0 if self.best is None else 1.0 - self.bound / self.best.estimate.step_seconds
 
     def offer(self, scored: Scored | None) -> None:
-        """Take a plan, priced on the whole cluster, if it fits and is faster."""
-        if scored is None or not scored.estimate.fits:
+        """Take a plan, priced on the whole cluster, if it fits, is allowed and is faster."""
+        if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, Goal()):
             return
         self.met.take(scored)
         if scored.estimate.step_seconds < self.incumbent:

@@ -130,7 +130,8 @@ def _on_hosts(before: Explorer, limits: Limits, answer: Answer, deadline: Deadli
         deadline=before.deadline if before.finished else deadline,
         better=answer.offer,
     )
-    explorer.closed_bound = before.bound
+    if not before.finished:
+        explorer.closed_bound = before.bound
     explorer.run()
     explorer.finished = explorer.finished and before.finished
     explorer.candidates += before.candidates

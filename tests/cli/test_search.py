@@ -430,7 +430,10 @@ def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
     ("options", "said"),
     [
         (("--objective", "cost", "--objective", "energy"), "--objective: expected one, got cost and energy"),
-        (("--objective", "time,cost"), "--objective: expected one of time, cost, energy, time-to-loss, got 'time,cost'"),
+        (
+            ("--objective", "time,cost"),
+            "--objective: expected one of time, cost, energy, time-to-loss, got 'time,cost'",
+        ),
         (("--use-at-most", "0"), "--use-at-most: leaves no device to use"),
         (("--use-at-most", "0:mixed", "--use-at-most", "0:titan"), "--use-at-most: leaves no device to use"),
         (("--history",), "--history: the plan file keeps it, and there is none"),

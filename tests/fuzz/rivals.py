@@ -10,6 +10,7 @@ from itertools import pairwise
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.running_cost import devices_of
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -140,6 +141,8 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
         return "a degree that does not divide the sequence"
     if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
         return "HSDP in a pipeline"
+    if plan.shard_size and any(count % plan.shard_size for count in devices_of(plan).values()):
+        return "HSDP in groups of several device types"
     return ""
 
 

@@ -120,5 +120,7 @@ def test_the_document() -> None:
     assert found["sources"][0]["runs"] == 2
     assert found["sources"][0]["mean_error"] == pytest.approx(0.15)
     assert found["sources"][0]["left_out_error"] == pytest.approx(0.5)
-    assert found["residuals"] == [{"family": "A100", "stack": "megatron", "runs": 5, "spread": 0.094, "devices": []}]
+    assert found["residuals"] == [
+        {"family": "A100", "stack": "megatron", "runs": 5, "spread": 0.094, "devices": []}
+    ]
     assert json.loads(text(fitted_document(fitted(), CALIBRATION, Path("c.yaml"))))["file"] == "c.yaml"

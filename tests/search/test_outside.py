@@ -43,6 +43,9 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
     hybrid = "HSDP in pipelines and with tensor parallelism"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
+    mixed = "HSDP in groups of several device types"
+    assert mixed in outside(two, gpt(), Limits(target="torch"))
+    assert mixed not in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))

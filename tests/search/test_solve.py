@@ -280,6 +280,19 @@ def test_no_time_to_prove_that_nothing_fits_without_offload() -> None:
     assert at_once.bound_seconds <= proven.best.estimate.step_seconds <= at_once.best.estimate.step_seconds
 
 
+def test_plans_of_other_runtimes_obey_the_limits_too() -> None:
+    """FlagScale begins with them: one whose micro-batches are not among those allowed ends no search."""
+    asked = Limits(target="flagscale", micro_batch=(2, 8))
+    none, some = (
+        search(cluster(pool("a", per_node=1)), gpt(4, global_batch=batch), limits=asked, explain=False)
+        for batch in (7, 12)
+    )
+    assert (none.status, none.best) == ("infeasible", None)
+    assert some.status == "optimal"
+    assert some.best is not None
+    assert some.best.plan.stages[0].replicas[0].micro_batch == 2
+
+
 def test_adapters_need_no_offload() -> None:
     """One stage, on all devices, faster than with everything trained."""
     spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")

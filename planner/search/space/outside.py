@@ -104,6 +104,8 @@ def _of_target(
         sizes = {device_type.per_node for device_type in device_types} - {1}
         if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
             yield "HSDP in groups that nodes do not hold whole"
+        if len(device_types) > 1:
+            yield "HSDP in groups of several device types"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     square = Grid(rows=2, columns=2)
