@@ -15,7 +15,7 @@ from json import dumps
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
 from planner.errors import PlanError
-from planner.plan.placement import Placement, Slot, place
+from planner.plan.placement import Placement, Slot, node_span, place
 from planner.plan.values import Plan, ReplicaGroup, Sync
 
 
@@ -56,22 +56,35 @@ def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
     if all(parts[group.pool] == 1 for stage in plan.stages for group in stage.replicas):
         return plan
 
-    def divided(slot: Slot, parts: int) -> Iterator[tuple[str, int]]:
-        """Replicas of a slot, each of which fills so many nodes of it, by the pools of the cluster."""
+    devices = {pool.name: pool.devices for pool in seen.pools}
+
+    def divided(slot: Slot) -> Iterator[tuple[str, int]]:
+        """Replicas of a slot by the pools of the cluster."""
         own = hosts[slot.pool][slot.first_node : slot.first_node + slot.nodes]
         for (name, _), nodes in groupby(own, key=owner.__getitem__):
-            replicas, rest = divmod(len(list(nodes)) * slot.replicas_per_node, parts)
-            if rest:
-                raise PlanError("a replica would stand on several pools")
-            yield name, replicas
+            yield name, len(list(nodes)) * slot.replicas_per_node
+
+    def dealt(group: ReplicaGroup, span: int) -> Iterator[tuple[str, int]]:
+        """Replicas that fill so many nodes each: as many on each pool of the cluster as it has nodes for."""
+        left = group.count
+        for (name, _), nodes in groupby(hosts[group.pool], key=owner.__getitem__):
+            count = min(left, len(list(nodes)) // span)
+            left -= count
+            if count:
+                yield name, count
+        if left:
+            raise PlanError("a replica would stand on several pools")
 
     def regrouped(groups: tuple[ReplicaGroup, ...], slots: tuple[Slot, ...]) -> Iterator[ReplicaGroup]:
         waiting = iter(slots)
         for group in groups:
             counts: list[tuple[str, int]] = []
+            span = node_span(group.tp, devices[group.pool].count(group.gpu))
+            if span > 1:
+                # Such a group, of a grid, is alone in its plan.
+                counts += dealt(group, span)
             while sum(count for _, count in counts) < group.count:
-                slot = next(waiting)
-                for name, count in divided(slot, group.tp // slot.tp):
+                for name, count in divided(next(waiting)):
                     if counts and counts[-1][0] == name:
                         count += counts.pop()[1]
                     counts.append((name, count))

@@ -326,14 +326,15 @@ def _groups(
 
 
 def _batch(short: ShortPlan, path: KeyPath, dp: int, micro_batch: int, model: ModelSpec) -> tuple[int, int]:
-    """(share, steps) of each replica of a stage."""
-    batch = model.training.global_batch
-    if batch % (dp * micro_batch):
-        what = f"the global batch {batch} does not divide by dp {dp} x micro_batch {micro_batch}"
-        near = _nearest_divisor(batch, dp, micro_batch)
-        would = "no dp would do" if near is None else f"dp {near} would do"
+    """(share, steps) of each replica of a stage; backups have as much as those that count."""
+    batch, kept = model.training.global_batch, max(1, dp - short.backup)
+    if batch % (kept * micro_batch):
+        width = f"(dp {dp} - backup {short.backup})" if short.backup else f"dp {dp}"
+        what = f"the global batch {batch} does not divide by {width} x micro_batch {micro_batch}"
+        near = _nearest_divisor(batch, kept, micro_batch)
+        would = "no dp would do" if near is None else f"dp {near + short.backup} would do"
         raise PlanError(f"{what}, {would}", path=path or (("dp",) if short.dp else ("micro_batch",)))
-    return batch // dp, batch // (dp * micro_batch)
+    return batch // kept, batch // (kept * micro_batch)
 
 
 def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int | None:
@@ -347,7 +348,10 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
             "replicas are for plans without pipeline, expected no pp, layers or stages", path=("replicas",)
         )
     batch = model.training.global_batch
+    width = sum(entry.count for entry in replicas)
     together = sum(entry.count * entry.micro_batch for entry in replicas) // short.cp
+    # Backups, which are like all others, do not count.
+    together = max(1, together * (width - short.backup) // width)
     device_types = {pool.name: pool.devices[0] for pool in cluster.pools}
     groups = []
     for index, entry in enumerate(replicas):

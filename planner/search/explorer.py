@@ -343,10 +343,10 @@ class Explorer:
         self.solved += 1
         self._rounds += 1
         seen = self.partition(choice).estimator
-        best = best_grid(choice, seen, self.limits, self.incumbent, self.deadline)
+        best = best_grid(choice, seen, self.limits, self.incumbent, self.deadline, self.estimator)
         if best is not None:
             self.closed_bound = min(self.closed_bound, best.estimate.step_seconds)
-            self.offer(priced_on(self.estimator, best.plan, seen))
+            self.offer(best)
 
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""

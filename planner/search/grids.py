@@ -12,7 +12,6 @@ from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.grid import grid_faults, stands
 from planner.dims.sharding import zeros
-from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.ranges import GRID_SIDE
@@ -20,6 +19,7 @@ from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import target
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
+from planner.search.pipeline import priced_on
 from planner.search.space.choices import recomputes_of, usable_device_types
 from planner.search.values import Limits, Scored
 from planner.units import divisors
@@ -89,9 +89,17 @@ def _device_type(choice: GridChoice, estimator: Estimator) -> DeviceType:
 
 
 def best_grid(
-    choice: GridChoice, estimator: Estimator, limits: Limits, cutoff_seconds: float, deadline: Deadline
+    choice: GridChoice,
+    estimator: Estimator,
+    limits: Limits,
+    cutoff_seconds: float,
+    deadline: Deadline,
+    scorer: Estimator,
 ) -> Scored | None:
-    """The fastest plan of a choice, of those that may beat the cutoff; None where none of them fits."""
+    """The fastest plan of a choice, of those that may beat the cutoff; None where none of them fits.
+
+    ``scorer`` knows the pools of which ``estimator`` sees equal ones as one: no replica may stand on two of them.
+    """
     best: Scored | None = None
     device_type = _device_type(choice, estimator)
     recomputes = _recomputes(target(choice.target), limits, estimator.model, (device_type,))
@@ -100,21 +108,12 @@ def best_grid(
         least = least_seconds(estimator, {device_type.key: plan.devices})
         for recompute in recomputes if least < cutoff_seconds else ():
             stages = (replace(plan.stages[0], recompute=recompute),)
-            scored = _scored(replace(plan, stages=stages), estimator)
-            if scored is None:
-                break
-            if scored.estimate.fits:
+            scored = priced_on(scorer, replace(plan, stages=stages), estimator)
+            if scored is not None:
                 if best is None or scored.estimate.step_seconds < best.estimate.step_seconds:
                     best = scored
                 break
     return best
-
-
-def _scored(plan: Plan, estimator: Estimator) -> Scored | None:
-    try:
-        return Scored(plan=plan, estimate=estimator.estimate(plan))
-    except PlanError:
-        return None
 
 
 def grid_plans(choice: GridChoice, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

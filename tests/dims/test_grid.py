@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
 from planner.emit.interface import emit
 from planner.errors import EmitError, PlanError, SpecError
@@ -16,6 +17,8 @@ from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, to_text
 from planner.plan.placement import place, ranks
 from planner.plan.values import Grid, Offload, Plan
+from planner.search.solve import search
+from planner.search.values import Limits
 from tests.worlds import cluster, gpt, group, model, nic, plan, pool
 
 SQUARE, DEEP = Grid(rows=2, columns=2), Grid(rows=2, columns=2, depth=2)
@@ -162,3 +165,12 @@ def test_a_layer_of_the_depth_is_a_replica(zero: int, where: Any) -> None:
     flat = estimator.estimate(on(SQUARE, count=2, share=4, zero=zero))
     assert deep.step_seconds == pytest.approx(flat.step_seconds, rel=1e-12)
     assert deep.stages[0].groups[0].memory == flat.stages[0].groups[0].memory
+
+
+def test_replicas_that_fill_nodes_stay_in_a_pool_that_equals_another() -> None:
+    """Three replicas would fit on both pools together, the third of them on a node of each."""
+    pools = [pool(name, ("A100",) * 2, 3, (nic("ib"),)) for name in ("one", "two")]
+    limits = Limits(target="torch", pp=(1,), tp=(4,), zero=(0,), grids=True)
+    found = search(cluster(*pools), gpt(4, global_batch=12), ASSUMED, limits, explain=False).best
+    assert found is not None
+    assert [(each.pool, each.count) for each in found.plan.stages[0].replicas] == [("one", 1), ("two", 1)]

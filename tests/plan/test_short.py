@@ -163,6 +163,18 @@ def test_replicas_with_steps_of_their_own(tmp_path: Path) -> None:
     assert [part.accumulation_steps for part in short(tmp_path, text).stages[0].replicas] == [2, 8]
 
 
+def test_backups_have_batches_that_do_not_count(tmp_path: Path) -> None:
+    """The others share the global batch, whether a plan says how many replicas it has, or each has a batch."""
+    whole = MODEL.training.global_batch
+    text = "target: torch\nbackup: 1\n"
+    for asked in ("dp: 5\nstages: [{pool: fast}]", "replicas:\n  - {pool: fast, count: 5, micro_batch: 1}"):
+        found = short(tmp_path, f"{text}{asked}\n")
+        assert found.global_batch == whole
+        assert (found.stages[0].dp, found.stages[0].replicas[0].local_batch) == (5, whole // 4)
+    error = error_of(tmp_path, f"{text}dp: 8\nstages: [{{pool: fast}}]\n")
+    assert "(dp 8 - backup 1) x micro_batch 1, dp 5 would do" in error.what
+
+
 def test_a_mixed_pool_needs_the_kind(tmp_path: Path) -> None:
     """Else its first kind is taken."""
     mixed = CLUSTER.pools[0].model_copy(update={"devices": ("T4", "A100", "T4", "A100")})

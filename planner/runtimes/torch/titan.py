@@ -57,6 +57,12 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
     if plan.grid is not None:
         yield f"it divides matrices in one dimension, not by a grid of {plan.grid}"
+    if plan.unequal_shards:
+        yield "its ranks hold equal shards"
+    if plan.backup:
+        yield f"it waits for all replicas, the plan not for {plan.backup}"
+    if not plan.sync.exact:
+        yield "its replicas exchange whole gradients in every step"
     if plan.cp > 1:
         yield "it divides sequences in another way than the plan (cp)"
     if (

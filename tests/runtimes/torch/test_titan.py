@@ -17,7 +17,7 @@ import pytest
 from planner.emit.interface import folder_files, job_of, write_folder
 from planner.errors import EmitError
 from planner.model.spec import LoraSpec, ModelSpec
-from planner.plan.values import Offload, Plan
+from planner.plan.values import Offload, Plan, Sync
 from planner.runtimes.torch.titan import CONFIGURATIONS, configuration
 from tests.launchers.stand_ins import run
 from tests.launchers.test_own_script import WORDS
@@ -195,6 +195,13 @@ REFUSED: dict[str, tuple[Plan, dict[str, Any], str]] = {
     "sgd": (flat(3), {"optimizer": "sgd"}, "AdamW"),
     "adapters": (flat(3, tp=1), {"lora": LoraSpec(rank=8)}, "whole model"),
     "unfused": (flat(3), {"attention": "unfused"}, "flash attention"),
+    "unequal shards": (
+        plan("torch", 3, [32], [(replace(group("a", "A100"), shard=3), group("a", "A100"))]),
+        {},
+        "equal shards",
+    ),
+    "backups": (flat(0, tp=1, backup=2), {}, "waits for all replicas, the plan not for 2"),
+    "islands": (flat(0, dp=16, tp=1, sync=Sync(every=8)), {}, "in every step"),
 }
 
 
