@@ -392,10 +392,10 @@ class Explorer:
 
         The heap would come to them late, and have no better bound than the floor until it does.
         """
-        waiting, self._heap = sorted(self._heap), []
+        waiting, self._heap = sorted(self._heap, reverse=True), []
         try:
             while waiting:
-                bound, number, item = waiting[0]
+                bound, number, item = waiting[-1]
                 if isinstance(item, DataParallel):
                     self.deadline.check()
                     sets = self._sets(item)
@@ -403,7 +403,7 @@ class Explorer:
                     self._push(max(bound, sets.shares.bound(sets.box)), sets)
                 else:
                     heappush(self._heap, (bound, number, item))
-                waiting.pop(0)
+                waiting.pop()
         finally:
             for entry in waiting:
                 heappush(self._heap, entry)
