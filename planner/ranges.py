@@ -54,10 +54,9 @@ CARDS = Range(1, 1000)
 """Network cards of one node on one fabric."""
 
 LAYERS = Range(1, 10_000)
-
+"""Transformer layers, and chunks of them on one device."""
 MTP_LAYERS = Range(0, 16)
 """Modules that predict a further token each."""
-"""Transformer layers, and chunks of them on one device."""
 STAGES = Range(1, 1000)
 """Pipeline stages."""
 WIDTH = Range(1, 1_000_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -22,7 +23,8 @@ from planner.cli.process import (
 from planner.cli.progress import reporter
 from planner.cluster.file import load_cluster
 from planner.emit.interface import write_folder
-from planner.errors import UsageError
+from planner.errors import OutputError, UsageError
+from planner.job.files import EmittedFile
 from planner.report.layout import Answer
 from planner.report.share import share_document, share_files, share_line, share_report
 from planner.runtimes.registry import in_words
@@ -116,8 +118,7 @@ def share(
             talk.phase("crossover")
             pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
     files = share_files(answer, pairs or (), used_calibration(calibration))
-    if output is not None and files:
-        write_folder(files, output, force)
+    unwritten = _kept(files, output, force)
     if as_json:
         show_document(share_document(answer, pairs))
     else:
@@ -127,7 +128,19 @@ def share(
             emit = typed("hetplan", "emit", (output or Path()) / name, "-o", f"run/{answer.portions[0].job}")
             following = emit if output else "the same with -o FOLDER to keep the plans"
         show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
+    if unwritten is not None:
+        raise unwritten
     raise typer.Exit(INTERRUPTED if wish.is_set() else _exit_code(answer))
+
+
+def _kept(files: Sequence[EmittedFile], output: Path | None, force: bool) -> OutputError | None:
+    """Write the files; a failure is returned, so that the report comes first."""
+    try:
+        if output is not None and files:
+            write_folder(files, output, force)
+    except OutputError as error:
+        return error
+    return None
 
 
 def _exit_code(answer: Share) -> int:

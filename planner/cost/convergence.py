@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from planner.errors import UsageError
 from planner.model.spec import LossCurveSpec, ModelSpec
+from planner.ranges import STEPS
 
 PUBLISHED_SPREAD = math.log(2.0)
 """Standard error of the logarithm of a published critical batch, at least: other data and optimizers move it by about a
@@ -142,7 +143,11 @@ def _on_curve(model: ModelSpec, curve: LossCurveSpec, loss: float) -> Convergenc
     if loss <= curve.floor:
         raise UsageError(f"--loss: the model file's curve never goes below {curve.floor:g}, got {loss:g}")
     above = loss - curve.floor
-    steps = (curve.scale / above) ** (1 / curve.exponent)
+    powers = math.log(curve.scale / above) / curve.exponent
+    if not 0 <= powers <= math.log(STEPS.most):
+        last = f"above {STEPS.most:,.0f}" if powers > 0 else "below the first"
+        raise UsageError(f"--loss: the model file's curve reaches {loss:g} at a step {last}")
+    steps = math.exp(powers)
     seen = max(above, curve.least_loss - curve.floor)
     # Losses that were seen rest on the curve as fitted; an error of the floor moves the steps to lower ones.
     moved = 0.0

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 from planner.errors import UsageError
 from planner.logs.reading import log_lines
 from planner.model.spec import ConvergenceSpec, LossCurveSpec
+from planner.ranges import LOSS
 
 _VALUE = r"([0-9.]{1,30}(?:[eE][+-]?\d{1,3})?)"
 KNOWN = (
@@ -138,7 +140,7 @@ def _loss(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 < value < math.inf else None
+    return value if LOSS.holds(value) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,25 @@ def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_length: int) -> Loss
     scale, exponent = math.exp(values[1]), float(values[2])
     least = float(min(part.losses[-3:].mean() for part in parts))
     residual = float(np.sqrt(np.mean((_curve(values, means, anchor) - means.losses) ** 2)))
+    try:
+        convergence = ConvergenceSpec(
+            critical_batch_tokens=math.exp(values[3]) if told else None,
+            critical_batch_spread=math.expm1(math.sqrt(covariance[3, 3])) if told else None,
+            curve=LossCurveSpec(
+                batch_tokens=round(anchor),
+                floor=floor,
+                scale=scale,
+                exponent=exponent,
+                least_loss=least,
+                spread=_steps_spread(values, covariance, least),
+                floor_spread=math.sqrt(covariance[0, 0]),
+            ),
+        )
+    except ValidationError:
+        raise UsageError(
+            f"{', '.join(losses.file for losses, _ in runs)}: the losses do not tell where a curve goes on",
+            hint="give longer logs, of runs whose loss falls by less and less",
+        ) from None
     return LossFit(
         runs=tuple(
             FittedRun(
@@ -188,19 +209,7 @@ def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_length: int) -> Loss
             )
             for (losses, batch), part in zip(runs, parts, strict=True)
         ),
-        convergence=ConvergenceSpec(
-            critical_batch_tokens=math.exp(values[3]) if told else None,
-            critical_batch_spread=math.expm1(math.sqrt(covariance[3, 3])) if told else None,
-            curve=LossCurveSpec(
-                batch_tokens=round(anchor),
-                floor=floor,
-                scale=scale,
-                exponent=exponent,
-                least_loss=least,
-                spread=_steps_spread(values, covariance, least),
-                floor_spread=math.sqrt(covariance[0, 0]),
-            ),
-        ),
+        convergence=convergence,
         residual=residual,
         told=told,
     )

@@ -34,7 +34,6 @@ from planner.report.summary import summary_of
 from planner.search.values import SearchResult
 from planner.share.crossover import Crossing
 from planner.share.search import Need, Portion, Share, ShareObjective
-from planner.visible import visible
 
 GOALS: dict[ShareObjective, str] = {
     "makespan": "the last job ends soonest",
@@ -108,20 +107,23 @@ def share_report(
         parts.append(Indented(bullets(plans)))
     if pairs is not None:
         parts.append(Text("On the same devices, all of the cluster", style="bold"))
-        parts.append(Indented(bullets([line for pair in pairs for line in _crossing(pair)] or [NO_PAIR])))
+        parts.append(
+            Indented(bullets([line for pair in pairs for line in crossing_lines(pair)] or [NO_PAIR]))
+        )
     return [*parts, bullets(_notes(answer), mark="!")]
 
 
 NO_PAIR = "plans were not found for two jobs at least"
 
 
-def _crossing(pair: Crossing) -> Iterator[str]:
+def crossing_lines(pair: Crossing) -> Iterator[str]:
+    """What there is to say of a pair on the same devices."""
     waits = f"{pair.first} waits for the network {percent(pair.network_share)} of its step"
     if pair.fits is None:
         yield f"{waits}; no plan of {pair.second} was found in time that fits beside it"
         return
     if pair.gain is None or pair.first_seconds is None or pair.second_seconds is None:
-        yield f"{waits}; {pair.second} does not fit in memory beside it"
+        yield f"{waits}; {pair.second} does not fit beside it in any of three ways to divide the memory"
         return
     unit = time_unit([pair.first_seconds, pair.second_seconds])
     steps = f"{unit.show(pair.first_seconds)} and {unit.show(pair.second_seconds)} {unit.name} a step"
@@ -162,7 +164,7 @@ def _table(answer: Share) -> RenderableType:
         ]
         for each in answer.portions
     ]
-    return Text(visible("")) if not rows else table(columns, rows, ruled=False)
+    return table(columns, rows, ruled=False)
 
 
 def where(portion: Portion) -> str:

@@ -208,7 +208,8 @@ class Crossing:
     idle_share: float
     """Part of a step that they wait for each other."""
     fits: bool | None
-    """Whether plans of both fit in memory beside each other; null where none were found and it is not proven."""
+    """True where plans of both fit beside each other; false where none of the three ways to divide the memory (what one
+    leaves, what the other leaves, half each) has any; null where none were found in time."""
     first_alone_seconds: float
     """A step of the first, alone on the cluster."""
     second_alone_seconds: float

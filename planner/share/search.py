@@ -15,9 +15,10 @@ from time import monotonic
 from typing import Literal, get_args
 
 from planner.calibration.values import Calibration
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.described import told
+from planner.files.fields import Frozen
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined, likeness, on_own_pools
 from planner.plan.file import Status
@@ -358,7 +359,7 @@ class ShareSearch:
             else:
                 parts.append(Part(own[0][1], tuple(pool.devices.count(kind) for kind in kinds)))
         part = sub_cluster(self.cluster, job.model, parts).cluster
-        return _with_share_of_bus(part, self.cluster) if self.divided else part
+        return _with_share_of_node(part, self.cluster) if self.divided else part
 
     def _portions(self, partition: Partition) -> Iterator[Portion]:
         """What each job gets, with its own hosts and devices."""
@@ -497,8 +498,8 @@ def _units(cluster: ClusterSpec, divided: bool) -> Iterator[Unit]:
             yield Unit(pool=pool.name, gpu=gpu, gpus=1, most=pool.devices.count(gpu))
 
 
-def _with_share_of_bus(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
-    """Jobs on one node share its bus: each has its devices' share of it."""
+def _with_share_of_node(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
+    """Jobs on one node share its bus, its host memory and what feeds it: each has its devices' share of them."""
     buses = {pool.name: (pool.intra_node, len(pool.devices)) for pool in whole.pools}
     pools = []
     for pool in part.pools:
@@ -506,8 +507,27 @@ def _with_share_of_bus(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
         share = len(pool.devices) / devices
         if link.shared:
             link = link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
-        pools.append(pool.model_copy(update={"intra_node": link}))
+        host = None if pool.host is None else _of_host(pool.host, share)
+        pools.append(pool.model_copy(update={"intra_node": link, "host": host}))
     return part.model_copy(update={"pools": tuple(pools)})
+
+
+def _of_host(host: HostSpec, share: float) -> HostSpec:
+    """A share of what the devices of a node have in common."""
+    update: dict[str, object] = _times(
+        host, share, "all_links_gBps", "memory_gib", "nvme_gBps", "adam_billion_per_s"
+    )
+    if host.feed is not None:
+        feed = _times(host.feed, share, "storage_gBps", "core_tokens_per_s", "core_sequences_per_s")
+        caches = (each.model_copy(update=_times(each, share, "gib", "gBps")) for each in host.feed.caches)
+        update["feed"] = host.feed.model_copy(update={**feed, "caches": tuple(caches)})
+    return host.model_copy(update=update)
+
+
+def _times(spec: Frozen, share: float, *fields: str) -> dict[str, object]:
+    """A share of these numbers, where they are given."""
+    given = ((name, getattr(spec, name)) for name in fields)
+    return {name: value * share for name, value in given if value is not None}
 
 
 def _numbers(part: PoolSpec, whole: PoolSpec, taken: dict[tuple[str, str | None], int]) -> Iterator[int]:

@@ -148,3 +148,15 @@ def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> No
         "expected one for each of 1 logs"
         in hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--batches", "8,16").err
     )
+
+
+def test_the_table_by_size_keeps_states_in_host_memory_where_nothing_fits_without(
+    files: Path, hetplan: Command
+) -> None:
+    """As the search for one plan does; forbidden, nothing fits."""
+    (files / "model.yaml").write_text(
+        MODEL.replace("hidden: 512", "hidden: 4096").replace("layers: 6", "layers: 60")
+    )
+    words = ("search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--gap", "0.2", "--pareto")
+    assert hetplan(*words).code == 0
+    assert hetplan(*words, "--offload", "none").code == 3

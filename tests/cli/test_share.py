@@ -45,6 +45,9 @@ def test_who_gets_what(hetplan: Command, jobs: Path) -> None:
         assert hetplan("emit", plan, "-o", f"run-{each['job']}").code == 0
     again = hetplan(*WORDS, "-o", "shared")
     assert again.code == 2
+    assert again.out.splitlines()[-1].startswith("2 jobs: the last ends after "), (
+        "a folder in use loses no answer"
+    )
     assert hetplan(*WORDS, "-o", "shared", "--force").code == 0
 
 

@@ -138,3 +138,11 @@ def test_when_to_stop_has_to_be_said_once(
     model = trained(convergence=ConvergenceSpec(curve=curve))
     with pytest.raises(UsageError, match=message):
         convergence(model, tokens, loss)
+
+
+@pytest.mark.parametrize(("loss", "where"), [(1.7 + 1e-6, "above 1,000,000,000"), (900.0, "below the first")])
+def test_losses_that_the_curve_reaches_at_no_step(loss: float, where: str) -> None:
+    """Near the floor of a flat curve steps have no number; above its beginning there are none."""
+    flat = CURVE.model_copy(update={"exponent": 0.01})
+    with pytest.raises(UsageError, match=f"curve reaches .* at a step {where}"):
+        convergence(trained(ConvergenceSpec(curve=flat)), None, loss)

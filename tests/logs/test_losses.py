@@ -132,3 +132,18 @@ def test_runs_of_nearly_one_batch_do_not_tell_the_critical_one(tmp_path: Path) -
         for batch in (64, 72)
     ]
     assert not fit_losses([(run, run.batch or 0) for run in read], LENGTH).told
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.025])
+def test_losses_that_fall_ever_faster_are_no_curve(tmp_path: Path, rate: float) -> None:
+    """A straight line leaves floor and steps open beyond what a model file may say: an error, and no bug."""
+    path = log(tmp_path / "line.log", [(step, 11 - step * rate) for step in range(1, 401)])
+    with pytest.raises(UsageError, match=r"line\.log: the losses do not tell where a curve goes on"):
+        fit_losses([(read_losses(path), 64)], LENGTH)
+
+
+def test_what_no_loss_can_be_is_none(tmp_path: Path) -> None:
+    """A squared error of a million is no loss in nats."""
+    path = log(tmp_path / "large.log", [(step, 1e6 / step) for step in range(1, 11)])
+    with pytest.raises(UsageError, match=r"large\.log: has no losses with their steps"):
+        read_losses(path)

@@ -18,7 +18,7 @@ from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.loss import batches_around, sizes_to_loss, to_loss, with_batch
 from planner.search.ranking import ranked
-from planner.search.values import Goal, Limits
+from planner.search.values import Goal, Limits, Scored
 from tests.search.exhaustive import plans
 from tests.search.test_objectives import rated
 from tests.worlds import Problem, small_problem
@@ -172,3 +172,18 @@ def test_batches_around_the_files_own() -> None:
     assert batches_around(12)[:3] == (3, 6, 12)
     assert batches_around(7)[0] == 7
     assert batches_around(1_000_000)[-1] == 1_000_000
+
+
+def test_what_is_kept_on_the_way_only_gets_better() -> None:
+    """The search for the plan of the best batch begins anew: plans slower than what is kept already are not told."""
+    spec, model = small_problem(3)
+    steps = law(3.0 * model.training.sequence_length, model.training.sequence_length)
+    times: list[float] = []
+
+    def better(scored: Scored, batch: int) -> None:
+        times.append(steps.steps(batch * model.training.sequence_length) * scored.estimate.step_seconds)
+
+    found = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False, better=better)
+    assert found.best is not None
+    assert times
+    assert all(later < earlier for earlier, later in pairwise(times))

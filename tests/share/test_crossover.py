@@ -10,9 +10,10 @@ import pytest
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
+from planner.report.share import crossing_lines
 from planner.search.deadline import Deadline
 from planner.search.values import Limits, Scored
-from planner.share.crossover import Crossover, Moment, beside, moments_of, waiting
+from planner.share.crossover import Crossing, Crossover, Moment, beside, moments_of, waiting
 from planner.units import bytes_from_gib
 from tests.share.test_search import FOUR_NODES, JOBS, loaded
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -121,3 +122,24 @@ def test_pairs_fit_beside_each_other(tmp_path: Path) -> None:
         assert sum(used) <= bytes_from_gib(least - spec.reserve_gib)
     in_time = Crossover(spec, several, shipped(), Limits(gap=0.05), Deadline.after(0.0)).run()
     assert in_time == ()
+
+
+def test_a_pair_without_room_is_no_proof() -> None:
+    """Three ways to divide the memory are tried, and the report claims no more."""
+    pair = Crossing(
+        first="one",
+        second="two",
+        network_share=0.25,
+        idle_share=0.0,
+        fits=False,
+        first_alone_seconds=1.0,
+        second_alone_seconds=1.0,
+        first_seconds=None,
+        second_seconds=None,
+        gain=None,
+        both_seconds=None,
+        in_turn_seconds=None,
+        plans=(),
+    )
+    (line,) = crossing_lines(pair)
+    assert line.endswith("two does not fit beside it in any of three ways to divide the memory")

@@ -212,6 +212,26 @@ def test_against_all_partitions(tmp_path: Path, cluster: str, jobs: str) -> None
         assert bound >= best * (1 - (gap if objective == "fairness" else 1e-9))
 
 
+def test_jobs_on_one_node_share_what_it_offers(tmp_path: Path) -> None:
+    """Host memory, its links and what feeds the node; whole nodes have all of it."""
+    host = """\
+    host:
+      memory_gib: 96
+      nvme_gBps: 6
+      feed: {storage_gBps: 3, core_tokens_per_s: 900, caches: [{kind: memory, gib: 30, gBps: 9}]}
+"""
+    text = MIXED.replace("    nodes: 1\n", "    nodes: 1\n" + host, 1)
+    several = loaded(tmp_path, text, THREE)
+    search = ShareSearch(load_cluster(tmp_path / "cluster.yaml"), several, shipped(), Limits(), "makespan")
+    one, whole = (search.part(several[0], machines).pools[0].host for machines in ((1, 0, 0), (2, 1, 0)))
+    assert whole == search.cluster.pools[0].host
+    assert one is not None
+    assert one.feed is not None
+    assert (one.memory_gib, one.nvme_gBps, one.all_links_gBps) == (32, 2, None)
+    assert (one.feed.storage_gBps, one.feed.core_tokens_per_s) == (1, 300)
+    assert (one.feed.caches[0].gib, one.feed.caches[0].gBps) == (10, 3)
+
+
 def test_portions_are_apart(tmp_path: Path) -> None:
     """No device has two jobs, every device is someone's or idle, and the plans are those of the parts."""
     for cluster, jobs in ((FOUR_NODES, JOBS), (MIXED, THREE)):

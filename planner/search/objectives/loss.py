@@ -406,6 +406,12 @@ def to_loss(
     best = finder.best
     chosen_model = model if best is None else with_batch(model, best.batch)
     tokens = None if best is None else best.steps * best.batch * model.training.sequence_length
+
+    def told(scored: Scored) -> None:
+        """This search begins anew; what the one before has found stays until it is beaten."""
+        if better is not None and best is not None and best.steps * scored.estimate.step_seconds < best.value:
+            better(scored, best.batch)
+
     result = choose(
         cluster,
         chosen_model,
@@ -416,7 +422,7 @@ def to_loss(
         explain=explain,
         strict=strict,
         deadline=deadline,
-        better=None if best is None else lambda scored: better and better(scored, best.batch),
+        better=told,
     )
     if best is not None and best.best is not None:
         result = _at_least(result, best.best, limits.gap)
@@ -527,7 +533,10 @@ def sizes_to_loss(
     *,
     deadline: Deadline | None = None,
 ) -> Sizes:
-    """Time and money to the loss for growing parts of the cluster, each with the batch that suits it."""
+    """Time and money to the loss for growing parts of the cluster, each with the batch that suits it.
+
+    Host memory is used where no part of the cluster has a plan without.
+    """
     start, reporter = monotonic(), reporter or Silent()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     order = ranked(cluster)
@@ -560,6 +569,12 @@ def sizes_to_loss(
         )
         reporter.progress(done=number + 1, total=len(subs), best_seconds=soonest, bound_seconds=0.0)
     sizes = _with_front(tuple(found.values()))
+    if limits.offload is None and not sizes and done == len(subs) and not interrupted:
+        on_hosts = replace(limits, offload=OFFLOAD_PARTS)
+        again = sizes_to_loss(
+            cluster, model, calibration, on_hosts, goal, steps, batches, reporter, deadline=deadline
+        )
+        return replace(again, seconds=monotonic() - start)
     return Sizes(
         convergence=steps,
         batches=tuple(batches),
