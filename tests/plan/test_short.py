@@ -172,7 +172,7 @@ def test_backups_have_batches_that_do_not_count(tmp_path: Path) -> None:
         assert found.global_batch == whole
         assert (found.stages[0].dp, found.stages[0].replicas[0].local_batch) == (5, whole // 4)
     error = error_of(tmp_path, f"{text}dp: 8\nstages: [{{pool: fast}}]\n")
-    assert "(dp 8 - backup 1) x micro_batch 1, dp 5 would do" in error.what
+    assert "(dp 8 - backup 1) x micro_batch 1, dp 5 would do" in str(error)
 
 
 def test_a_mixed_pool_needs_the_kind(tmp_path: Path) -> None:
