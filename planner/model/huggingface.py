@@ -290,6 +290,10 @@ def _undivided(document: Document) -> list[Problem]:
         (key, width) for key in _STACK_HEADS if str(config["model_type"]) in TWO_STACKS and config.get(key)
     ]
     pairs += [("num_key_value_heads", heads)] if attends and config.get("num_key_value_heads") else []
+    # Keys of other types beside those that are needed.
+    wrong = dict.fromkeys(key for pair in pairs for key in pair if not _in_range(document, key))
+    if wrong:
+        return [document.problem((key,), _need(document, key)) for key in wrong]
     problems = [
         document.problem((part,), f"expected a divisor of {whole} {config[whole]}, got {config[part]}")
         for part, whole in pairs
@@ -355,6 +359,7 @@ _RANGES = {
 _OPTIONAL = (
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),
     *("num_decoder_layers", "ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
+    *(*_STACK_HEADS, *_STACK_LENGTHS),
 )
 """Keys that are read where they are given."""
 
@@ -373,7 +378,8 @@ def _need(document: Document, key: str) -> str:
 
 def _longest(config: Config, shape: Shape) -> int:
     if shape.get("encoder"):
-        return int(config.get("max_target_positions") or shape["encoder"]["sequence_length"])
+        decoded = first_of(config, ("max_target_positions", "max_decoder_position_embeddings"))
+        return int(decoded or shape["encoder"]["sequence_length"])
     return next((int(config[key]) for key in _LENGTHS if config.get(key) is not None), 2048)
 
 

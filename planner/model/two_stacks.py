@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from planner.model.families import Config, Family, Shape, folded, llama
+from planner.ranges import LAYERS
 
 _gemma = partial(llama, tied=True, width=256, layer_norms=4, window=2)
 
@@ -219,6 +220,8 @@ def _fsmt_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _t5gemma(config: Config) -> Shape:
     """Two stacks of Gemma 2, each with a configuration and a table of its own."""
+    if not all(LAYERS.holds(config[each]["num_hidden_layers"]) for each in ("encoder", "decoder")):
+        raise ValueError("layers of a stack out of range")
     shape = _gemma({**config["decoder"], "tie_word_embeddings": config.get("tie_word_embeddings", True)})
     read = _gemma(config["encoder"])
     sizes = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")

@@ -294,3 +294,50 @@ def test_a_string_of_another_type_as_dtype(tmp_path: Path) -> None:
         load_model(written(tmp_path, llama(2, 64, 2, 2, 128, 100, torch_dtype="float32"))).training.precision
         == "bf16"
     )
+
+
+STACKS = {
+    **{"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "vocab_size": 1000},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"encoder_ffn_dim": 128, "decoder_ffn_dim": 128},
+}
+
+
+def test_sequences_of_two_stacks_are_those_of_the_decoder(tmp_path: Path) -> None:
+    tables = {"max_encoder_position_embeddings": 4096, "max_decoder_position_embeddings": 256}
+    model = load_model(written(tmp_path, {"model_type": "led", **STACKS, **tables}))
+    assert model.encoder is not None
+    assert (model.encoder.sequence_length, model.training.sequence_length) == (4096, 256)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        (
+            {"model_type": "bart", **STACKS, "max_position_embeddings": 128, "max_target_positions": "many"},
+            "max_target_positions",
+        ),
+        (
+            {"model_type": "bart", **STACKS, "max_position_embeddings": 128, "num_heads": 0},
+            "num_heads",
+        ),
+        (
+            {
+                **{"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2},
+                **{"num_heads": 4, "vocab_size": 1000, "encoder_attention_heads": "four"},
+            },
+            "encoder_attention_heads",
+        ),
+        (
+            {
+                "model_type": "t5gemma",
+                "encoder": common("t5_gemma_module", -1, 64, 4, 128, 1000),
+                "decoder": common("t5_gemma_module", 2, 64, 4, 128, 1000),
+            },
+            "model_type",
+        ),
+    ],
+)
+def test_wrong_numbers_of_two_stacks(tmp_path: Path, config: dict[str, Any], key: str) -> None:
+    problem = the_problem(load_model, written(tmp_path, config))
+    assert problem.key == key
