@@ -209,6 +209,11 @@ def time_limit(text: str) -> Any:
     )
 
 
+def proven_gap(text: str, least: float = 0.0) -> Any:
+    """``--gap``, at least ``least``, with the help of its command."""
+    return typer.Option("--gap", metavar="FRACTION", min=least, max=1.0, callback=a_number, help=text)
+
+
 def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:
     """A comma-separated choice of words in the order of ``allowed``; None stays None."""
     if text is None:

@@ -16,7 +16,7 @@ from planner.cli.options import (
     ModelFile,
     NeededTokens,
     TargetName,
-    a_number,
+    proven_gap,
     time_limit,
 )
 from planner.cli.output import require_writable, show, show_document, typed
@@ -95,15 +95,7 @@ Output = Annotated[
     ),
 ]
 Gap = Annotated[
-    float,
-    typer.Option(
-        "--gap",
-        metavar="FRACTION",
-        min=0.001,
-        max=1.0,
-        callback=a_number,
-        help="Stop once the machines are proven to be within this fraction of the best.",
-    ),
+    float, proven_gap("Stop once the machines are proven to be within this fraction of the best.", 0.001)
 ]
 TimeLimit = Annotated[
     float, time_limit("Total time limit; the best machines so far are returned with their gap.")

@@ -35,6 +35,7 @@ from planner.cli.options import (
     a_number,
     choices,
     integers,
+    proven_gap,
 )
 from planner.cli.output import require_writable
 from planner.cli.process import (
@@ -212,17 +213,7 @@ Verbose = Annotated[
         help="Also print the inputs as understood, all plan families, and what was left out.",
     ),
 ]
-Gap = Annotated[
-    float,
-    typer.Option(
-        "--gap",
-        metavar="FRACTION",
-        min=0.0,
-        max=1.0,
-        callback=a_number,
-        help="Stop once the plan is proven to be within this fraction of the optimum.",
-    ),
-]
+Gap = Annotated[float, proven_gap("Stop once the plan is proven to be within this fraction of the optimum.")]
 
 
 def _time_limit(seconds: float) -> float:

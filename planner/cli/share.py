@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from planner.cli.inputs import read_calibration, used_calibration
-from planner.cli.options import AsJson, CalibrationFile, ClusterFile, TargetName, a_number, time_limit
+from planner.cli.options import AsJson, CalibrationFile, ClusterFile, TargetName, proven_gap, time_limit
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import (
     ANSWER,
@@ -58,15 +58,7 @@ Force = Annotated[
     typer.Option("--force", help="Update the folder: edited files are kept as NAME.edited, as with emit."),
 ]
 Gap = Annotated[
-    float,
-    typer.Option(
-        "--gap",
-        metavar="FRACTION",
-        min=0.001,
-        max=1.0,
-        callback=a_number,
-        help="Stop once the partition is proven to be within this fraction of the best.",
-    ),
+    float, proven_gap("Stop once the partition is proven to be within this fraction of the best.", 0.001)
 ]
 CrossoverOption = Annotated[
     bool,
