@@ -15,9 +15,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from planner.search.explain import reasons
 from tools.outputs import workplace
 
 PAGE = Path(__file__).parents[1] / "docs" / "example.ipynb"
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     page = json.loads(PAGE.read_text(encoding="utf-8"))
     os.environ["COLUMNS"] = "80"
+    reasons.LEAST_SECONDS = inf  # explanations are whole, however slow the machine is
     with workplace() as folder:
         cells = executed(page["cells"], folder)
     if check:

@@ -21,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = tuple(ROOT / name for name in ("README.md", "docs/guide.md", "docs/api.md", "docs/share.md"))
+PATIENT = "from planner.search.explain import reasons; reasons.LEAST_SECONDS = float('inf')\n"
+"""Before every program: explanations are whole, however slow the machine is that writes the pages."""
 SEARCHED = re.compile(r"(?<=solved, )[\d.]+ (?:ms|s|min)(?P<rest>\).*?)(?=\n\n|\Z)", re.DOTALL)
 """What differs from run to run: how long a search took, and where the lines of its paragraph break after it."""
 _BLOCK = re.compile(
@@ -40,7 +42,7 @@ def refreshed(page: str, folder: Path) -> str:
         if found["head"]:
             parts = re.split(r"^\$ ", found["console"], flags=re.MULTILINE)[1:]
             return found["head"] + "".join(_command(part, folder) for part in parts)
-        python = [sys.executable, "-c", found["program"]]
+        python = [sys.executable, "-c", PATIENT + found["program"]]
         return str(found["before"]) + _newer(found["printed"], _printed(python, folder))
 
     return _BLOCK.sub(block, page)
@@ -79,7 +81,7 @@ def _command(part: str, folder: Path) -> str:
         return f"$ {command}\n{output}"
     if program != "hetplan":
         raise ValueError(f"{command}: only hetplan and cat can be run")
-    hetplan = [sys.executable, "-c", "from planner.cli.app import main; main()", *words]
+    hetplan = [sys.executable, "-c", f"{PATIENT}from planner.cli.app import main; main()", *words]
     return f"$ {command}\n{_newer(output, _printed(hetplan, folder))}"
 
 
