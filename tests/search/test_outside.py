@@ -64,7 +64,7 @@ def test_offloading_beside_other_dimensions() -> None:
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     """Neighbours share a node while it has room; that is named wherever there is another node to go to."""
-    apart = "neighbouring stages apart where one node has room for both"
+    apart = "stages on other nodes of their pool than the order of the pipeline gives"
     one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
     assert apart in outside(two, gpt(), Limits(target="megatron"))
     assert apart not in outside(one, gpt(), Limits(target="megatron"))

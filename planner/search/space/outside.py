@@ -52,9 +52,9 @@ def _of_target(
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    # Where a run of stages goes on to another node decides what that crossing carries, however slow it is.
+    # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "neighbouring stages apart where one node has room for both"
+        yield "stages on other nodes of their pool than the order of the pipeline gives"
     if len(device_types) > 1 and row.dp_per_stage:
         yield "stages of several device types"
     elif len(device_types) > 1 and pipelines:
