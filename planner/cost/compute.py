@@ -15,7 +15,7 @@ from math import ceil, log, log2, sqrt
 
 import numpy as np
 
-from planner.calibration.values import Calibration, Family, Stack
+from planner.calibration.values import Calibration, Family, Framework
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.model.spec import ModelSpec, StateSpec, TrainingSpec
@@ -134,7 +134,7 @@ class Device:
     ) -> None:
         self.kind = device_type
         self.family: Family = calibration.family(device_type.family, kernels)
-        self.stack: Stack = calibration.stack(kernels)
+        self.framework: Framework = calibration.framework(kernels)
         self.kernels = kernels
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
@@ -147,7 +147,7 @@ class Device:
 
     def _product(self, product: Product, precision: str, peak: float) -> float:
         """The same on units of this peak."""
-        rate = peak * (self._share(precision) * self.stack.matmul_factor)
+        rate = peak * (self._share(precision) * self.framework.matmul_factor)
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -179,7 +179,8 @@ class Device:
     def stream(self, moved_bytes: float, kernels: float = 1) -> float:
         """Seconds of element-wise kernels."""
         return (
-            self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+            self.framework.stream_factor * moved_bytes / self._bytes_rate
+            + kernels * self.family.kernel_seconds
         )
 
     def flash(self, flops: float) -> float:
@@ -532,7 +533,7 @@ def layer_pass(
         product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
-        * device.stack.host_factor
+        * device.framework.host_factor
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )

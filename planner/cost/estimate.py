@@ -467,7 +467,7 @@ def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
     """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
     size = boundary_bytes(pricer.model, micro_batch)
     beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
-    return size * (1.0 - pricer.stack.overlap) if beside else size
+    return size * (1.0 - pricer.framework.overlap) if beside else size
 
 
 class Durations(Protocol):

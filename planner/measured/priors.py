@@ -15,7 +15,7 @@ from statistics import median
 from typing import get_args
 
 from planner import catalog
-from planner.calibration.values import Calibration, Constant, Family, Link, Stack
+from planner.calibration.values import Calibration, Constant, Family, Framework, Link
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
 from planner.model.spec import Kernels
 from planner.runtimes.registry import REFERENCE, TARGETS
@@ -77,22 +77,22 @@ WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200")
 """Families on which such kernels run with the instructions of the generation before; of Blackwell nothing is known."""
 
-STACK = {
+FRAMEWORK = {
     "matmul_factor": Prior(0.90, 0.08),
     "stream_factor": Prior(1.0, 0.30),
     "host_factor": Prior(0.5, 0.50),
     "overlap": Prior(0.7, 0.25),
-    "wire": Prior(0.85, 0.20),
+    "link_utilisation": Prior(0.85, 0.20),
     "micro_batch_launches": Prior(20.0, 1.0),
 }
 """Of any kernel set."""
 
-STACKS = {
+FRAMEWORKS = {
     ("megatron-2021", "stream_factor"): Prior(1.0, 0.15),
     ("megatron-2021", "host_factor"): Prior(1.0, 0.01),
     ("megatron-2021", "overlap"): Prior(0.02, 0.50),
     ("megatron", "stream_factor"): Prior(0.7, 0.30),
-    ("deepspeed-2021", "wire"): Prior(0.5, 0.70),
+    ("deepspeed-2021", "link_utilisation"): Prior(0.5, 0.70),
     ("torch-compiled", "stream_factor"): Prior(0.6, 0.30),
     ("torch-compiled", "host_factor"): Prior(0.2, 0.50),
 }
@@ -108,7 +108,7 @@ NETWORKS = {
     },
 }
 """InfiniBand and RoCE are one: at equal wire no published run tells them apart. The rest of what frameworks lose
-between nodes is theirs (``Stack.wire``)."""
+between nodes is theirs (``Framework.link_utilisation``)."""
 
 RDMA = ("infiniband", "roce")
 """Kinds of fabric that share their constants."""
@@ -143,9 +143,9 @@ def family_prior(family: str, constant: str) -> Prior:
     return Prior(max(shares) if constant == "matmul_efficiency" else median(shares), MEASURED[constant])
 
 
-def stack_prior(kernels: str, constant: str) -> Prior:
+def framework_prior(kernels: str, constant: str) -> Prior:
     """Of a constant of a kernel set."""
-    return STACKS.get((kernels, constant), STACK[constant])
+    return FRAMEWORKS.get((kernels, constant), FRAMEWORK[constant])
 
 
 @cache
@@ -216,8 +216,8 @@ def priors(families: Iterable[str]) -> Calibration:
     }
     return Calibration(
         families={**known, **pairs},
-        stacks={
-            name: Stack(**{constant: stack_prior(name, constant).value for constant in STACK})
+        frameworks={
+            name: Framework(**{constant: framework_prior(name, constant).value for constant in FRAMEWORK})
             for name in KERNEL_SETS
         },
         links={
@@ -247,8 +247,8 @@ def _constants(families: Iterable[str]) -> Iterator[Constant]:
     for pair in _pairs(families):
         yield assumed(f"families.{pair}.attention_efficiency", family_prior(pair, "attention_efficiency"))
     for name in KERNEL_SETS:
-        for constant in STACK:
-            yield assumed(f"stacks.{name}.{constant}", stack_prior(name, constant))
+        for constant in FRAMEWORK:
+            yield assumed(f"frameworks.{name}.{constant}", framework_prior(name, constant))
     for network, known in NETWORKS.items():
         for kind in kinds_of(network):
             for constant, prior in known.items():

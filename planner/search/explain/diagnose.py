@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import get_args
 
-from planner.calibration.values import ASSUMED_STACK
+from planner.calibration.values import ASSUMED_FRAMEWORK
 from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
@@ -113,7 +113,7 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     spread = estimator.calibration.memory_spread
     room = sum(
         device_type.devices
-        * (device_type.memory_bytes - kept_free(device_type, spread) - ASSUMED_STACK.runtime_bytes)
+        * (device_type.memory_bytes - kept_free(device_type, spread) - ASSUMED_FRAMEWORK.runtime_bytes)
         for device_type in device_types
     )
     frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
