@@ -99,7 +99,7 @@ def _best(
     better: Callable[[Scored], object] | None,
 ) -> SearchResult:
     """The answer with its reasons, whatever is simpler."""
-    cpu_start = process_time()
+    start, cpu_start = monotonic(), process_time()
     cluster, inner = without_excluded(cluster, goal)
     if inner.fastest:
         result = search(
@@ -122,7 +122,7 @@ def _best(
             deadline.part(SEARCH_SHARE) if explain else deadline,
             better,
         )
-        result = _searched(candidates, explain, advice, deadline)
+        result = _searched(candidates, explain, advice, deadline, start)
     result = replace(result, goal=goal)
     if explain and result.best is not None and not deadline.struck:
         result = replace(
@@ -181,8 +181,11 @@ def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goa
     return cluster.model_copy(update={"pools": kept}), replace(goal, use_at_most=rest)
 
 
-def _searched(finder: BestSearch, explain: bool, advice: bool, deadline: Deadline) -> SearchResult:
-    start, cpu_start = monotonic(), process_time()
+def _searched(
+    finder: BestSearch, explain: bool, advice: bool, deadline: Deadline, start: float
+) -> SearchResult:
+    """The answer of a search that began at ``start``: bounds of sub-clusters alone may prove that none will do."""
+    cpu_start = process_time()
     finder.run()
     seconds = monotonic() - start
     result = _result(finder, seconds)
@@ -301,7 +304,13 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
             relaxed = BestSearch(finder.estimator, finder.limits, goal, finder.reporter, finder.deadline)
             relaxed.run()
             if relaxed.best is not None:
-                yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
+                yield Nearest(
+                    limit=name,
+                    asked=asked,
+                    kept=goal == one,
+                    proven=relaxed.status == "optimal",
+                    scored=relaxed.best,
+                )
                 break
 
 
