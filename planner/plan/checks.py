@@ -27,13 +27,9 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
-    """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong, and what the
-    nodes need for it where it has its place on them."""
+    """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong."""
     first_faults = (*_devices(plan, cluster, model), *target_faults(plan, model))
-    if first_faults:
-        return first_faults
-    placement = _placement(plan, cluster)
-    return (*placement, *_paths(plan, cluster), *(() if placement else _hosts(plan, cluster)))
+    return first_faults or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
 
 
 def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
