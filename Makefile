@@ -106,7 +106,7 @@ site: $(VENV)/docs.stamp  ## the documentation as a site in dist/site; a link th
 rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
 	$(BIN)/python -m tools.rehearsal
 
-accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md: predictions next to published runs
+accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md and its figures in docs/coverage.md: predictions next to published runs
 	$(BIN)/python -m tools.accuracy
 
 bench-search: $(VENV)/test.stamp  ## how long predictions take, and searches on 16 to 131,072 GPUs, whole process

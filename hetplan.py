@@ -201,17 +201,21 @@ def search(
     limits: Limits | None = None,
     goal: Goal | None = None,
     safe: float | None = None,
+    strict: bool = False,
     calibration: File | None = None,
 ) -> Planned:
     """The best plan for the goal, the fastest unless it says otherwise, and what is proven of it.
 
-    Without ``limits`` it goes on until the plan is proven within 1 %, however long that takes. ``safe`` is the largest
-    chance to run out of memory that the plan may have.
+    As in the command, a simpler plan wins that is slower by less than the error bar, and ``result.tie`` has the faster
+    one, unless it is ``strict``. Without ``limits`` it goes on until the plan is proven within 1 %, however long that
+    takes. ``safe`` is the largest chance to run out of memory that the plan may have.
     """
     cluster_spec, model_spec = _cluster(cluster), _model(model)
     if safe is not None:
         cluster_spec = changed(cluster_spec, f"safe={safe!r}")
-    result = api.search(cluster_spec, model_spec, limits=limits, goal=goal, calibration=calibration)
+    result = api.search(
+        cluster_spec, model_spec, limits=limits, goal=goal, strict=strict, calibration=calibration
+    )
     return Planned(
         cluster=cluster_spec,
         model=model_spec,

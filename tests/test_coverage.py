@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.pipeline_end import stage_ends
 from planner.plan.values import Grid
 from tests.worlds import gpt, group, plan
+from tools.accuracy.coverage import figures, written
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
@@ -46,6 +48,16 @@ def test_pages_and_tests_are_there() -> None:
         assert (ROOT / "docs" / path).exists(), path
     for path in re.findall(r"`(tests/[\w/.]+)`", PAGE):
         assert (ROOT / path).exists(), path
+
+
+def test_its_errors_are_those_of_the_accuracy_page() -> None:
+    """Run `make accuracy`, which writes both."""
+    found = figures((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"))
+    assert written(PAGE, found) == PAGE
+    other = replace(found["holmes"], mean="99")
+    assert "step time 99 % off on 16 runs" in written(PAGE, {**found, "holmes": other})
+    with pytest.raises(ValueError, match="0 times, expected once"):
+        written(PAGE.replace("runs of 1F1B", "runs"), found)
 
 
 def speed(stages: int, micro_batches: int) -> float:

@@ -35,7 +35,7 @@ from planner.files.fields import (
 from planner.ranges import DEVICES
 
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
-Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send"]
 Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "optimizer"]
 """floor: a kernel without work; launch: host time per kernel of a layer without work."""
 

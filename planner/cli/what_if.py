@@ -89,10 +89,16 @@ def what_if(
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
         runtime_words = [] if target is None else ["--target", target]
+        # The plan of the table, not a simpler one inside the bar.
+        runtime_words += ["--strict"] if results[0].simpler else []
         search = typed(
             "hetplan", "search", cluster, model, *overrides.words(), *runtime_words, "-o", "plan.yaml"
         )
         best = table[0].scored
         rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
-        show(what_if_section(table) if change else None, rests, then=with_calibration(search, calibration))
+        show(
+            what_if_section(table, any(each.simpler for each in results)) if change else None,
+            rests,
+            then=with_calibration(search, calibration),
+        )
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)

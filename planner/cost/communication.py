@@ -120,6 +120,22 @@ class Ring:
         least = self._least("all-reduce", size)
         return messages * (max(passes, least) if least else passes)
 
+    def broadcast_seconds(self, size_bytes: float) -> float:
+        """All bytes from one member to all others, over each hop once, in pieces one behind the other.
+
+        Where only gathers were measured, that of parts of this size from all others moves as many over each hop.
+        """
+        if self.alone:
+            return 0.0
+        measured = self._measured("broadcast", size_bytes)
+        gathered = size_bytes * self.size / (self.size - 1)
+        return self.gather_seconds(gathered) if measured is None else measured
+
+    def sum_seconds(self, size_bytes: float) -> float:
+        """The sum of all members' bytes on one of them: a broadcast the other way, where it was not measured."""
+        measured = None if self.alone else self._measured("reduce", size_bytes)
+        return self.broadcast_seconds(size_bytes) if measured is None else measured
+
     def copies_seconds(self, size_bytes: float, messages: int = 1) -> float:
         """Adding up over the copies what each member has of ``size_bytes``, in so many equal messages."""
         return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size, messages)

@@ -49,11 +49,12 @@ class Axis:
     ring: Ring
 
     def pass_seconds(self, size_bytes: float) -> float:
-        """A broadcast, or a sum on one device: all bytes go over each hop once, in pieces one behind the other.
+        """A block from one device to all others of the axis."""
+        return self.ring.broadcast_seconds(size_bytes)
 
-        So they do in a gather of parts of that size from all others, for which there may be measurements.
-        """
-        return self.ring.gather_seconds(size_bytes * self.ring.size / (self.ring.size - 1))
+    def sum_seconds(self, size_bytes: float) -> float:
+        """The sum of what all of them have of a block, on one of them."""
+        return self.ring.sum_seconds(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,11 @@ def linear_seconds(
     """(forward, backward) of the products with one weight, and (forward, backward) of what goes round for them."""
     side = axes.side
     products = device.products((Product(rows, outputs / side, inputs / side),))
-    left = axes.row.pass_seconds(device.size * rows * inputs / side)
-    right = axes.column.pass_seconds(device.size * inputs * outputs / side**2)
-    moved = side * (left + right)
-    return side * products[0], side * products[1], moved, 2 * moved
+    left, right = device.size * rows * inputs / side, device.size * inputs * outputs / side**2
+    moved = side * (axes.row.pass_seconds(left) + axes.column.pass_seconds(right))
+    # Backward the blocks go round again, and the gradients of both are added up.
+    summed = side * (axes.row.sum_seconds(left) + axes.column.sum_seconds(right))
+    return side * products[0], side * products[1], moved, moved + summed
 
 
 def layer(model: ModelSpec, device: Device, target: Capabilities, axes: Axes, micro_batch: int) -> GridPass:
@@ -202,13 +204,13 @@ def embedding(model: ModelSpec, device: Device, axes: Axes, micro_batch: int) ->
     side = axes.side
     tokens = micro_batch * model.training.sequence_length / side
     block = device.size * model.vocab * model.hidden / side**2
-    passes = side * axes.column.pass_seconds(block)
+    passes, sums = side * axes.column.pass_seconds(block), side * axes.column.sum_seconds(block)
     forward = device.stream(4.0 * device.size * tokens * model.hidden / side, 3 * side)
     return EndPass(
         forward_seconds=forward,
         backward_seconds=2 * forward + side * device.stream(2 * block),
         collective_forward=passes,
-        collective_backward=passes,
+        collective_backward=sums,
     )
 
 

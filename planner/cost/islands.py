@@ -108,7 +108,7 @@ def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) 
     if sync.rank is not None:
         rows, columns, whole = factors(sync.rank, model, elements)
         # The first island's basis goes to all others.
-        bases = ring.gather_seconds(4.0 * rows)
+        bases = ring.broadcast_seconds(4.0 * rows)
         return bases + ring.reduce_seconds(4.0 * (rows + whole)) + ring.reduce_seconds(4.0 * columns)
     return ring.reduce_seconds(elements * SENT_BYTES[sync.format])
 
@@ -122,8 +122,7 @@ def local_seconds(
     rate = host.parameters_per_second
     streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
-    # All bytes pass every hop of a broadcast, where of a gather each member has a part already.
-    told = 0.0 if ring.alone else ring.gather_seconds(4.0 * elements * ring.size / (ring.size - 1))
+    told = ring.broadcast_seconds(4.0 * elements)
     gathered = ring.gather_seconds(4.0 * elements) if sharded else 0.0
     return gathered + device.stream(streamed, kernels) + copied + passes * elements / streams + told
 

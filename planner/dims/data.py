@@ -77,7 +77,7 @@ class Data(Dimension):
     def neighbours(
         self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
     ) -> Iterator[Change]:
-        """Micro-batches twice as large, and half as large."""
+        """Micro-batches twice as large, and half as large; no backups, with their devices and without."""
         equal = batch_rule(target, plan.pp) != "per-device"
         for name, top, bottom in (("twice", 1, 2), ("half", 2, 1)):
             try:
@@ -86,11 +86,33 @@ class Data(Dimension):
             except PlanError:
                 continue
             yield Change(f"micro-batch {name}", f"micro-batches {name} as large", changed)
+        if plan.backup:
+            for what, number in (("all replicas waited for", 0), ("no backup replicas", plan.backup)):
+                try:
+                    yield Change("backups", what, _without_backups(plan, number))
+                except PlanError:
+                    continue
 
 
 def batch_rule(target: Capabilities, depth: int) -> BatchRule:
     """How the batches of replicas may differ at a pipeline depth."""
     return target.batch_without_pipeline if depth == 1 else target.batch_with_pipeline
+
+
+def _without_backups(plan: Plan, fewer: int) -> Plan:
+    """All of a step's sequences dealt to all replicas but some of the last; PlanError where some have none."""
+    left = plan.stages[0].dp - fewer
+    share, more = divmod(plan.global_batch, left)
+    groups = []
+    for group in plan.stages[0].replicas:
+        count = min(left, group.count)
+        larger = min(more, count)
+        for number, sequences in ((larger, share + 1), (count - larger, share)):
+            if number:
+                steps = -(-sequences // group.micro_batch)
+                groups.append(replace(group, count=number, local_batch=sequences, accumulation_steps=steps))
+        left, more = left - count, more - larger
+    return replace(plan, backup=0, stages=(replace(plan.stages[0], replicas=tuple(groups)),))
 
 
 def _resized(stage: Stage, top: int, bottom: int, equal: bool) -> Stage:

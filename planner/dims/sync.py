@@ -12,6 +12,7 @@ from itertools import combinations
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, HostTopology
 from planner.dims.dimension import Change, Dimension
+from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
 from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, in_words
@@ -68,7 +69,10 @@ class Synchronisation(Dimension):
         sync = plan.sync
         if sync.exact:
             return
-        slots = place(plan, cluster)[0]
+        try:
+            slots = place(plan, cluster)[0]
+        except PlanError:  # too few devices, which is a fault of its own
+            return
         island_pools = {
             sync.island_of(slot.pool, node): slot.pool
             for slot in slots

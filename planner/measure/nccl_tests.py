@@ -19,6 +19,8 @@ OPERATIONS: dict[str, Operation] = {
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "alltoall": "all-to-all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
     "sendrecv": "send",
 }
 """By the name of the test."""

@@ -247,6 +247,8 @@ def _call(
     if operation == "all-to-all":
         out = torch.empty_like(whole)
         return lambda: distributed.all_to_all_single(out, whole, group=group)
+    if operation in ("broadcast", "reduce"):
+        return _from_each(operation, whole, group, members)
     first, second = team.ranks
 
     def send() -> None:
@@ -259,6 +261,20 @@ def _call(
 
     send.sends = 2  # type: ignore[attr-defined]
     return send
+
+
+def _from_each(operation: Operation, whole: Any, group: Any, members: int) -> Callable[[], object]:
+    """From each member in turn to all others, or from all to it: as many operations."""
+
+    def around() -> None:
+        for member in range(members):
+            if operation == "broadcast":
+                distributed.broadcast(whole, group_src=member, group=group)
+            else:
+                distributed.reduce(whole, group_dst=member, group=group)
+
+    around.sends = members  # type: ignore[attr-defined]
+    return around
 
 
 def _time(world: World, call: Callable[[], object], group: Any) -> Sample:

@@ -172,7 +172,7 @@ def profile_stages(
 ) -> tuple[StageProfile, ...]:
     """Algorithm 1 for each ZeRO stage; raises UsageError where no stage has room for one sequence.
 
-    ``keep`` is given the layers of each stage as soon as they are there.
+    ``keep`` is given the layers of each stage at its end, or those so far where an interrupt or an error ends it.
     """
     profiles: list[StageProfile] = []
     for number, zero in enumerate(zeros):
@@ -216,8 +216,12 @@ def _profile(
             raise
         backend.free()
         return none
-    limit: Limit = grow(bench.measure, largest)
-    keep(bench.layers)
+    try:
+        limit: Limit = grow(bench.measure, largest)
+    finally:
+        # What is measured is kept, whatever ends it.
+        if bench.layers:
+            keep(bench.layers)
     points = tuple(sorted(bench.points, key=lambda point: point.micro_batch))
     return StageProfile(
         zero=zero,

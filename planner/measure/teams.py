@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, zip_longest
+from typing import get_args
 
 from planner.calibration.file import shipped
 from planner.calibration.merge import link_name_key, name_key
@@ -18,7 +19,7 @@ from planner.cluster.topology import Path, Topology
 from planner.cost.communication import carried_rates
 from planner.errors import UsageError
 
-OPERATIONS: tuple[Operation, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send")
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
 @dataclass(frozen=True, slots=True)

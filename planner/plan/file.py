@@ -126,6 +126,8 @@ class Summary:
     """Devices that the plan leaves idle, and what using them would cost."""
     hedge: Hedge | None = None
     """Of a plan with the least worst-case regret; None for the best at the speeds of the cost model."""
+    tie: str | None = None
+    """The faster plan inside the error bar that lost to this simpler one; None where no such plan was found."""
     history: tuple[Moment, ...] = ()
     """How the best step and the bound moved, of a search that was asked to keep it (``--history``)."""
 

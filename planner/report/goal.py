@@ -211,6 +211,7 @@ def nearest_section(result: SearchResult) -> Group:
 def nearest_text(entry: Nearest, run: TrainingRun | None = None) -> str:
     """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``."""
     others = " within the other limits" if entry.kept else ", without the other limits,"
+    others = others if entry.proven else f" that was found in time{others}"
     where = devices_text(entry.scored.plan)
     if entry.limit == "min_tokens_per_second":
         return (

@@ -120,7 +120,9 @@ Proof = SearchResult | Summary
 def proof_text(proof: Proof) -> str:
     """How much faster the best possible plan could be, and what was looked at and what not."""
     claim = _claim(proof) if proof.hedge is None else _hedged(proof.hedge, proof)
-    return f"{claim}{_effort(proof)}{_outside(proof)}"
+    # A search tells the faster plan of a tie on a line of its own.
+    tie = f"; {proof.tie}" if isinstance(proof, Summary) and proof.tie else ""
+    return f"{claim}{tie}{_effort(proof)}{_outside(proof)}"
 
 
 def _hedged(hedge: Hedge, proof: Proof) -> str:
@@ -150,6 +152,8 @@ def _claim(proof: Proof) -> str:
     if proof.status == "optimal":
         best = "best" if objective == "time" else BEST[objective]
         return f"optimal: proven within {at_most(proof.gap)} of the {best} plan of {_space(proof)} by the cost model"
+    if proof.tie is not None:
+        return f"simpler than the fastest plan that was found: {within}"
     return f"best found before the search stopped: {within}"
 
 

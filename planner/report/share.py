@@ -110,7 +110,7 @@ def share_report(
         parts.append(
             Indented(bullets([line for pair in pairs for line in crossing_lines(pair)] or [NO_PAIR]))
         )
-    return [*parts, bullets(_notes(answer), mark="!")]
+    return [*parts, bullets(notes(answer), mark="!")]
 
 
 NO_PAIR = "plans were not found for two jobs at least"
@@ -173,7 +173,7 @@ def where(portion: Portion) -> str:
     return f"{hosts}: {runs(portion.devices)}" if portion.devices else hosts
 
 
-def _notes(answer: Share) -> Iterator[str]:
+def notes(answer: Share) -> Iterator[str]:
     if answer.portions:
         yield (
             "share: tokens/s over those of an equal share of time on the whole cluster; gap: of the plan alone"
@@ -185,6 +185,8 @@ def _notes(answer: Share) -> Iterator[str]:
         yield "the gap is open: --time-limit gives it more time"
     for need in answer.conflict:
         yield from _need(need)
+    if answer.jobs > 1 and any(each.cluster.storage_gBps for each in answer.portions):
+        yield f"each job is priced with 1/{answer.jobs} of the storage that all nodes read from"
     for each in answer.portions:
         if each.devices:
             yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.plan.file import Summary
 from planner.report.explain import advice_text, considered, ratio_text
-from planner.report.goal import idle_text
+from planner.report.goal import idle_text, tie_text
 from planner.search.values import SearchResult
 
 
@@ -26,4 +26,5 @@ def summary_of(result: SearchResult) -> Summary | None:
         ratios=tuple(ratio_text(entry) for entry in result.ratios),
         idle=tuple(idle_text(entry) for entry in result.idle_costs),
         hedge=result.hedge,
+        tie=tie_text(result.tie, result.best.estimate.spread) if result.tie else None,
     )

@@ -91,8 +91,13 @@ def _case(change: str, result: SearchResult, first: Scored | None, assumed: str 
     )
 
 
-def what_if_section(entries: Sequence[Case]) -> Group:
-    """A row for each; then what the plans are."""
+FASTEST = (
+    "these are the fastest plans: search takes a simpler one inside the error bar, or these with --strict"
+)
+
+
+def what_if_section(entries: Sequence[Case], simpler: bool = False) -> Group:
+    """A row for each; then what the plans are. ``simpler``: where a search would take another plan."""
     estimates = [entry.scored.estimate for entry in entries if entry.scored]
     unit = time_unit(each.step_seconds for each in estimates)
     speed = count_unit(each.tokens_per_second for each in estimates)
@@ -126,6 +131,7 @@ def what_if_section(entries: Sequence[Case]) -> Group:
     notes = [
         Paragraph("gap: how much less the best possible step may take; a gain within it may be none"),
         *(Paragraph(f"{entry.change}: assumes {entry.assumed}") for entry in entries if entry.assumed),
+        *([Paragraph(FASTEST)] if simpler else []),
     ]
     return Group(section("What if", table(columns, rows), *notes), section("Plans", *plans))
 

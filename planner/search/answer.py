@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from planner.cost.running_cost import devices_of
 from planner.cost.training import TrainingRun
 from planner.cost.values import Estimate
-from planner.dims.offloading import allows
+from planner.dims.offloading import allows, parts
 from planner.plan.values import Plan
 from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
@@ -75,7 +76,8 @@ def misses(run: TrainingRun, goal: Goal) -> list[LimitName]:
 
 def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
     """True when the user allows what a plan chose, and the devices that it uses."""
-    groups = [group for stage in plan.stages for group in stage.replicas]
+    # A limit on tp is on the devices that divide a weight, whatever the depth of a grid.
+    groups = [group for stage in plan.copies.stages for group in stage.replicas]
     used = devices_of(plan)
     return (
         plan.target in {row.name for row in targets_of(limits)}
@@ -87,10 +89,30 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))
         and (limits.offload is None or allows(limits.offload, plan.offload))
         and (limits.micro_batch is None or _small_enough(plan, limits.micro_batch))
+        and (plan.sync.exact or replace(plan.sync, islands=()) in limits.syncs)
+        and plan.backup <= limits.backup
+        and (limits.unequal_shards or not plan.unequal_shards)
+        and (limits.grids or plan.grid is None)
         and all(
             sum(count for (name, _), count in used.items() if pool in ("", name)) <= most
             for pool, most in goal.use_at_most
         )
+    )
+
+
+def allowing(limits: Limits, plan: Plan) -> Limits:
+    """The limits with what a plan has that is considered only where it is asked for."""
+    sync = replace(plan.sync, islands=())
+    offload = limits.offload
+    if plan.offload.anything:
+        offload = tuple(dict.fromkeys((*(offload or ("none",)), *parts(plan.offload))))
+    return replace(
+        limits,
+        offload=offload,
+        syncs=limits.syncs if sync.exact or sync in limits.syncs else (*limits.syncs, sync),
+        backup=max(limits.backup, plan.backup),
+        unequal_shards=limits.unequal_shards or plan.unequal_shards,
+        grids=limits.grids or plan.grid is not None,
     )
 
 

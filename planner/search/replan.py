@@ -16,10 +16,12 @@ from planner.cluster.change import without_hosts
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.state import Move, held_by, move, settled
+from planner.dims.offloading import parts
 from planner.errors import PlanError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup
+from planner.search.answer import allowing
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, proven
@@ -79,7 +81,9 @@ class Replanner:
         better: Callable[[Scored], object] | None = None,
     ) -> None:
         self._plan, self._cluster, self._model, self._calibration = plan, cluster, model, calibration
-        self._limits, self._away, self._storage = limits, away_seconds, storage_bytes_per_second
+        # Whoever trains with it has allowed what the plan has.
+        self._limits = allowing(limits, plan)
+        self._away, self._storage = away_seconds, storage_bytes_per_second
         self._reporter, self._better = reporter, better
         self._held = held_by(plan, cluster, model)
         self._before = Scored(plan=plan, estimate=Estimator(cluster, model, calibration).estimate(plan))
@@ -126,7 +130,7 @@ class Replanner:
                 tp=_degrees(plan),
                 cp=(plan.cp,),
                 ep=(plan.ep,),
-                grids=plan.grid is not None,
+                offload=parts(plan.offload),
             )
             part = deadline.part(SAME_SHAPE_SHARE)
             same = self._choose(left, alike, part, explain=False)
@@ -188,19 +192,19 @@ def _of(result: SearchResult) -> Iterator[Plan]:
 
 def _kept(plan: Plan, left: ClusterSpec, model: ModelSpec) -> Iterator[Plan]:
     """The plan itself where spare nodes stand in; else with the most replicas on each stage that are left."""
-    for each in (plan, *_fewer_replicas(plan)):
+    for each in (plan, *fewer_replicas(plan)):
         if not faults(each, left, model):
             yield each
             return
 
 
-def _fewer_replicas(plan: Plan) -> Iterator[Plan]:
+def fewer_replicas(plan: Plan) -> Iterator[Plan]:
     """The same stages with fewer equal replicas, from the most on, which work through more micro-batches."""
     groups = [group for stage in plan.stages for group in stage.replicas]
     if plan.shard_size or len(groups) > plan.pp or len({group.micro_batch for group in groups}) > 1:
         return
-    for dp in range(plan.stages[0].dp - 1, 0, -1):
-        share, rest = divmod(plan.global_batch * plan.cp, dp)
+    for dp in range(plan.stages[0].dp - 1, plan.backup, -1):
+        share, rest = divmod(plan.global_batch * plan.cp, dp - plan.backup)
         if rest or share % groups[0].micro_batch or dp % plan.cp:
             continue
 

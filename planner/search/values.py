@@ -248,6 +248,8 @@ class Nearest:
     """Its value."""
     kept: bool
     """True when the other limits of the goal hold for it."""
+    proven: bool
+    """True when no plan comes nearer than by the asked gap; false where time was up before that was known."""
     scored: Scored
 
 

@@ -16,6 +16,7 @@ from itertools import combinations
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.feed import Fed
 from planner.cost.step import Lane, step_of
 from planner.described import told
 from planner.plan.placement import ranks
@@ -126,6 +127,15 @@ def beside(first: Sequence[Moment], second: Sequence[Moment]) -> Beside:
     return Beside(*(BEGINNINGS / sum(1.0 / way[job] for way in ways) for job in (0, 1)))
 
 
+def fed_beside(found: Beside, first: Fed, second: Fed) -> Beside:
+    """Both as slow as what feeds them: where that is the same storage, or processors, it works for one at a time."""
+    steps = found.first_seconds, found.second_seconds
+    busy = first.seconds / steps[0] + second.seconds / steps[1]
+    if first.limit != second.limit or busy <= 1.0:
+        return found
+    return Beside(*(seconds * busy for seconds in steps))
+
+
 def _length(moments: Sequence[Moment]) -> float:
     return sum(moment.seconds for moment in moments)
 
@@ -186,6 +196,8 @@ class Side:
     """The cluster, with the memory of the other job kept free."""
     result: SearchResult
     moments: tuple[Moment, ...]
+    fed: Fed
+    """What the data of a step takes, with nobody else reading."""
 
     @property
     def scored(self) -> Scored:
@@ -277,10 +289,11 @@ class Crossover:
         if result.best is None:
             self._unknown += result.status == "unknown"
             return None
-        moments = moments_of(result.best, Estimator(cluster, job.model, self.calibration))
+        estimator = Estimator(cluster, job.model, self.calibration)
+        moments, fed = moments_of(result.best, estimator), estimator.price(result.best.plan).fed
         name, step = job.job.name, result.best.estimate.step_seconds
         self._least[name] = min(step, self._least.get(name, step))
-        return Side(job=job, cluster=cluster, result=result, moments=moments)
+        return Side(job=job, cluster=cluster, result=result, moments=moments, fed=fed)
 
     def _ways(self, first: Side, second: Side) -> Iterator[tuple[Side | None, Side | None]]:
         """Three ways to divide the memory: one plans as if alone, or both for half of it."""
@@ -292,7 +305,10 @@ class Crossover:
     def _crossing(self, first: Side, ways: Sequence[tuple[Side, Side]], second: Side, cut: bool) -> Crossing:
         """The best of the ways."""
         alone = [self._least[side.job.job.name] for side in (first, second)]
-        simulated = [(beside(one.moments, other.moments), one, other) for one, other in ways]
+        simulated = [
+            (fed_beside(beside(one.moments, other.moments), one.fed, other.fed), one, other)
+            for one, other in ways
+        ]
 
         def gain(found: Beside) -> float:
             return alone[0] / found.first_seconds + alone[1] / found.second_seconds

@@ -138,7 +138,8 @@ class ShareSearch:
         *,
         deadline: Deadline | None = None,
     ) -> None:
-        self.own, self.jobs, self.calibration = cluster, jobs, calibration
+        self.whole, self.jobs, self.calibration = cluster, jobs, calibration
+        self.own = cluster = _with_share_of_storage(cluster, len(jobs))
         self.limits, self.objective = limits, objective
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
@@ -148,6 +149,8 @@ class ShareSearch:
         self.results: list[dict[Machines, SearchResult]] = [{} for _ in jobs]
         self.on_hosts: set[int] = set()
         """Jobs that may keep something in host memory: those that do not fit together without."""
+        self._alone: dict[int, float] = {}
+        """Tokens a second of jobs alone on the whole cluster with all of its storage, where that makes a difference."""
         self.searches = 0
         self.interrupted = False
         self.program = Sharing(
@@ -236,9 +239,32 @@ class ShareSearch:
             every = contender.together.everything
             if any(every):
                 self._search(index, every, deadline.part(1.0 / (len(indices) - number)), gap)
-            alone = contender.achieved.get(every)
+            alone = self._rate_alone(index)
             if self.objective == "fairness" and alone is not None:
                 contender.worth = len(self.jobs) / (self.jobs[index].job.weight * alone)
+
+    def _rate_alone(self, index: int) -> float | None:
+        """Tokens a second of a job that has the whole cluster, its storage too; None where they are not known."""
+        contender = self.program.jobs[index]
+        every = contender.together.everything
+        found = self.results[index].get(every)
+        if found is None or found.best is None or self.own is self.whole:
+            return contender.achieved.get(every)
+        if index not in self._alone:
+            job = self.jobs[index]
+            limits = replace(self._limits(job, on_hosts=index in self.on_hosts), gap=self.limits.gap / 2)
+            more = choose(
+                self.whole,
+                job.model,
+                self.calibration,
+                limits,
+                Goal(),
+                explain=False,
+                deadline=self.deadline.part(SLICE),
+            )
+            plans = [each.best.estimate.tokens_per_second for each in (more, found) if each.best is not None]
+            self._alone[index] = max(plans)
+        return self._alone[index]
 
     def _look_at_whole(self) -> None:
         """What each job does on the whole cluster, with the time that is left: the answer is told next to it."""
@@ -279,6 +305,7 @@ class ShareSearch:
         """Let jobs keep something in host memory: what was proven of them without does not hold any more."""
         self.on_hosts.update(indices)
         for index in indices:
+            self._alone.pop(index, None)
             self.results[index].clear()
             self.program.jobs[index].achieved.clear()
             self.program.jobs[index].together.known.clear()
@@ -390,7 +417,7 @@ class ShareSearch:
             contender = self.program.jobs[index]
             every = contender.together.everything
             known = every in self.results[index] and self.results[index][every].gap <= self.limits.gap
-            alone = contender.achieved[every] if known else None
+            alone = self._rate_alone(index) if known else None
             yield Portion(
                 job=job.job.name,
                 hosts=tuple(host for pool in cluster.pools for host in pool.hosts),
@@ -496,6 +523,13 @@ def _units(cluster: ClusterSpec, divided: bool) -> Iterator[Unit]:
             continue
         for gpu in dict.fromkeys(pool.devices):
             yield Unit(pool=pool.name, gpu=gpu, gpus=1, most=pool.devices.count(gpu))
+
+
+def _with_share_of_storage(cluster: ClusterSpec, jobs: int) -> ClusterSpec:
+    """All jobs read from the storage of the cluster at once: each has an equal share of it for sure."""
+    if cluster.storage_gBps is None or jobs == 1:
+        return cluster
+    return cluster.model_copy(update={"storage_gBps": cluster.storage_gBps / jobs})
 
 
 def _with_share_of_node(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:

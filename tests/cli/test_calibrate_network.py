@@ -59,8 +59,9 @@ def test_broken_text_stops_with_its_line(hetplan: Command, text: Path) -> None:
         (NCCL, "--from-nccl-tests: expected --link with the name of the link"),
         ((*NCCL, "--link", "a b"), "--from-nccl-tests: expected --link with the name of the link, got 'a b'"),
         (
-            (*NCCL, "--link", "ib", "--operation", "broadcast"),
-            "--operation: expected some of all-reduce, all-gather, reduce-scatter, all-to-all, send, got 'broadcast'",
+            (*NCCL, "--link", "ib", "--operation", "gossip"),
+            "--operation: expected some of all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce, "
+            "send, got 'gossip'",
         ),
         (
             ("calibrate", "network", "--link", "ib"),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from planner import api
+from planner.cluster.file import load_cluster
+from planner.model.file import load_model
 from planner.plan.file import read
+from planner.search.values import Limits
 from tests.cli.running import MODEL, Command
 
 CLUSTER = """\
@@ -55,3 +59,18 @@ def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Pat
     done = hetplan(*words)
     assert "faster, inside the bar" in " ".join(done.out.split())
     assert "--strict takes it" in " ".join(done.out.split())
+    assert saved.summary.tie is not None
+    for shown in (hetplan("explain", "plan.yaml"), hetplan("search", *words[1:], "-v")):
+        said = " ".join(shown.out.split())
+        assert "--strict takes it" in said
+        assert "simpler than the fastest plan that was found: within" in said
+        assert "before the search stopped" not in said
+    asked = hetplan("what-if", "cluster.yaml", "model.yaml", "--target", "deepspeed", "--change", "-slow")
+    assert "search takes a simpler one inside the error bar" in " ".join(asked.out.split())
+    assert "--target deepspeed --strict" in asked.out
+    limits = Limits(target="deepspeed")
+    same = api.search(
+        load_cluster(Path("cluster.yaml")), load_model(Path("model.yaml")), limits=limits, strict=False
+    )
+    assert same.best is not None
+    assert same.best.estimate.step_seconds == few["step_seconds"]

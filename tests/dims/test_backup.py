@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.cluster.topology import Topology
 from planner.cost.estimate import estimate
 from planner.cost.stragglers import backups, stretch
+from planner.dims.data import Data
 from planner.emit.interface import emit
 from planner.errors import HetplanError, PlanError
 from planner.job.batches import batch
@@ -20,6 +22,7 @@ from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan, Sync
 from planner.runtimes.registry import TARGETS
+from planner.search.explain.neighbours import neighbours
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
@@ -158,3 +161,24 @@ def test_the_search_finds_how_many_pay() -> None:
     calm = search(large, heavy, varying(0.0), asked, explain=False).best
     assert calm is not None
     assert calm.plan.backup == 0
+
+
+def test_explain_knows_the_plan_without_backups() -> None:
+    """With their devices, to which a step's sequences are dealt, and without them; both train the same batch."""
+    row, device_types = TARGETS["torch"], Topology(CLUSTER).device_types
+    found = {
+        change.what: change.plan
+        for change in Data().neighbours(dropping(2), row, device_types)
+        if change.decision == "backups"
+    }
+    counts = {
+        what: [(each.count, each.local_batch) for each in one.stages[0].replicas]
+        for what, one in found.items()
+    }
+    assert counts == {"all replicas waited for": [(8, 4), (8, 3)], "no backup replicas": [(14, 4)]}
+    assert not any(faults(one, CLUSTER, MODEL) for one in found.values())
+    shown = {entry.decision: entry for entry in neighbours(dropping(2), CLUSTER, MODEL, varying(0.1))}
+    steps = [estimate(one, CLUSTER, MODEL, varying(0.1)).step_seconds for one in found.values()]
+    assert shown["backups"].scored.estimate.step_seconds == min(steps)
+    without = Data().neighbours(dropping(0), row, device_types)
+    assert not [each for each in without if each.decision == "backups"]

@@ -284,3 +284,11 @@ def test_factors_of_adapters_are_refused() -> None:
     found = faults(spread(Sync(rank=2)), CLUSTER, adapters)
     assert any("whole models only" in fault.what for fault in found)
     assert not faults(spread(Sync(every=8)), CLUSTER, adapters)
+
+
+def test_islands_without_enough_nodes_are_one_fault() -> None:
+    """Too few devices are said with their place; what islands need of nodes is not looked at then."""
+    groups = (group("near", "A100", count=99, share=1), group("far", "A100", count=1, share=1))
+    one = plan("torch", 0, [2], [groups], sync=Sync(every=8))
+    (fault,) = faults(one, cluster(pool("near"), pool("far")), gpt(layers=2, global_batch=100))
+    assert fault.what.startswith("more devices than the cluster has")

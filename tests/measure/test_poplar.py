@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -78,6 +79,27 @@ def test_a_stage_that_does_not_fit_is_left_for_the_next(cpu: Backend, small: Mod
     ]
     with pytest.raises(UsageError, match="out of memory at micro-batch 1 with ZeRO 0, 1 among 8 devices"):
         profile_stages(cpu, small, (0, 1), 8, 4, 1e4, lambda found: None, lambda event: None)
+
+
+@pytest.mark.parametrize(("stop", "sizes"), [(4, [[1, 2]]), (1, [])])
+def test_an_interrupt_keeps_the_layers_of_its_stage(
+    cpu: Backend, small: ModelSpec, monkeypatch: pytest.MonkeyPatch, stop: int, sizes: list[list[int]]
+) -> None:
+    """Those that were measured before it; a stage without any writes nothing."""
+    measure, kept = WholeModel.measure, list[list[int]]()
+
+    def measured(bench: WholeModel, micro_batch: int) -> bool:
+        if micro_batch == stop:
+            raise KeyboardInterrupt
+        return measure(bench, micro_batch)
+
+    def keep(points: Sequence[LayerPoint]) -> None:
+        kept.append([point.micro_batch for point in points])
+
+    monkeypatch.setattr(WholeModel, "measure", measured)
+    with pytest.raises(KeyboardInterrupt):
+        profile_stages(cpu, small, (0, 1), 8, 64, None, keep, lambda event: None)
+    assert kept == sizes
 
 
 def test_the_fastest_lies_on_the_spline() -> None:

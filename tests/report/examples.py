@@ -346,8 +346,10 @@ def out_of_reach() -> SearchResult:
         subclusters=39,
         objective_bound=float("inf"),
         nearest=(
-            Nearest(limit="min_tokens_per_second", asked=40_000, kept=True, scored=scored()),
-            Nearest(limit="max_cost_per_million_tokens", asked=0.1, kept=False, scored=scored()),
+            Nearest(limit="min_tokens_per_second", asked=40_000, kept=True, proven=True, scored=scored()),
+            Nearest(
+                limit="max_cost_per_million_tokens", asked=0.1, kept=False, proven=False, scored=scored()
+            ),
         ),
     )
 

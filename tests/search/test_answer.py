@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,13 +13,14 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.search.answer import Answer, obeys, value_of
+from planner.plan.values import ON_DEVICE, Grid, Offload, Sync
+from planner.search.answer import Answer, allowing, obeys, value_of
 from planner.search.explain.families import alternatives
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from tests.search.variants import three_pools
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, plan, pool
 
 
 def listed(result: SearchResult) -> Iterator[Scored]:
@@ -94,11 +96,11 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
     spec, model = problem()
     best = search(spec, model, limits=Limits(target="megatron", pp=(2,), tp=(2,)), explain=False).best
     assert best is not None
-    plan = best.plan
-    batch = plan.stages[0].replicas[0].micro_batch
-    fine = Limits(target="megatron", pp=(2,), tp=(2,), zero=(plan.zero,), micro_batch=(batch,))
+    chosen = best.plan
+    batch = chosen.stages[0].replicas[0].micro_batch
+    fine = Limits(target="megatron", pp=(2,), tp=(2,), zero=(chosen.zero,), micro_batch=(batch,))
     assert Answer(fine, Goal()).offer(best)
-    used = plan.devices
+    used = chosen.devices
     for change in (
         {"target": "deepspeed"},
         {"pp": (1, 4)},
@@ -110,7 +112,7 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
         assert not Answer(replace(fine, **change), Goal()).offer(best)
     for goal in (
         Goal(use_at_most=(("", used - 1),)),
-        Goal(use_at_most=((plan.stages[0].replicas[0].pool, 0),)),
+        Goal(use_at_most=((chosen.stages[0].replicas[0].pool, 0),)),
         Goal(min_tokens_per_second=best.estimate.tokens_per_second * 1.01),
         Goal(max_cost_per_million_tokens=1.0),
     ):
@@ -120,6 +122,42 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
     assert answer.offer(best)
     assert not answer.offer(best)
     assert not answer.offer(None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "less"),
+    [
+        ({"grid": Grid(rows=2, columns=2)}, {"grids": False}),
+        ({"backup": 2}, {"backup": 1}),
+        ({"shards": (3, 1)}, {"unequal_shards": False}),
+        (
+            {"sync": Sync(every=500, islands=(("a",), ("b",)))},
+            {"syncs": (Sync(every=500, format="int8"), Sync(every=100))},
+        ),
+        (
+            {"zero": 3, "offload": Offload(optimizer="cpu", parameters="cpu")},
+            {"offload": ("none", "optimizer")},
+        ),
+    ],
+    ids=["grid", "backup", "shards", "sync", "offload"],
+)
+def test_what_must_be_asked_for(asked: dict[str, Any], less: dict[str, Any]) -> None:
+    """A plan that has it is an answer only under limits that allow it, and those of ``allowing`` do."""
+    first, second = asked.pop("shards", (1, 1))
+    wide = 4 if "grid" in asked else 1
+    groups = tuple(
+        replace(group(name, gpu, tp=wide, count=8 // wide, share=2), shard=shard)
+        for name, gpu, shard in (("a", "A100", first), ("b", "V100", second))
+    )
+    one = plan("torch", asked.pop("zero", 1), [8], [groups], **asked)
+    limits = Limits(target="torch")
+    if one.offload == ON_DEVICE:
+        assert not obeys(one, limits, Goal())
+    assert obeys(one, allowing(limits, one), Goal())
+    assert not obeys(one, replace(allowing(limits, one), **less), Goal())
+    plain = plan("torch", 1, [8], [tuple(replace(each, shard=1) for each in groups)])
+    assert obeys(plain, allowing(limits, one), Goal())
+    assert allowing(limits, plain) == limits
 
 
 def test_an_excluded_pool_is_as_if_it_were_not_there() -> None:

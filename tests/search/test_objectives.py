@@ -202,12 +202,23 @@ def test_out_of_reach_says_what_is_in_reach() -> None:
     assert (found.status, found.best, found.diagnosis) == ("infeasible", None, None)
     (nearest,) = found.nearest
     assert (nearest.limit, nearest.asked, nearest.kept) == ("min_tokens_per_second", asked, True)
+    assert nearest.proven
     assert nearest.scored.estimate.tokens_per_second == pytest.approx(asked / 2, rel=0.01)
     both = chosen(Goal(min_tokens_per_second=asked, max_cost_per_million_tokens=1e-6), explain=True)
     assert [(entry.limit, entry.kept) for entry in both.nearest] == [
         ("min_tokens_per_second", False),
         ("max_cost_per_million_tokens", False),
     ]
+
+
+def test_what_comes_nearest_in_no_time_is_not_proven() -> None:
+    """Bounds alone rule the goal out, and the time that they take is told; what comes nearest was met on the way."""
+    spec, model = problem()
+    goal, limits = Goal(min_tokens_per_second=1e12), Limits(time_limit_seconds=0.0)
+    found = choose(spec, model, ASSUMED, limits, goal)
+    assert found.status == "infeasible"
+    assert found.seconds > 1e-3
+    assert [entry.proven for entry in found.nearest] == [False]
 
 
 def test_a_model_that_fits_nowhere_is_diagnosed() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from planner.calibration.file import shipped
 from planner.cluster.change import without_hosts
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.errors import UsageError
 from planner.plan.checks import faults
-from planner.plan.values import Plan
+from planner.plan.values import Plan, Sync
 from planner.search.objectives.choose import choose
-from planner.search.replan import Replan, Replanner
+from planner.search.replan import Replan, Replanner, fewer_replicas
 from planner.search.values import Goal, Limits
 from tests.worlds import cluster, gpt, group, plan, pool
 
@@ -90,6 +91,36 @@ def test_storage_weighs_too() -> None:
     found = answer(data_parallel(8, zero=3), where, "a-1", storage_bytes_per_second=1e6)
     assert found.chosen.move.lost_bytes > 0
     assert found.chosen.move.seconds >= found.chosen.move.lost_bytes / 1e6
+
+
+def test_what_the_plan_has_is_allowed() -> None:
+    """Islands at a slow link go on exchanging rarely, and the bound is that of plans that may."""
+    where = cluster(
+        pool("near", "A100", 3, per_node=1, fabric="here"),
+        pool("far", "A100", 2, per_node=1, fabric="there"),
+        links=(FabricLinkSpec(between=("here", "there"), bandwidth_gbps=1.0, latency_us=10000.0),),
+    )
+    sync = Sync(every=100, islands=(("near",), ("far",)))
+    groups = (
+        group("near", "A100", count=3, share=10, steps=1),
+        group("far", "A100", count=2, share=9, steps=1),
+    )
+    found = answer(plan("torch", 0, [8], [groups], sync=sync), where, "near-1", away=1.0)
+    assert replace(found.chosen.scored.plan.sync, islands=()) == replace(sync, islands=())
+    assert found.result.bound_seconds <= found.chosen.scored.estimate.step_seconds
+
+
+def test_backups_stay_with_fewer_replicas() -> None:
+    """The same stages with as many backups, and as many sequences in a step."""
+    backed = plan("torch", 1, [8], [(group("a", "A100", count=8, share=8, steps=2),)], backup=2)
+    fewer = list(fewer_replicas(backed))
+    assert [(each.stages[0].dp, each.stages[0].replicas[0].local_batch) for each in fewer] == [
+        (6, 12),
+        (5, 16),
+        (4, 24),
+        (3, 48),
+    ]
+    assert {(each.backup, each.global_batch) for each in fewer} == {(2, 48)}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,20 @@ import pytest
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
+from planner.cost.feed import NOTHING, Fed
 from planner.report.share import crossing_lines
 from planner.search.deadline import Deadline
 from planner.search.values import Limits, Scored
-from planner.share.crossover import Crossing, Crossover, Moment, beside, moments_of, waiting
+from planner.share.crossover import (
+    Beside,
+    Crossing,
+    Crossover,
+    Moment,
+    beside,
+    fed_beside,
+    moments_of,
+    waiting,
+)
 from planner.units import bytes_from_gib
 from tests.share.test_search import FOUR_NODES, JOBS, loaded
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -65,6 +76,19 @@ def test_gains_have_limits(seed: int) -> None:
             sum(moment.seconds for moment in moments if getattr(moment, kind)) for moments in (first, second)
         ]
         assert busy[0] / found.first_seconds + busy[1] / found.second_seconds <= 1 + 1e-6
+
+
+def test_what_feeds_both_works_for_one_at_a_time() -> None:
+    """Each is fed for its whole step: by turns; by something else, or half as long, both as if alone."""
+    found = Beside(2.0, 4.0)
+    slow, fast = (
+        Fed(seconds=2.0, limit="the storage of all nodes"),
+        Fed(seconds=4.0, limit="the storage of all nodes"),
+    )
+    assert fed_beside(found, slow, fast) == Beside(4.0, 8.0)
+    assert fed_beside(found, slow, replace(fast, limit="the processors of a node of a")) == found
+    assert fed_beside(found, replace(slow, seconds=1.0), replace(fast, seconds=2.0)) == found
+    assert fed_beside(found, NOTHING, NOTHING) == found
 
 
 @pytest.mark.parametrize("stages", [1, 2])

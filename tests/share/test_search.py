@@ -13,6 +13,8 @@ import pytest
 
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
+from planner.cost.estimate import Estimator
+from planner.report.share import notes
 from planner.search.deadline import Deadline
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
 from planner.search.milp.together import Machines, Together
@@ -230,6 +232,23 @@ def test_jobs_on_one_node_share_what_it_offers(tmp_path: Path) -> None:
     assert (one.memory_gib, one.nvme_gBps, one.all_links_gBps) == (32, 2, None)
     assert (one.feed.storage_gBps, one.feed.core_tokens_per_s) == (1, 300)
     assert (one.feed.caches[0].gib, one.feed.caches[0].gBps) == (10, 3)
+
+
+def test_jobs_share_the_storage(tmp_path: Path) -> None:
+    """Each is priced with its part of what all nodes read, and compared with having all of it a part of the time."""
+    text = f"storage_gBps: 0.0001\n{CLUSTER}"
+    several = loaded(tmp_path, text, JOBS)
+    spec = load_cluster(tmp_path / "cluster.yaml")
+    limits = Limits(target="torch", zero=(0,), pp=(1,), tp=(1,), gap=0.1)
+    answer = ShareSearch(spec, several, shipped(), limits, "makespan").run()
+    assert "each job is priced with 1/2 of the storage" in " ".join(notes(answer))
+    for portion, job in zip(answer.portions, several, strict=True):
+        # 4 bytes a token, half of 100 kB/s.
+        assert portion.cluster.storage_gBps == 0.0001 / 2
+        assert portion.scored.estimate.tokens_per_second == pytest.approx(0.5 * 1e5 / 4)
+        assert portion.of_equal_share == pytest.approx(1.0)
+        again = Estimator(portion.cluster, job.model, shipped()).estimate(portion.scored.plan)
+        assert again == portion.scored.estimate
 
 
 def test_portions_are_apart(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``python -m tools.accuracy``: write docs/accuracy.md and docs/accuracy.png."""
+"""``python -m tools.accuracy``: write docs/accuracy.md and docs/accuracy.png, and its figures in docs/coverage.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser
 
 from planner.report.validation import write_plot
+from tools.accuracy.coverage import figures, written
 from tools.accuracy.material import ROOT, material
 from tools.accuracy.page import page
 
@@ -13,16 +14,19 @@ DOCS = ROOT / "docs"
 
 
 def main() -> int:
-    """Write both; with --check say whether the page is what would be written."""
+    """Write all; with --check say whether the pages are what would be written."""
     parser = ArgumentParser(prog="python -m tools.accuracy", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare docs/accuracy.md, write nothing")
-    wanted = page(material())
+    parser.add_argument("--check", action="store_true", help="compare both pages, write nothing")
+    accuracy = page(material())
+    covered = written((DOCS / "coverage.md").read_text(encoding="utf-8"), figures(accuracy))
+    pages = {"accuracy.md": accuracy, "coverage.md": covered}
     if parser.parse_args().check:
-        if (DOCS / "accuracy.md").read_text(encoding="utf-8") != wanted:
-            sys.stderr.write("docs/accuracy.md is outdated: make accuracy\n")
-            return 1
-        return 0
-    (DOCS / "accuracy.md").write_text(wanted, encoding="utf-8")
+        outdated = [name for name, text in pages.items() if (DOCS / name).read_text(encoding="utf-8") != text]
+        for name in outdated:
+            sys.stderr.write(f"docs/{name} is outdated: make accuracy\n")
+        return 1 if outdated else 0
+    for name, text in pages.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
     write_plot(material().left_out, DOCS / "accuracy.png")
     return 0
 

@@ -298,7 +298,13 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
             relaxed = BestSearch(finder.estimator, finder.limits, goal, finder.reporter, finder.deadline)
             relaxed.run()
             if relaxed.best is not None:
-                yield Nearest(limit=name, asked=asked, kept=goal == one, scored=relaxed.best)
+                yield Nearest(
+                    limit=name,
+                    asked=asked,
+                    kept=goal == one,
+                    proven=relaxed.status == "optimal",
+                    scored=relaxed.best,
+                )
                 break
 
 
