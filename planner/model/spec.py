@@ -520,6 +520,12 @@ class ModelSpec(Frozen):
     """Dense layer and norm before the output layer (BERT's masked-language head)."""
     head_bias: bool = False
     """Bias of the output layer."""
+    front: tuple[FrontSpec, ...] = ()
+    """Convolutions in place of the token embedding: patches of images, or sound."""
+    labels: OptionalRows | None = None
+    """Outputs of a head in place of the output layer, which predicts tokens of the vocabulary; 0 for no head."""
+    pooled: bool = False
+    """True when ``labels`` are of a sequence, not of each of its tokens."""
     window: SequenceLength | None = None
     """Tokens that a token of a sliding-window layer attends to; absent, every layer attends to all."""
     window_layers: Layers | None = None
@@ -964,7 +970,18 @@ class ModelSpec(Frozen):
         tables = (self.learned_positions + self.token_types) * self.hidden
         tables += self.relative_positions * self.heads + self.other_parameters
         norm = self._norm_parameters if self.embedding_norm else 0
-        return self.vocab * self.embedding_width + projections + tables + norm
+        front = sum(each.outputs * (each.inputs + each.bias) for each in self.front)
+        return self.table_parameters + projections + tables + norm + front
+
+    @property
+    def table_parameters(self) -> int:
+        """Parameters of the token embedding; a model with a front has none."""
+        return 0 if self.front else self.vocab * self.embedding_width
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the output layer: tokens of the vocabulary, or labels."""
+        return self.vocab if self.labels is None else self.labels
 
     @cached_property
     def head_parameters(self) -> int:
@@ -973,10 +990,10 @@ class ModelSpec(Frozen):
         transform = (
             self.hidden * self.hidden + self.hidden + self._norm_parameters if self.head_transform else 0
         )
-        output = 0 if self.tied_embeddings else self.vocab * self.hidden
+        output = 0 if self.tied_embeddings else self.outputs * self.hidden
         # Each module for a further token has norms of what it takes and makes, and a projection of two to one.
         further = self.training.mtp_layers * (2 * self.hidden**2 + 3 * self._norm_parameters)
-        return norm + transform + output + (self.vocab if self.head_bias else 0) + further
+        return norm + transform + output + (self.outputs if self.head_bias else 0) + further
 
     @cached_property
     def parameters(self) -> int:
