@@ -22,6 +22,9 @@ from planner.model.families import (
     with_runs,
 )
 from planner.model.families import FAMILIES as ONE_STACK
+from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
+from planner.model.heard import HEARD, HEARD_HEADS
+from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
 from planner.model.two_stacks import TWO_STACKS
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
@@ -32,20 +35,11 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
-FAMILIES = {**ONE_STACK, **TWO_STACKS}
+FAMILIES = {**ONE_STACK, **TWO_STACKS, **SEEN, **HEARD}
+OWN_HEADS = {**SEEN_HEADS, **HEARD_HEADS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
-_TRAINED = (
-    "ForCausalLM",
-    "LMHeadModel",
-    "ForMaskedLM",
-    "LanguageModeling",
-    "WithLMHeadModel",
-    "BertGenerationDecoder",
-)
-"""How architectures end whose output layer predicts tokens, and nothing else."""
-
 
 SEES = "ForConditionalGeneration"
 """The same of models that see."""
@@ -82,7 +76,23 @@ def _built(family: Family, document: Document, whole: Document) -> Shape:
     shape = family.build(document.data)
     if "state" not in shape and "encoder" not in shape:
         shape = with_runs(shape, document.data)
+    shape = _with_head(shape, document.data)
     return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in SEEING else shape
+
+
+def _heads(kind: str) -> dict[str, Head]:
+    """Heads of a type that are read, by the end of an architecture's name."""
+    return OWN_HEADS.get(kind) or heads_of(kind, stacks=kind in TWO_STACKS)
+
+
+def _with_head(shape: Shape, config: Config) -> Shape:
+    """The shape with the head that the architecture's name says."""
+    names = config.get("architectures")
+    for name in names if isinstance(names, list) else []:
+        head = head_of(str(name), _heads(str(config["model_type"])))
+        if head is not None:
+            return with_head(shape, head, config)
+    return shape
 
 
 def supported() -> tuple[str, ...]:
@@ -234,14 +244,18 @@ def _unsupported(document: Document) -> list[Problem]:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
+    if two and config.get("is_decoder"):
+        problems.append(document.problem(("is_decoder",), "expected false: a decoder alone is not read"))
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key) and not two:
             problems.append(document.problem((key,), "cross-attention is not supported yet, expected false"))
     names = config.get("architectures")
     for index, name in enumerate(names if isinstance(names, list) else []):
-        wanted = _GENERATING if two else _TRAINED
-        if not str(name).endswith(wanted) and kind not in SEEING:
-            what = f"has no output layer that predicts tokens, or others beside it: {shown(name)}"
+        wanted = _GENERATING if two else ("ForCausalLM", "ForMaskedLM", *_heads(kind))
+        usual = str(name).endswith(_GENERATING) if two else bool(TOKENS.search(str(name)))
+        read = usual or head_of(str(name), _heads(kind)) is not None
+        if not read and kind not in SEEING:
+            what = f"has a head that is not read yet: {shown(name)}"
             hint = f"expected a name that ends in {', '.join(wanted[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))
     named = first_given(config, EXPERT_COUNTS)
@@ -377,6 +391,8 @@ def _need(document: Document, key: str) -> str:
 
 
 def _longest(config: Config, shape: Shape) -> int:
+    if "sequence_length" in shape:
+        return int(shape.pop("sequence_length"))
     if shape.get("encoder"):
         decoded = first_of(config, ("max_target_positions", "max_decoder_position_embeddings"))
         return int(decoded or shape["encoder"]["sequence_length"])

@@ -966,7 +966,8 @@ class ModelSpec(Frozen):
     @cached_property
     def embedding_parameters(self) -> int:
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
-        projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
+        ways = 2 if self.labels is None else 1
+        projections = ways * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
         tables = (self.learned_positions + self.token_types) * self.hidden
         tables += self.relative_positions * self.heads + self.other_parameters
         norm = self._norm_parameters if self.embedding_norm else 0

@@ -1,7 +1,8 @@
 """An encoder ahead of a decoder whose layers attend to its output.
 
 The example has no pairs of inputs and outputs: what it encodes it makes of the tokens of each sequence, read
-backwards, so that every plan sees the same. For data of your own replace ``inputs_of`` and ``heard`` of ``example_model.py``.
+backwards, so that every plan sees the same. For data of your own replace ``inputs_of`` and ``heard`` of
+``example_model.py``.
 """
 
 from __future__ import annotations

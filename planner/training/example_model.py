@@ -301,7 +301,8 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.norm = norm_of(shape, shape.hidden, shape.embedding_norm)
         narrow = shape.embedding_width != shape.hidden
         self.widen = Linear(shape.embedding_width, shape.hidden, bias=False) if narrow else nn.Identity()
-        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
+        back = narrow and shape.labels is None
+        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if back else nn.Identity()
         tied_bias = shape.head_bias and shape.tied_embeddings
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
         self.requires_grad_(not shape.freezes("embedding"))
