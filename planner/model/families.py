@@ -1349,6 +1349,8 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
     "granite": Family(llama),
+    "mllama_text_model": Family(partial(llama, out_bias=None)),
+    "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(_sparse),
     "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),

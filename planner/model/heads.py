@@ -27,8 +27,8 @@ class Head:
     """Square layers with a bias ahead of them: poolers and the like."""
     bias: bool = True
     """Bias of the outputs."""
-    besides: int = 0
-    """Further outputs of a sequence, with biases."""
+    pair: bool = False
+    """True when labels say besides whether two texts belong together."""
     more: Callable[[Config], int] | None = None
     """Parameters besides."""
     width: str | None = None
@@ -49,7 +49,7 @@ _POOLED = {
     "ForNextSentencePrediction": Head(2, pooled=True, dense=1),
 }
 """Of encoders that have."""
-_TOGETHER = {**_POOLED, "ForPreTraining": Head("tokens", dense=1, besides=2)}
+_TOGETHER = {**_POOLED, "ForPreTraining": Head("tokens", dense=1, pair=True)}
 """Of encoders whose pretraining predicts tokens, and whether two texts belong together."""
 _DECODER = {
     **NONE,
@@ -132,7 +132,7 @@ def with_head(shape: Shape, head: Head, config: Config) -> Shape:
     if head.encoder:
         shape = _encoder_alone(shape)
     width = shape["hidden"]
-    more = head.dense * width * (width + 1) + head.besides * (width + 1)
+    more = head.dense * width * (width + 1) + (2 * (width + 1) if head.pair else 0)
     more += head.more(config) if head.more else 0
     kept = shape.get("other_parameters", 0) + more
     if head.outputs in ("tokens", "shape"):
@@ -185,6 +185,7 @@ def _generator(config: Config) -> int:
 
 
 _GONE: dict[str, Callable[[Config], int]] = {
+    "albert": lambda config: _generator({"embedding_size": 128, **config}),
     "electra": _generator,
     "modernbert": _square,
     "modernbert-decoder": _square,

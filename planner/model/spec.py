@@ -445,6 +445,8 @@ class RunSpec(Frozen):
     """What mixes tokens; the model's own when absent."""
     feed_forward: FeedForwardKind | None = None
     """The feed-forward; the model's own when absent."""
+    shared: bool = False
+    """True when these layers have the same weights, wherever they stand in a block (ALBERT)."""
 
 
 class Run(NamedTuple):
@@ -458,6 +460,13 @@ class Run(NamedTuple):
     """Inputs of a sequence on each of which they work."""
     frozen: bool = False
     """True when they are not trained, nor anything ahead of them."""
+    shared: bool = False
+    """True when they have the same weights."""
+
+    @property
+    def weights(self) -> int:
+        """Layers of weights."""
+        return 1 if self.shared else self.layers
 
 
 class ModelSpec(Frozen):
@@ -671,14 +680,15 @@ class ModelSpec(Frozen):
 
     def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
         """Layers of each kind, with a model of such layers alone."""
-        counted: Counter[tuple[Mixer, FeedForwardKind]] = Counter()
+        counted: Counter[tuple[Mixer, FeedForwardKind, bool]] = Counter()
         for run in runs:
-            counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
+            feeds = run.feed_forward or self.feed_forward_kind
+            counted[run.mixer or self.mixer, feeds, run.shared] += run.layers
         kinds = []
         training = self.training
         if training.mtp_layers:
             training = training.model_copy(update={"mtp_layers": 0})
-        for (mixer, feeds), layers in counted.items():
+        for (mixer, feeds, shared), layers in counted.items():
             update: dict[str, Any] = {
                 "training": training,
                 "tower": None,
@@ -699,7 +709,7 @@ class ModelSpec(Frozen):
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
-            kinds.append(Run(layers, self.model_copy(update=update)))
+            kinds.append(Run(layers, self.model_copy(update=update), shared=shared))
         return tuple(kinds)
 
     @cached_property
@@ -766,6 +776,11 @@ class ModelSpec(Frozen):
         return tuple(dict.fromkeys(kind.carried.kind for kind in self.kinds if kind.carried is not None))
 
     @property
+    def shares(self) -> bool:
+        """True when some of its layers have the same weights."""
+        return any(run.shared for run in (*(self.ahead or ()), *(self.block or ()), *(self.behind or ())))
+
+    @property
     def embeds_twice(self) -> bool:
         """True when a last stage of its own has a copy of the embedding: for a tied output layer, or further tokens."""
         return self.tied_embeddings or self.training.mtp_layers > 0
@@ -827,7 +842,7 @@ class ModelSpec(Frozen):
         if not self.frozen:
             return self.layer_parameters
         if self.runs:
-            return sum(run.layers * run.kind.trained_layer_parameters for run in self.runs)
+            return sum(run.weights * run.kind.trained_layer_parameters for run in self.runs)
         matrices = self._attention_elements
         of_part = {
             "attention": matrices + self._attention_biases,
@@ -927,7 +942,7 @@ class ModelSpec(Frozen):
     def expert_parameters(self) -> int:
         """Parameters of all experts of one layer that are not shared; 0 without experts."""
         if self.runs:
-            return sum(run.layers * run.kind.expert_parameters for run in self.runs)
+            return sum(run.weights * run.kind.expert_parameters for run in self.runs)
         if self.experts is None:
             return 0
         one = self.mlp_matrices * self.hidden * self.experts.ffn
@@ -939,7 +954,7 @@ class ModelSpec(Frozen):
     def layer_parameters(self) -> int:
         """Parameters of one of ``layers``: matrices, biases and norms, with all its experts."""
         if self.runs:
-            return sum(run.layers * run.kind.layer_parameters for run in self.runs)
+            return sum(run.weights * run.kind.layer_parameters for run in self.runs)
         attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
