@@ -18,7 +18,7 @@ import numpy as np
 from planner.calibration.values import Calibration, Family, Framework
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
-from planner.model.spec import ModelSpec, StateSpec, TrainingSpec
+from planner.model.spec import FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -633,7 +633,8 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
         inputs = micro_batch * model.encoder.sequence_length
         ahead = device.stream(4.0 * device.size * inputs * model.encoder_width, 3)
         forward, backward = forward + ahead, backward + 2 * ahead
-        for number, each in enumerate(model.encoder.front):
+    for front in _fronts(model):
+        for number, each in enumerate(front):
             product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
             into, weight = product.backward()
             forward += device.product(product)
@@ -642,12 +643,19 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+def _fronts(model: ModelSpec) -> tuple[tuple[FrontSpec, ...], ...]:
+    """Convolutions ahead of the model's own layers, and of an encoder's."""
+    return model.front, () if model.encoder is None else model.encoder.front
+
+
 MASKED = 0.15
 """Part of an encoder's tokens that are masked (arXiv:1810.04805, section 3.1)."""
 
 
 def predicted_tokens(model: ModelSpec, tokens: int) -> float:
-    """Those whose logits are computed."""
+    """Those whose logits are computed: with pooled labels one of each sequence."""
+    if model.labels is not None:
+        return tokens / model.training.sequence_length if model.pooled else tokens
     return MASKED * tokens if model.training.cross_entropy == "masked" else tokens
 
 
@@ -657,9 +665,11 @@ LOGIT_BYTES = (24.0, 20.0)
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``, for every token that is predicted."""
+    if not model.outputs:
+        return EndPass(forward_seconds=0.0, backward_seconds=0.0)
     tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
-    columns = ceil(model.vocab / tp / 64) * 64
+    columns = ceil(model.outputs / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
     product = Product(tokens, columns, model.hidden)
     forward, backward = device.products((product,), name)
@@ -717,12 +727,13 @@ def model_flops(model: ModelSpec) -> float:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
         sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
-    for number, each in enumerate(model.encoder.front if model.encoder is not None else ()):
-        sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
+    for front in _fronts(model):
+        for number, each in enumerate(front):
+            sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
     predicted = predicted_tokens(model, length)
     more = model.training.mtp_layers
     sequence += (
-        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab * (1 + more)
+        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.outputs * (1 + more)
     )
     sequence += more * 3.0 * 2.0 * length * 2 * model.hidden**2
     return sequence * model.training.global_batch

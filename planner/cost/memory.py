@@ -590,7 +590,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
     # Those of every token that is predicted wait for the same backward.
     tokens *= 1 + model.training.mtp_layers
-    return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
+    return larger(0.0, element * tokens * model.outputs / load.tp - _working(model, load))
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

@@ -139,6 +139,8 @@ def _strange(model: ModelSpec) -> str:
         "experts": model.experts is not None,
         "layers with a state": bool(model.states),
         "blocks of unlike layers": bool(model.block or model.ahead or model.behind),
+        "models of images or sound": bool(model.front),
+        "heads of labels": model.labels is not None,
         "towers": model.tower is not None,
         "encoder-decoders": model.encoder is not None,
         "relative positions": model.relative_positions > 0,

@@ -246,7 +246,36 @@ def shape_problems(document: Document) -> list[Problem]:
         *_run_problems(document),
         *_expert_problems(document),
         *_adapter_problems(document),
+        *_end_problems(document),
     ]
+
+
+def _end_problems(document: Document) -> list[Problem]:
+    """What does not go together at the ends of a model."""
+    data, training = document.data, document.data.get("training")
+    length = training.get("sequence_length") if isinstance(training, dict) else None
+    rows, front, problems = data.get("learned_positions"), data.get("front"), []
+    if isinstance(rows, int) and isinstance(length, int) and 0 < rows < length:
+        what = f"expected at most the {rows} rows of learned_positions, got {length}"
+        problems.append(document.problem(("training", "sequence_length"), what))
+    last = front[-1] if isinstance(front, list) and front else None
+    tokens = last.get("tokens") if isinstance(last, dict) else None
+    if isinstance(tokens, int) and isinstance(length, int) and tokens > length:
+        what = f"expected at least the {tokens} tokens that the front makes, got {length}"
+        problems.append(document.problem(("training", "sequence_length"), what))
+    if isinstance(last, dict) and (wide := last.get("outputs")) not in (data.get("hidden"), None):
+        what = f"expected hidden {shown(data.get('hidden'))} as the last width, got {shown(wide)}"
+        problems.append(document.problem(("front",), what))
+    labels = data.get("labels")
+    for key in ("tied_embeddings",) if labels is not None or front else ():
+        if data.get(key, True):
+            what = "expected false: a front has no table of tokens, and labels no rows in it"
+            problems.append(document.problem((key,), what, "write tied_embeddings: false"))
+    if labels is None and data.get("pooled"):
+        problems.append(document.problem(("pooled",), "is given without labels, expected false"))
+    if labels is not None and isinstance(training, dict) and training.get("mtp_layers"):
+        problems.append(document.problem(("training", "mtp_layers"), "expected 0 with labels"))
+    return problems
 
 
 def _adapter_problems(document: Document) -> list[Problem]:

@@ -192,6 +192,9 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    own_ends: bool = False
+    """True when images or sound may stand in place of tokens, and labels in place of an output layer: without tensor
+    parallelism."""
     further_tokens: bool = False
     """True when modules behind the last layer may predict further tokens."""
     encoder_decoders: EncoderDecoders = "none"

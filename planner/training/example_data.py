@@ -13,6 +13,8 @@ from planner.training.example_model import IGNORED, Shape
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and labels, both [sequence][position]."""
 
+BYTES = 256
+"""What a model of images or sound makes its inputs of in place of tokens."""
 MASKED_EVERY = 7
 """An encoder predicts every seventh token."""
 ADJECTIVES = ("brown", "cold", "heavy", "narrow", "old", "quiet", "round", "small")
@@ -36,6 +38,13 @@ PLACES = ("at the gate", "before noon", "behind the mill", "in the rain", "near 
 def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batch:
     """Tokens and labels of some sequences; the same index is the same sequence on every rank."""
     tokens = torch.stack([sequence(index, shape, text) for index in indices])
+    if shape.labels is not None or shape.front:
+        inputs = tokens[:, :-1].contiguous()
+        outputs = shape.vocab if shape.labels is None else shape.labels
+        labels = inputs % (outputs or shape.hidden)
+        # A label of a sequence stands at its first token.
+        labels[:, 1 if shape.pooled else labels.shape[1] :] = IGNORED
+        return inputs, labels
     if shape.kind == "decoder":
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     inputs, labels = tokens[:, :-1].clone(), torch.full_like(tokens[:, :-1], IGNORED)
@@ -54,7 +63,7 @@ def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:
         with text.open("rb") as file:
             file.seek(index % whole * shape.sequence_length)
             read = file.read(length)
-    return torch.tensor(list(read.ljust(length, b"\0"))) % shape.vocab
+    return torch.tensor(list(read.ljust(length, b"\0"))) % (BYTES if shape.front else shape.vocab)
 
 
 @lru_cache(maxsize=1024)

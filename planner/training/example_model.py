@@ -152,6 +152,12 @@ class Shape:
     attention_other: int = 0
     other_parameters: int = 0
     """Parameters that take part in few operations, in each layer and beside all, which the example leaves out."""
+    front: tuple[FrontShape, ...] = ()
+    """What stands in place of the table of tokens."""
+    labels: int | None = None
+    """Outputs of a head in place of an output layer; 0 for none: the loss is then that of the hidden states."""
+    pooled: bool = False
+    """True when labels are of a sequence."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
@@ -204,6 +210,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
 
     for name in ("ahead", "block", "behind"):
         values[name] = each(values.pop(name, None), own)
+    values["front"] = tuple(FrontShape(**sizes) for sizes in values.pop("front", ()))
     encoder = values.pop("encoder", None)
     if encoder is not None:
         front = tuple(FrontShape(**sizes) for sizes in encoder["front"])
@@ -243,19 +250,59 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
     return nn.RMSNorm(width) if shape.norm == "rms" else nn.LayerNorm(width)
 
 
+class Front(nn.ModuleList):  # type: ignore[misc]
+    """Convolutions in place of a table of tokens, each a product with what stands under its kernel."""
+
+    def __init__(self, sizes: tuple[FrontShape, ...], width: int) -> None:
+        """``width`` is that of the layers behind it."""
+        super().__init__(Linear(each.inputs, each.outputs, bias=each.bias) for each in sizes)
+        self.sizes, self.width = sizes, width
+
+    def forward(self, inputs: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        hidden = heard(inputs, self.sizes[0]).to(kind)
+        for number, (sizes, product) in enumerate(zip(self.sizes, self, strict=True)):
+            hidden = functional.gelu(product(under_kernel(hidden, sizes) if number else hidden))
+        return hidden if hidden.shape[-1] == self.width else functional.glu(hidden)
+
+
+def inputs_of(tokens: torch.Tensor, length: int) -> torch.Tensor:
+    """Tokens that are encoded for each sequence."""
+    return tokens.flip(1).repeat(1, -(-length // tokens.shape[1]))[:, :length]
+
+
+def heard(inputs: torch.Tensor, front: FrontShape) -> torch.Tensor:
+    """What stands under the first kernel at each of its places."""
+    seeds = inputs_of(inputs, front.tokens) + torch.arange(front.tokens, device=inputs.device)
+    width = torch.arange(1, front.inputs + 1, device=inputs.device)
+    return torch.sin(seeds.unsqueeze(-1) * width.float())
+
+
+def under_kernel(hidden: torch.Tensor, front: FrontShape) -> torch.Tensor:
+    """What stands under a later kernel: neighbours side by side; channels that are twice too many are gated."""
+    if front.inputs % hidden.shape[-1]:
+        hidden = functional.glu(hidden)
+    kernel = front.inputs // hidden.shape[-1]
+    centres = torch.arange(front.tokens, device=hidden.device) * hidden.shape[1] // front.tokens
+    offsets = torch.arange(kernel, device=hidden.device) - kernel // 2
+    places = (centres.unsqueeze(1) + offsets).clamp(0, hidden.shape[1] - 1)
+    return hidden[:, places].flatten(2)
+
+
 class Embedding(nn.Module):  # type: ignore[misc]
     """Embedding of tokens, positions and types; a tied head asks it for the logits of hidden states."""
 
     def __init__(self, shape: Shape, sharing: Sharing = ALONE) -> None:
         super().__init__()
         self.sharing = sharing
-        self.weight = table(shape.vocab, shape.embedding_width)
+        self.front = Front(shape.front, shape.hidden) if shape.front else None
+        self.weight = None if shape.front else table(shape.vocab, shape.embedding_width)
         self.positions = table(shape.learned_positions, shape.hidden)
         self.types = table(shape.token_types, shape.hidden)
         self.norm = norm_of(shape, shape.hidden, shape.embedding_norm)
         narrow = shape.embedding_width != shape.hidden
         self.widen = Linear(shape.embedding_width, shape.hidden, bias=False) if narrow else nn.Identity()
-        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
+        back = narrow and shape.labels is None
+        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if back else nn.Identity()
         tied_bias = shape.head_bias and shape.tied_embeddings
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
         self.requires_grad_(not shape.freezes("embedding"))
@@ -266,7 +313,12 @@ class Embedding(nn.Module):  # type: ignore[misc]
             return functional.linear(self.narrow(inputs), self.weight, self.bias)
         if alone:
             return functional.embedding(inputs, self.weight)
-        hidden = self.widen(functional.embedding(inputs, self.weight))
+        if self.front is None:
+            hidden = self.widen(functional.embedding(inputs, self.weight))
+        else:
+            hidden = self.front(inputs, self.front[0].weight.dtype)
+            # Tokens of a class, or the like, stand ahead.
+            hidden = functional.pad(hidden, (0, 0, inputs.shape[1] - hidden.shape[1], 0))
         if self.positions is not None:
             first = self.sharing.first(inputs.shape[1])
             hidden = hidden + self.positions[first : first + inputs.shape[1]]
@@ -535,7 +587,9 @@ class Head(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.project = Linear(shape.hidden, shape.vocab, bias=shape.head_bias)
+        outputs = shape.vocab if shape.labels is None else shape.labels
+        project = Linear(shape.hidden, outputs, bias=shape.head_bias) if outputs else nn.Identity()
+        self.project = project
         self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,7 @@ CAPABILITIES = Capabilities(
     context_in_pipeline=False,
     experts="whole",
     encoder_decoders="whole",
+    own_ends=True,
     frozen_parts=True,
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),

@@ -51,6 +51,7 @@ CAPABILITIES = Capabilities(
     output_gate=True,
     towers=True,
     encoder_decoders="any",
+    own_ends=True,
     experts="whole",
     grids=True,
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
