@@ -678,8 +678,15 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+EIGHT_BIT_UPDATE_BYTES = 550.0
+"""Bytes of one element that the operations of the example's 8-bit AdamW read and write, without the gradient, by count
+(``tests/training``): it decodes, updates and codes again in plain torch."""
+
+
 def update_bytes(training: TrainingSpec) -> float:
     """Bytes read and written for the fp32 weight and the moments of one element."""
+    if training.optimizer_states == "int8":
+        return EIGHT_BIT_UPDATE_BYTES
     return 2.0 * (4.0 + training.moment_bytes)
 
 

@@ -153,7 +153,7 @@ class Shape:
     other_parameters: int = 0
     """Parameters that take part in few operations, in each layer and beside all, which the example leaves out."""
     optimizer_states: str = "fp32"
-    """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
     lora: AdapterShape | None = None
     """Adapters that are trained alone."""
     freeze: tuple[str, ...] = ()

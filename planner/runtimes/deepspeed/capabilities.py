@@ -37,7 +37,6 @@ CAPABILITIES = Capabilities(
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion"),
     moments=("fp32", "bf16", "int8"),
-    unemitted_moments=("int8",),
     cross_entropies=("plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     eager_layers=True,

@@ -34,7 +34,7 @@ from planner.training.example_model import (
     load_shape,
     loss_of,
 )
-from planner.training.example_optimizers import Lion, NarrowAdamW
+from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
 
@@ -180,6 +180,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
         return Lion(trained, options.lr)
     if shape.optimizer_states == "bf16":
         return NarrowAdamW(trained, options.lr)
+    if shape.optimizer_states == "int8":
+        return EightBitAdamW(trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 

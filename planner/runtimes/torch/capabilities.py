@@ -39,7 +39,6 @@ CAPABILITIES = Capabilities(
     rests_in_fp32=True,
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),
-    unemitted_moments=("int8",),
     cross_entropies=("plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     reduces_in_backward=True,

@@ -29,7 +29,7 @@ from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
-from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
+from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
 from planner.runtimes.torch.example_stage import ModelPart
@@ -304,6 +304,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
         return muon(model, parameters, options.lr)
     if shape.optimizer_states == "bf16":
         return NarrowAdamW(alike, options.lr)
+    if shape.optimizer_states == "int8":
+        return EightBitAdamW(alike, options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
     return torch.optim.AdamW(alike, lr=options.lr, fused=True)
 
