@@ -248,6 +248,7 @@ class Pricer:
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
+        anchored = anchored and not model.training.packed
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         plain &= model.training.optimizer_states != "int8"

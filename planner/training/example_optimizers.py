@@ -81,9 +81,10 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The other way round. Torch's own would bring all moments to the format of the weights."""
         super().load_state_dict({**state_dict, "state": {}})
-        parameters = self._parameters
-        for index, state in state_dict["state"].items():
-            weight = parameters[index]
+        names = [name for group in state_dict["param_groups"] for name in group["params"]]
+        weights = dict(zip(names, self._parameters, strict=True))
+        for name, state in state_dict["state"].items():
+            weight = weights[name]
             kept = {name: self.packed(name, own(state[name]).to(own(weight).device)) for name in self.moments}
             self.state[weight] = {"step": int(state["step"]), **kept}
 

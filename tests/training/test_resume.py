@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def stages() -> Plan:
 
 
 def trained(
-    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, lr: float = 0.01, **training: str
+    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, lr: float = 0.01, **training: Any
 ) -> list[float]:
     """Losses of an emitted folder."""
     write_folder(emit(chosen, where, model(8, precision="fp32", **training)), folder)

@@ -47,6 +47,7 @@ CAPABILITIES = Capabilities(
     context_in_pipeline=False,
     experts="whole",
     encoder_decoders="whole",
+    documents=True,
     frozen_parts=True,
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),

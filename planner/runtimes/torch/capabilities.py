@@ -55,6 +55,7 @@ CAPABILITIES = Capabilities(
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     unequal_shards=True,
     backup_zero=(0, 1),
+    documents=True,
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
