@@ -366,20 +366,23 @@ def attention_seconds(
 
     The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
     """
-    length, heads, seen = model.training.sequence_length, model.heads / tp, model.attended
+    length, heads, seen = model.training.sequence_length, model.heads / tp, model.seen
+    calls = attention_calls(model, micro_batch)
     if model.training.attention == "flash":
         causal = 0.5 if model.causal else 1.0
         flops = 4.0 * micro_batch * ways * length * seen * heads * core_width(model) * causal
         flops *= seen_scores(model, target.windows, ways)
-        return device.flash(flops), device.flash(2.5 * flops)
+        more = device.stream(0.0, calls - 1)
+        return device.flash(flops) + more, device.flash(2.5 * flops) + more
     precision = ATTENTION_FORMAT.get(model.training.precision)
-    count = micro_batch * heads
+    rows = seen if model.training.packed else length
+    count = micro_batch * heads * (length / rows)
     products = (
-        Product(length, seen, model.head_dim, count),
-        Product(length, model.head_dim, seen, count),
+        Product(rows, seen, model.head_dim, count),
+        Product(rows, model.head_dim, seen, count),
     )
     forward, backward = device.products(products, precision)
-    scores = device.size * count * length * seen
+    scores = device.size * count * rows * seen
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
     fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
     (streams, kernels), (back, back_kernels) = (
@@ -389,6 +392,14 @@ def attention_seconds(
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
+
+
+def attention_calls(model: ModelSpec, micro_batch: int) -> float:
+    """Kernels of a layer's attention: with packed documents the examples call one for each."""
+    documents = model.training.documents
+    if documents is None or not documents.packing:
+        return 1.0
+    return max(1.0, micro_batch * model.training.sequence_length / documents.mean_length)
 
 
 def state_seconds(
@@ -446,6 +457,8 @@ def eager_state_bytes(state: StateSpec) -> float:
     return 0.0
 
 
+DOCUMENT_KERNELS = 2
+"""Operations of a document's attention in a forward: the slice of its queries, keys and values, and the call."""
 STATE_KERNELS = {False: 6, True: 60}
 """More kernels of a forward with a state: those written for it, and operations of eager torch."""
 
@@ -457,7 +470,7 @@ def core_width(model: ModelSpec) -> float:
 
 def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:
     """Part of the scores of full attention that kernels with sliding windows compute, mean over all layers."""
-    length, window = ways * model.training.sequence_length, model.window
+    length, window = ways * model.training.own_tokens, model.window
     if window is None or window >= length or not windows:
         return 1.0
     # A token sees the window or, at the beginning, all before it; without a mask the window is on both sides.
@@ -515,6 +528,7 @@ def layer_pass(
         forward += device.stream(CAST_BYTES * inputs)
         backward += device.stream(CAST_BYTES * outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
+    launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
@@ -689,8 +703,15 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+EIGHT_BIT_UPDATE_BYTES = 550.0
+"""Bytes of one element that the operations of the example's 8-bit AdamW read and write, without the gradient, by count
+(``tests/training``): it decodes, updates and codes again in plain torch."""
+
+
 def update_bytes(training: TrainingSpec) -> float:
     """Bytes read and written for the fp32 weight and the moments of one element."""
+    if training.optimizer_states == "int8":
+        return EIGHT_BIT_UPDATE_BYTES
     return 2.0 * (4.0 + training.moment_bytes)
 
 
@@ -757,4 +778,4 @@ def _layer_flops(model: ModelSpec) -> float:
     carried = 0.0 if model.carried is None else 3.0 * length * state_flops(model.carried)
     passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.attended * scores + carried
+    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.seen * scores + carried

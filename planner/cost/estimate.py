@@ -158,7 +158,7 @@ class Estimator:
                 _stage(plan, priced, index, memories)
                 for index, memories in enumerate(self.memories(plan, priced))
             ),
-            tokens_per_second=plan.global_batch * self.model.training.sequence_length / step,
+            tokens_per_second=self.model.training.tokens / step,
             model_flops=flops,
             tflops_per_gpu=flops / step / plan.devices / 1e12,
             mfu=flops / step / self._peak(plan),

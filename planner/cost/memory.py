@@ -199,7 +199,7 @@ def activation_bytes_per_layer(
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
-        scores = (5.0 if model.drops else 2.0) * heads * model.attended / tp
+        scores = (5.0 if model.drops else 2.0) * heads * model.seen / tp
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
 

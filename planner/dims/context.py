@@ -126,6 +126,8 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"{pieces} pieces for cp {cp} do not divide the sequence length {length}"
     elif target.sequence_parallel and tp > 1 and length % tp == 0 and length // cp % tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
+    if model.training.documents is not None:
+        yield "documents stay whole, expected none in the model's training"
     if model.training.attention != "flash":
         yield "divided sequences need fused attention, expected attention flash in the model's training"
     if model.kind != "decoder":

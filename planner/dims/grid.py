@@ -146,6 +146,7 @@ def _strange(model: ModelSpec) -> str:
         "relative positions": model.relative_positions > 0,
         "biases of values without those of keys": model.qkv_bias and not model.key_bias,
         "adapters or frozen parts": bool(model.frozen),
+        "documents": model.training.documents is not None,
         "gated attention": model.output_gate,
         "latent attention": model.latent is not None,
         "norms of queries over all heads": model.qk_norm == "whole",

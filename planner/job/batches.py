@@ -61,7 +61,7 @@ def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int, int] | None = Non
 
 def table_text(job: Job) -> str:
     """The table as JSON: stages, the distinct batches, and one row for each rank."""
-    plan, ranks = job.plan.copies, lines_of(job)
+    plan, ranks, training = job.plan.copies, lines_of(job), job.model.training
     batches = _batches(job)
     distinct = sorted({*batches}, key=lambda each: (each.micro_batches, each.loss_weights))
     head = {
@@ -77,6 +77,8 @@ def table_text(job: Job) -> str:
         **({} if plan.sync.exact else {"sync": _sync(job)}),
         **({"backup": plan.backup} if plan.backup else {}),
         **({"shards": list(plan.stages[0].shards)} if plan.unequal_shards else {}),
+        **({} if training.optimizer == "adamw" else {"optimizer": training.optimizer}),
+        **({} if training.optimizer_states == "fp32" else {"optimizer_states": training.optimizer_states}),
     }
     return rows(
         head,
@@ -196,6 +198,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     shape: dict[str, object] = model.model_dump(exclude={"training"})
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
+    if training.documents is not None:
+        shape["documents"] = training.documents.model_dump()
     if training.freeze is not None:
         shape["freeze"] = list(training.freeze)
     if training.lora is not None:

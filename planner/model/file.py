@@ -247,6 +247,7 @@ def shape_problems(document: Document) -> list[Problem]:
         *_expert_problems(document),
         *_adapter_problems(document),
         *_end_problems(document),
+        *_document_problems(document),
     ]
 
 
@@ -276,6 +277,36 @@ def _end_problems(document: Document) -> list[Problem]:
     if labels is not None and isinstance(training, dict) and training.get("mtp_layers"):
         problems.append(document.problem(("training", "mtp_layers"), "expected 0 with labels"))
     return problems
+
+
+def _document_problems(document: Document) -> list[Problem]:
+    """What documents do not go with, and documents longer than a sequence."""
+    training = document.data.get("training")
+    documents = training.get("documents") if isinstance(training, dict) else None
+    if not isinstance(training, dict) or not isinstance(documents, dict):
+        return []
+    length, mean, path = (
+        training.get("sequence_length"),
+        documents.get("mean_length"),
+        ("training", "documents"),
+    )
+    if isinstance(length, int) and isinstance(mean, int) and mean > length:
+        what = f"expected at most the {length} tokens of sequence_length, got {mean}"
+        hint = "longer documents are cut: leave documents out, or train on longer sequences"
+        return [document.problem((*path, "mean_length"), what, hint)]
+    given = document.data
+    reasons = {
+        "an encoder": given.get("kind") == "encoder",
+        "an encoder-decoder": given.get("encoder") is not None,
+        "a tower of images": given.get("tower") is not None,
+        "a state that goes from one document to the next": given.get("state") is not None
+        and documents.get("packing") is not False,
+        "modules that predict further tokens": bool(training.get("mtp_layers")),
+    }
+    has = next((name for name, there in reasons.items() if there), None)
+    return (
+        [] if has is None else [document.problem(path, f"expected none, the model has {has}", "remove them")]
+    )
 
 
 def _adapter_problems(document: Document) -> list[Problem]:

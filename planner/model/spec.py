@@ -119,6 +119,18 @@ class DataSpec(Frozen):
     """False when processors have to make it ready: decode, tokenise, put together."""
 
 
+class DocumentsSpec(Frozen):
+    """Documents shorter than a sequence, as those of fine-tuning: several in one, or one with padding behind it."""
+
+    mean_length: SequenceLength
+    """Tokens of a document in the mean."""
+    spread: Spread = 1.0
+    """Standard deviation of their lengths over the mean; 0 when all are equally long."""
+    packing: bool = True
+    """True when sequences are filled with documents, each of which attends to itself alone; false when each has one,
+    padded to its length."""
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -157,6 +169,29 @@ class TrainingSpec(Frozen):
     """How the steps to a loss depend on the batch; absent, published laws say it where it is asked for."""
     data: DataSpec | None = None
     """The training data in storage, for clusters that say how fast they read it."""
+    documents: DocumentsSpec | None = None
+    """Documents shorter than a sequence; absent, every sequence is one whole document."""
+
+    @property
+    def packed(self) -> bool:
+        """True when several documents stand in a sequence."""
+        return self.documents is not None and self.documents.packing
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a step that are no padding."""
+        length: float = self.sequence_length
+        if self.documents is not None and not self.documents.packing:
+            length = min(self.documents.mean_length, length)
+        return self.global_batch * length
+
+    @property
+    def own_tokens(self) -> float:
+        """Length of the document that a token is in, mean over tokens, which are more in longer ones."""
+        documents, length = self.documents, float(self.sequence_length)
+        if documents is None or not documents.packing:
+            return length
+        return min(documents.mean_length * (1.0 + documents.spread**2), length)
 
     @property
     def moment_bytes(self) -> float:
@@ -739,6 +774,11 @@ class ModelSpec(Frozen):
         """Tokens of a sequence whose keys and values its layers attend to."""
         crosses = self.mixer == "cross" and self.encoder is not None
         return self.encoder.sequence_length if crosses and self.encoder else self.training.sequence_length
+
+    @cached_property
+    def seen(self) -> float:
+        """Those that belong to the document of a token, in the mean."""
+        return self.training.own_tokens if self.training.packed else self.attended
 
     @cached_property
     def causal(self) -> bool:

@@ -106,6 +106,8 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
+    if training.documents is not None and not row.documents:
+        yield Fault(path, f"hetplan deals no documents to {row.name}, expected no documents")
     if model.frozen and not row.frozen_parts:
         what = "lora" if training.lora else "freeze"
         yield Fault(path, f"hetplan trains no part of a model with {row.name}, expected no {what}")

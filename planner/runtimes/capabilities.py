@@ -173,6 +173,8 @@ class Capabilities:
     backup_zero: tuple[int, ...] = ()
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""
+    documents: bool = False
+    """True when sequences may be packed of documents, or padded: in plans of one stage, with whole sequences."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

@@ -502,7 +502,7 @@ def _better(first: SearchResult, second: SearchResult) -> SearchResult:
 
 def _tokens(job: LoadedJob) -> int:
     """Of one step."""
-    return job.model.training.global_batch * job.model.training.sequence_length
+    return job.model.training.tokens
 
 
 def _divided(cluster: ClusterSpec) -> ClusterSpec:

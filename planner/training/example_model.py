@@ -47,6 +47,17 @@ class ExpertShape:
 
 
 @dataclass(frozen=True)
+class DocumentShape:
+    """Lengths of documents, as under ``documents`` in ``model.json``."""
+
+    mean_length: int
+    spread: float
+    """Standard deviation over the mean."""
+    packing: bool
+    """True when sequences are filled with documents; else each has one, and padding."""
+
+
+@dataclass(frozen=True)
 class FrontShape:
     """A convolution, as a product with what stands under its kernel."""
 
@@ -159,9 +170,11 @@ class Shape:
     pooled: bool = False
     """True when labels are of a sequence."""
     optimizer_states: str = "fp32"
-    """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
     lora: AdapterShape | None = None
     """Adapters that are trained alone."""
+    documents: DocumentShape | None = None
+    """Documents shorter than a sequence."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
 
@@ -198,7 +211,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     """The shape of a document such as ``model.json``."""
     values = dict(given)
     experts, lora = values.pop("experts", None), values.pop("lora", None)
-    freeze = tuple(values.pop("freeze", ()))
+    freeze, documents = tuple(values.pop("freeze", ())), values.pop("documents", None)
     state = values.pop("state", None)
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
 
@@ -219,6 +232,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     return Shape(
         **values,
         encoder=encoder,
+        documents=None if documents is None else DocumentShape(**documents),
         state=None if state is None else StateShape(**state),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
@@ -320,8 +334,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
             # Tokens of a class, or the like, stand ahead.
             hidden = functional.pad(hidden, (0, 0, inputs.shape[1] - hidden.shape[1], 0))
         if self.positions is not None:
-            first = self.sharing.first(inputs.shape[1])
-            hidden = hidden + self.positions[first : first + inputs.shape[1]]
+            hidden = hidden + self.sharing.rows(self.positions, inputs.shape[1])
         if self.types is not None:
             hidden = hidden + self.types[0]
         return self.norm(hidden)
@@ -551,8 +564,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         else:
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions and encoded is None:
-            first = self.sharing.first(length)
-            query, key = rotate(query, first), rotate(key, first)
+            places = self.sharing.positions(length, hidden.device)
+            query, key = rotate(query, places), rotate(key, places)
         causal = self.shape.kind == "decoder" and encoded is None
         mixed = self.sharing.attend(query, key, value, causal=causal)
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
@@ -627,13 +640,13 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 
 
-def rotate(heads: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """Rotary positions on [batch, head, position, width], from ``first`` on."""
-    length, width = heads.shape[-2:]
+def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rotary positions on [batch, head, position, width]; ``places`` of all alike or of each, [batch][position]."""
+    width = heads.shape[-1]
     exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
-    angles = torch.outer(
-        torch.arange(first, first + length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
-    )
+    angles = places.to(torch.float32).unsqueeze(-1) * ROTARY_BASE**exponents
+    if places.ndim > 1:
+        angles = angles.unsqueeze(1)
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)

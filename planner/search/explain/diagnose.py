@@ -258,7 +258,8 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
         adapted.append(("base: nf4 in training.lora", changed(lora=nf4)))
     yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
-        yield [("training.optimizer_states: bf16", changed(optimizer_states="bf16"))]
+        formats = ("bf16", "int8")
+        yield [(f"training.optimizer_states: {name}", changed(optimizer_states=name)) for name in formats]
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
             yield [(f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32"))]

@@ -208,7 +208,7 @@ class GoalRates:
         self.goal = goal
         self._rates = DeviceRates(estimator, limits)
         training = estimator.model.training
-        self.tokens = training.global_batch * training.sequence_length
+        self.tokens = training.tokens
 
     def weight(self, devices: Devices, objective: Objective | None = None) -> float:
         """Objective per second of a step, in the unit of ``value_of``."""

@@ -241,7 +241,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     """True when plans of a family have one stage alone, whatever their target does with others."""
     divided = family.context.ways > 1 and not TARGETS[family.target].context_in_pipeline
     crosses = model.encoder is not None and TARGETS[family.target].encoder_decoders == "whole"
-    return bool(model.frozen) or divided or crosses
+    return bool(model.frozen) or model.training.documents is not None or divided or crosses
 
 
 def depths(
