@@ -33,8 +33,9 @@ ATTENTION_FORMAT = {"fp8": "bf16"}
 FORMAT_SHARES = {"fp8": ((0.0, 0.91),), "tf32": ((0.0, 0.93), (8.6, 0.97))}
 """Share of its peak that a product reaches in a format over that in two bytes, from a compute capability on: means of
 measured devices (``planner/measured/data/microbenchmarks.csv``). fp8: 0.88 to 0.93 on Hopper and of AMD (0.95 to 0.99
-on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from 8.6 on; 0.85 and 0.90
-on A100, where BERT trains faster: the most that leaves its products below the best one measured."""
+on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from 8.6 on; 0.86, 0.90 and
+0.99 on A100, of which BERT's runs want the highest: the most that leaves its products below the best one measured of
+every board."""
 
 VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
 """Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of

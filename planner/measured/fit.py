@@ -327,6 +327,8 @@ DOUBT_ERROR = 0.25
 """Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
 UNSTATED_ERROR = 0.7
 """Of the rate of a network that is a guess, of a source's runs in common: cards come in doubles."""
+HOST_ERROR = 0.3
+"""Of the host's time, of a source's runs in common: processors of one year differ by as much in what a thread does."""
 ROBUST = 1.5
 """Errors of a run, and of a shape, in units of their size, beyond which they count as outliers."""
 SIBLING_SPREAD = 0.10
@@ -404,6 +406,7 @@ class _Problem:
         self.rates = np.array(
             [item.section == "links" and item.constant == "efficiency" for item in self.parameters]
         )
+        self.hosts = np.array([item.constant == "launch_seconds" for item in self.parameters])
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
@@ -451,7 +454,9 @@ class _Problem:
         jacobian, left = slopes[rows], -errors[rows]
         # A wire that is guessed wrong makes all traffic over it as much slower.
         guessed = UNSTATED_ERROR * self.unstated[rows] * jacobian[:, self.rates].sum(axis=1)
-        covariance = self._covariance(rows, left) + np.outer(guessed, guessed)
+        # So does another processor with all that waits for the host.
+        waited = HOST_ERROR * jacobian[:, self.hosts].sum(axis=1)
+        covariance = self._covariance(rows, left) + np.outer(guessed, guessed) + np.outer(waited, waited)
         whitened = np.linalg.solve(covariance, np.column_stack([jacobian, left]))
         return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
 

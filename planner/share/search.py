@@ -500,7 +500,7 @@ def _better(first: SearchResult, second: SearchResult) -> SearchResult:
     return replace(second, status=proven(gap, 0.0), best=best, bound_seconds=bound, gap=gap)
 
 
-def _tokens(job: LoadedJob) -> int:
+def _tokens(job: LoadedJob) -> float:
     """Of one step."""
     return job.model.training.tokens
 

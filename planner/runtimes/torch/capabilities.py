@@ -8,6 +8,8 @@ CAPABILITIES = Capabilities(
     name="torch",
     version="2.13",
     kernels=("torch", "torch-compiled"),
+    # torch's own from 2.2 on; runs of 2023 had Triton's kernel of the first
+    second_attention=("torch-compiled",),
     by_default=True,
     tensor_parallel="one-degree",
     zero_without_pipeline=(0, 1, 2, 3),
