@@ -55,6 +55,7 @@ CAPABILITIES = Capabilities(
     grids=True,
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     unequal_shards=True,
+    fewer_steps_zero=(0, 1),
     backup_zero=(0, 1),
     frozen_parts=True,
     splits_whole_norms=False,

@@ -55,7 +55,7 @@ _NEVER = 1e30
 """Seconds of what cannot be, in arithmetic that knows no infinity."""
 
 _SIDES = ((0, 1, 1, 2), (0, 1), (0, 1))
-"""Neighbours on other nodes in each role of a stage in the middle, of the first and of the last, as in ``StagePart``."""
+"""Neighbours on other nodes in each role of a stage in the middle, of the first and of the last one."""
 
 _ALIVE = (1, 2, 3, 5, 9, 17, 33)
 """Micro-batches alive, at least, in stages in the middle that are looked at together: further ahead more are."""
