@@ -445,6 +445,24 @@ def with_long_sequences(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
 
 
+def with_unequal_steps(seed: int) -> Problem:
+    """Pools of two or three devices that hold the model's states together, and batches that few widths divide."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 18)
+    training = model.training.model_copy(update={"global_batch": draw.choice([5, 7, 9])})
+    changes = {"layers": draw.choice([2, 3]), "tied_embeddings": False, "training": training}
+    model = model.model_copy(update=changes)
+    counts = draw.choice([(2, 2), (3, 3), (2, 3), (4, 0)])
+    each = draw.choice([9.0, 12.0, 16.0]) * model.parameters / 2**30
+    usual = next(iter(spec.gpus.values()))
+    gpus = {
+        name: spec.gpus.get(name, usual).model_copy(update={"name": name, "memory_gib": each + 0.7})
+        for name in "AB"
+    }
+    pools = (_small_pool(draw, name, count) for name, count in zip("AB", counts, strict=True) if count)
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model, calibration
+
+
 def with_tight_memories(seed: int) -> Problem:
     """Two or three devices of two types whose memories hold the model's states together, and not much besides."""
     spec, model, calibration = with_constants(seed)

@@ -113,8 +113,9 @@ def _batches(job: Job) -> list[Batch]:
     """What each rank does."""
     plan = job.plan
     if plan.sync.exact:
-        each = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
-        return [each[rank.stage][rank.group] for rank in job.ranks]
+        mine = [plan.group_of(rank.stage, rank.group, rank.replica) for rank in job.ranks]
+        each = {group: batch(plan, group) for group in dict.fromkeys(mine)}
+        return [each[group] for group in mine]
     groups, batches = plan.stages[0].replicas, {}
     for island in job.islands:
         own = [groups[rank.group] for rank in island]

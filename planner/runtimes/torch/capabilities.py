@@ -57,6 +57,7 @@ CAPABILITIES = Capabilities(
     grids=True,
     syncs=("diloco", "average", "bf16", "int8", "powersgd", "topk"),
     unequal_shards=True,
+    fewer_steps_zero=(0, 1),
     backup_zero=(0, 1),
     documents=True,
     frozen_parts=True,

@@ -116,19 +116,22 @@ def recomputed(case: Case) -> Case:
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
 
 
-def pipeline(zero: int, layers: list[int], steps: int, **changes: Any) -> Case:
-    """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns."""
+def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **changes: Any) -> Case:
+    """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns.
+
+    ``fewer`` of the pipelines run a micro-batch less.
+    """
     width = 4 // len(layers)
     share = steps * 2
     slots = [("big", "A100")] * (2 // width) + [("small", "T4")] * (2 // width)
     replicas = [(group(name, gpu, count=width, share=share, steps=steps),) for name, gpu in slots]
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    name = name_of(f"pipeline-{'-'.join(map(str, layers))}", zero, changes)
-    chosen = plan("torch", zero, layers, replicas)
+    name = name_of(f"pipeline-{'-'.join(map(str, layers))}" + "-fewer" * fewer, zero, changes)
+    chosen = plan("torch", zero, layers, replicas, fewer_steps=fewer)
     turns = tuple(
         replace(stage, recompute="full" if index % 2 else "none") for index, stage in enumerate(chosen.stages)
     )
-    spec = model(share * width, layers=sum(layers), **changes)
+    spec = model(share * width - 2 * fewer, layers=sum(layers), **changes)
     return Case(name, replace(chosen, stages=turns), spec)
 
 
@@ -238,6 +241,8 @@ CASES = [
     uneven(3, optimizer_states="int8"),
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
     pipeline(2, [3, 1], steps=2, optimizer="sgd"),
+    pipeline(0, [1, 2], steps=3, fewer=1),
+    pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", tied_embeddings=False),
     pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
     tensor_parallel(0, optimizer="sgd"),
