@@ -162,8 +162,9 @@ class Stage:
     @property
     def shards(self) -> tuple[int, ...]:
         """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
-        parts = tuple(group.shard for group in self.replicas for _ in range(group.count))
-        return parts if len({*parts}) > 1 else ()
+        if len({group.shard for group in self.replicas}) == 1:
+            return ()
+        return tuple(group.shard for group in self.replicas for _ in range(group.count))
 
     @property
     def sequences(self) -> int:
@@ -196,7 +197,8 @@ class Offload:
     @property
     def anything(self) -> bool:
         """False when everything stays on the devices."""
-        return self != ON_DEVICE
+        # Parameters rest elsewhere only with the optimizer's states.
+        return self.optimizer != "none" or self.activations != "none"
 
     @property
     def uses_nvme(self) -> bool:
