@@ -176,7 +176,8 @@ def _phimoe(config: Config) -> Shape:
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
     """Layers without experts among those that have, where it is not clear which they are."""
-    if isinstance(config.get("moe_layer_freq"), int) and config["moe_layer_freq"] != 1:
+    given = config.get("moe_layer_freq")
+    if given is not None and given != 1 and not (isinstance(given, list) and {*given} == {1}):
         yield "moe_layer_freq", "layers without experts between those with experts by frequency"
 
 
