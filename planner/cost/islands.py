@@ -13,7 +13,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, crossing_rings, data_ring
 from planner.cost.compute import Device
-from planner.cost.measured_curves import LinkCurves
+from planner.cost.measured_curves import ExchangeCurves, LinkCurves
 from planner.dims.sync import factors
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
@@ -114,9 +114,19 @@ def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) 
 
 
 def local_seconds(
-    sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring, *, sharded: bool
+    sync: Sync,
+    model: ModelSpec,
+    elements: float,
+    device: Device,
+    ring: Ring,
+    *,
+    sharded: bool,
+    measured: ExchangeCurves,
 ) -> float:
-    """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others."""
+    """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others.
+
+    What was measured of the device stands for the first three; formats of weights are counted beside it.
+    """
     host = device.kind.host
     sent, streamed, kernels, passes = _moved(sync, model, elements)
     rate = host.parameters_per_second
@@ -124,6 +134,10 @@ def local_seconds(
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
     told = ring.broadcast_seconds(4.0 * elements)
     gathered = ring.gather_seconds(4.0 * elements) if sharded else 0.0
+    made = measured.seconds(device.kind.gpu, sync, elements)
+    if made is not None:
+        coded = CODING[sync.format] - CODING["fp32"] if sync.local else 0.0
+        return gathered + made + coded * elements / streams + told
     return gathered + device.stream(streamed, kernels) + copied + passes * elements / streams + told
 
 
