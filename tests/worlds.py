@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from planner.calibration.values import ASSUMED, Calibration, Family, LayerPoint, Link, LinkPoint, Stack
+from planner.calibration.values import ASSUMED, Calibration, Family, Framework, LayerPoint, Link, LinkPoint
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import (
@@ -231,9 +231,9 @@ def with_constants(seed: int) -> Problem:
     }
     calibration = Calibration(
         families={name: _family(draw) for name in gpus},
-        stacks={
-            **{name: _stack(draw) for name in ("megatron", "deepspeed", "flagscale")},
-            "torch": _stack(random.Random(seed + 4)),
+        frameworks={
+            **{name: _framework(draw) for name in ("megatron", "deepspeed", "flagscale")},
+            "torch": _framework(random.Random(seed + 4)),
         },
         links={device_type: _link(draw) for device_type in ("infiniband", "roce", "ethernet")},
     )
@@ -445,6 +445,24 @@ def with_long_sequences(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
 
 
+def with_unequal_steps(seed: int) -> Problem:
+    """Pools of two or three devices that hold the model's states together, and batches that few widths divide."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 18)
+    training = model.training.model_copy(update={"global_batch": draw.choice([5, 7, 9])})
+    changes = {"layers": draw.choice([2, 3]), "tied_embeddings": False, "training": training}
+    model = model.model_copy(update=changes)
+    counts = draw.choice([(2, 2), (3, 3), (2, 3), (4, 0)])
+    each = draw.choice([9.0, 12.0, 16.0]) * model.parameters / 2**30
+    usual = next(iter(spec.gpus.values()))
+    gpus = {
+        name: spec.gpus.get(name, usual).model_copy(update={"name": name, "memory_gib": each + 0.7})
+        for name in "AB"
+    }
+    pools = (_small_pool(draw, name, count) for name, count in zip("AB", counts, strict=True) if count)
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model, calibration
+
+
 def with_tight_memories(seed: int) -> Problem:
     """Two or three devices of two types whose memories hold the model's states together, and not much besides."""
     spec, model, calibration = with_constants(seed)
@@ -518,8 +536,8 @@ def with_islands(seed: int) -> Problem:
     training = model.training.model_copy(update={"precision": "bf16", "global_batch": draw.choice([3, 4, 5])})
     changed = {"reserve_gib": 0.5, "fabrics": fabrics_of}
     # Proofs leave out that replicas of an island keep step where nothing hides their reductions.
-    torch = replace(calibration.stacks["torch"], overlap=draw.choice([0.3, 1.0]))
-    calibration = replace(calibration, stacks={**calibration.stacks, "torch": torch})
+    torch = replace(calibration.frameworks["torch"], overlap=draw.choice([0.3, 1.0]))
+    calibration = replace(calibration, frameworks={**calibration.frameworks, "torch": torch})
     return found.model_copy(update=changed), model.model_copy(update={"training": training}), calibration
 
 
@@ -679,7 +697,7 @@ def with_measurements(seed: int) -> Problem:
     )
     measured = Calibration(
         families=calibration.families,
-        stacks=calibration.stacks,
+        frameworks=calibration.frameworks,
         links=calibration.links,
         layers=layers,
         link_points=points,
@@ -698,12 +716,12 @@ def _family(draw: random.Random) -> Family:
     )
 
 
-def _stack(draw: random.Random) -> Stack:
-    return Stack(
+def _framework(draw: random.Random) -> Framework:
+    return Framework(
         host_factor=draw.choice([0.5, 1.0, 2.0]),
         overlap=draw.choice([0.0, 0.5, 1.0]),
         runtime_bytes=draw.choice([1.0, 1e9]),
-        wire=draw.choice([0.3, 1.0]),
+        link_utilisation=draw.choice([0.3, 1.0]),
         micro_batch_launches=draw.choice([0.0, 10.0, 300.0]),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -21,18 +21,18 @@ from planner.calibration.values import (
     Constant,
     CurveError,
     Family,
+    Framework,
     KernelPoint,
     LayerPoint,
     Link,
     LinkPoint,
     Provenance,
     Residual,
-    Stack,
 )
 from planner.errors import Problem
 from planner.files.document import MOST_BYTES, Document, fail_on, mappings, read_as
 from planner.files.fields import DefaultSpread, Frozen, Name, Spread, describe, form
-from planner.files.nodes import MOST_NODES
+from planner.files.nodes import MOST_NODES, YamlNode
 from planner.files.writing import dump, write_whole
 
 FORMAT = "hetplan-calibration/1"
@@ -76,10 +76,10 @@ def _entries(part: type) -> Any:
 
 if TYPE_CHECKING:
     FamilyEntries: TypeAlias = Frozen
-    StackEntries: TypeAlias = Frozen
+    FrameworkEntries: TypeAlias = Frozen
     LinkEntries: TypeAlias = Frozen
 else:
-    FamilyEntries, StackEntries, LinkEntries = (_entries(part) for part in (Family, Stack, Link))
+    FamilyEntries, FrameworkEntries, LinkEntries = (_entries(part) for part in (Family, Framework, Link))
 
 
 class LinksEntries(Frozen):
@@ -111,12 +111,12 @@ class WrittenCalibration(Frozen):
     """Relative standard error of the peak memory of a device."""
     families: dict[Name, FamilyEntries] = Field(default_factory=dict)
     """Constants of generations of GPUs, by name."""
-    stacks: dict[Name, StackEntries] = Field(default_factory=dict)
+    frameworks: dict[Name, FrameworkEntries] = Field(default_factory=dict)
     """Constants of training frameworks, by name."""
     links: LinksEntries = LinksEntries.model_construct()
     """Constants of networks between nodes, by kind."""
     residuals: tuple[Residual, ...] = ()
-    """How far the fit is from its measurements, by family and stack."""
+    """How far the fit is from its measurements, by family and framework."""
     layers: tuple[LayerPoint, ...] = ()
     """Measured layers."""
     link_points: tuple[LinkPoint, ...] = ()
@@ -139,7 +139,7 @@ Row = tuple[int, Mapping[str, Any]]
 LAYER_KEYS = ("gpu", "model", "tp", "micro_batch")
 LINK_KEYS = ("link", "operation", "members", "size_bytes")
 KERNEL_KEYS = ("gpu", "kernel", "precision", "shape")
-RESIDUAL_KEYS = ("family", "stack")
+RESIDUAL_KEYS = ("family", "framework")
 _CURVE_KEYS = LINK_KEYS[:3]
 _NORMAL = {"gpu": name_key, "model": name_key, "link": link_name_key}
 
@@ -193,12 +193,33 @@ _KEYS = {
 """What makes an entry of a section the same as another."""
 
 
-def load_calibration(path: Path) -> Calibration:
-    """The calibration of a file; raises SpecError with every problem of the file."""
+def load_calibration(path: Path, warn: Callable[[str], object] | None = None) -> Calibration:
+    """The calibration of a file; raises SpecError with every problem of the file.
+
+    Keys that had another name up to hetplan 0.2 are read as well: ``warn`` is told so, once.
+    """
     document = read_as(path, "calibration")
+    if _with_new_keys(document.root) and warn is not None:
+        warn(f"{path}: {_OLD_KEYS}")
     fail_on(_version(document))
     fail_on([*document.problems(WrittenCalibration), *_conflicts(document)])
     return _calibration(document.to(WrittenCalibration))
+
+
+_OLD_KEYS = "stacks, wire and stack are now called frameworks, link_utilisation and framework (still read)"
+
+
+def _with_new_keys(root: YamlNode) -> bool:
+    """True when a key had its old name."""
+    renamed = root.rename("stacks", "frameworks")
+    for section, old, new in (
+        ("frameworks", "wire", "link_utilisation"),
+        ("residuals", "stack", "framework"),
+    ):
+        entries = root.children[section].children.values() if section in root.children else ()
+        for entry in entries:
+            renamed |= entry.rename(old, new)
+    return renamed
 
 
 def save_calibration(calibration: Calibration, path: Path) -> None:
@@ -283,10 +304,10 @@ def _rows(document: Document, section: str) -> Iterator[Row]:
 
 def _calibration(record: WrittenCalibration) -> Calibration:
     links = {name: getattr(record.links, name) for name in _given(record.links)}
-    records = {"families": record.families, "stacks": record.stacks, "links": links}
+    records = {"families": record.families, "frameworks": record.frameworks, "links": links}
     calibration = Calibration(
         families=_families({name: _values(part) for name, part in record.families.items()}),
-        stacks={name: Stack(**_values(part)) for name, part in record.stacks.items()},
+        frameworks={name: Framework(**_values(part)) for name, part in record.frameworks.items()},
         links={name: Link(**_values(part)) for name, part in links.items()},
         **{name: getattr(record, name) for name in _SAME},
     )

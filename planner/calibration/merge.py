@@ -13,16 +13,16 @@ from typing import Any, Literal, TypeVar
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
+    ASSUMED_FRAMEWORK,
     ASSUMED_LINK,
-    ASSUMED_STACK,
     Calibration,
     Constant,
     Family,
+    Framework,
     KernelPoint,
     LayerPoint,
     Link,
     LinkPoint,
-    Stack,
 )
 
 FAR = 5.0
@@ -188,9 +188,9 @@ def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
     """The calibration without some of its values."""
     gone = {item.name for item in calibration.constants if ("constant", item.name) in old}
     given = {item.name for item in calibration.constants} - gone
-    parts: dict[str, dict[str, Family | Stack | Link]] = {}
+    parts: dict[str, dict[str, Family | Framework | Link]] = {}
     for section, own, assumed in sections(calibration):
-        kept: dict[str, Family | Stack | Link] = {}
+        kept: dict[str, Family | Framework | Link] = {}
         for name in sorted(own, key=depth):
             said = gives(section, name, own[name], parent(section, name, own, assumed), given)
             kept[name] = replace(
@@ -211,7 +211,7 @@ def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
 
 
 T = TypeVar("T")
-Part = TypeVar("Part", Family, Stack, Link)
+Part = TypeVar("Part", Family, Framework, Link)
 Section = tuple[str, dict[str, Any], Any]
 """Name, parts by their names, defaults of a part."""
 
@@ -248,20 +248,20 @@ def kernel_key(point: KernelPoint) -> Hashable:
 
 
 def merged(base: Calibration, own: Calibration) -> Calibration:
-    """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and stack."""
+    """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and framework."""
     given = {constant.name for constant in own.constants}
     spread = base.default_spread if own.default_spread == ASSUMED.default_spread else own.default_spread
     memory = base.memory_spread if own.memory_spread == ASSUMED.memory_spread else own.memory_spread
     return replace(
         base,
         families=_parts("families", base.families, own.families, ASSUMED_FAMILY, given),
-        stacks=_parts("stacks", base.stacks, own.stacks, ASSUMED_STACK, given),
+        frameworks=_parts("frameworks", base.frameworks, own.frameworks, ASSUMED_FRAMEWORK, given),
         links=_parts("links", base.links, own.links, ASSUMED_LINK, given),
         layers=_points(layer_key, base.layers, own.layers),
         link_points=_points(link_key, base.link_points, own.link_points),
         kernel_points=_points(kernel_key, base.kernel_points, own.kernel_points),
         curve_errors=_points(lambda item: item.curve, base.curve_errors, own.curve_errors),
-        residuals=_points(lambda item: (item.family, item.stack), base.residuals, own.residuals),
+        residuals=_points(lambda item: (item.family, item.framework), base.residuals, own.residuals),
         constants=_constants(base, own),
         default_spread=spread,
         device_spread=base.device_spread if own.device_spread is None else own.device_spread,
@@ -337,6 +337,6 @@ def sections(calibration: Calibration) -> tuple[Section, ...]:
     """Every section of constants."""
     return (
         ("families", calibration.families, ASSUMED_FAMILY),
-        ("stacks", calibration.stacks, ASSUMED_STACK),
+        ("frameworks", calibration.frameworks, ASSUMED_FRAMEWORK),
         ("links", calibration.links, ASSUMED_LINK),
     )

@@ -1,6 +1,6 @@
 """Constants of the cost model: what was fitted to measurements, what is assumed; and measured curves.
 
-Every constant has a physical meaning and belongs to a GPU family, to a software stack, or to a kind of link;
+Every constant has a physical meaning and belongs to a GPU family, to a training framework, or to a kind of link;
 none belongs to a model, a run or a paper. ``planner/calibration/file.py`` reads and writes them.
 """
 
@@ -84,7 +84,7 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Framework:
     """Constants of one training framework."""
 
     matmul_factor: Share = 1.0
@@ -99,7 +99,7 @@ class Stack:
     """Device context and libraries of one process."""
     allocator_slack: Factor = 0.06
     """What the allocator holds beyond its tensors over these, as long as the device has room."""
-    wire: Share = 1.0
+    link_utilisation: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
     micro_batch_launches: Factor = 0.0
     """What the host does for a micro-batch of a pipeline stage and its messages and nothing hides, in launches."""
@@ -202,14 +202,14 @@ class LinkPoint:
 
 
 @strict()
-@told(names={"rows": "runs"})
+@told(names={"rows": "runs", "framework": "stack"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """How far the fit is from the measurements it was fitted to."""
 
     family: Name
     """Family of GPUs."""
-    stack: Name
+    framework: Name
     """Framework, as a plan's target names it."""
     rows: Count
     """Runs that used both."""
@@ -257,7 +257,7 @@ class Calibration:
     """Everything the cost model takes from measurements; anything absent has an assumed default."""
 
     families: dict[str, Family] = field(default_factory=dict)
-    stacks: dict[str, Stack] = field(default_factory=dict)
+    frameworks: dict[str, Framework] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     """By kind of fabric: infiniband, roce, ethernet."""
     layers: tuple[LayerPoint, ...] = ()
@@ -269,7 +269,7 @@ class Calibration:
     constants: tuple[Constant, ...] = ()
     """Provenance and spread of the constants that are not assumed."""
     default_spread: DefaultSpread = 0.20
-    """Relative standard error of a step time on a family and stack without measurements."""
+    """Relative standard error of a step time on a family and framework without measurements."""
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike, all of it when None: ratios between device types rest
     on this part alone, since what is unknown of kernels is common to all that run them."""
@@ -293,28 +293,30 @@ class Calibration:
         known = self.families
         return known.get(f"{name}.{kernels}") or known.get(name, ASSUMED_FAMILY)
 
-    def stack(self, name: str) -> Stack:
+    def framework(self, name: str) -> Framework:
         """Constants of a framework; the defaults for an unknown one."""
-        return self.stacks.get(name, ASSUMED_STACK)
+        return self.frameworks.get(name, ASSUMED_FRAMEWORK)
 
     def link(self, kind: str) -> Link:
         """Constants of a type of fabric; the defaults for an unknown one."""
         return self.links.get(kind, ASSUMED_LINK)
 
-    def spread(self, families: Iterable[str], stack: str) -> float:
+    def spread(self, families: Iterable[str], framework: str) -> float:
         """Relative standard error of a step time on these families: the widest that applies."""
-        known = {(item.family, item.stack): item.spread for item in self.residuals}
-        return max(known.get((family, stack), self.default_spread) for family in families)
+        known = {(item.family, item.framework): item.spread for item in self.residuals}
+        return max(known.get((family, framework), self.default_spread) for family in families)
 
-    def spread_alone(self, family: str, stack: str, gpu: str) -> float:
+    def spread_alone(self, family: str, framework: str, gpu: str) -> float:
         """What comes to that of a family, of the same kind, for a device type of which its siblings alone tell."""
-        known = next((item for item in self.residuals if (item.family, item.stack) == (family, stack)), None)
+        known = next(
+            (item for item in self.residuals if (item.family, item.framework) == (family, framework)), None
+        )
         own = known is None or not known.devices or catalog.name_of(gpu) in known.devices
         return 0.0 if own else self.sibling_spread or 0.0
 
 
 ASSUMED_FAMILY = Family()
-ASSUMED_STACK = Stack()
+ASSUMED_FRAMEWORK = Framework()
 ASSUMED_LINK = Link()
 ASSUMED = Calibration()
 """Nothing measured: every constant at its assumed value."""

@@ -30,12 +30,22 @@ NVLINK: dict[str, tuple[str, int]] = {
 """Beginning of a catalogue name -> link of the catalogue, and how many NVLinks of a device make it up."""
 
 
+XGMI = {
+    "MI300X": "xgmi-mi300x",
+    "MI325X": "xgmi-mi300x",
+    "MI355X": "xgmi-mi355x",
+    "MI250X-GCD": "xgmi-mi250x",
+    "MI250-GCD": "xgmi-mi250x",
+}
+"""Catalogue name -> link of the catalogue, of AMD's boards."""
+
+
 def usual_link(gpu: str) -> str:
     """NVLink of SXM boards, else PCIe as the device has it, shared; ``gpu`` is a name of the catalogue."""
     for begin, (link, _) in NVLINK.items():
         if gpu.startswith(begin) and "bridge" not in link:
             return link
-    if gpu == "MI300X":
-        return "xgmi-mi300x"
+    if gpu in XGMI:
+        return XGMI[gpu]
     wire = catalog.gpu(gpu).host_link_gBps or 0.0
     return "pcie5" if wire > 60 else "pcie4" if wire > 30 else "pcie3"

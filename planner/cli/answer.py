@@ -74,7 +74,7 @@ def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Deta
     head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
     following = None
     if table.worth is not None:
-        options = use_at_most(table.points[table.worth], request.cluster)
+        options = use_at_most(table.points[table.worth].devices, request.cluster)
         following = f"the same with {options} -o plan.yaml in place of --pareto"
     show(
         None if detail == "answer" else head,

@@ -249,7 +249,7 @@ def _model(path: Path | None, precision: str | None, length: int | None) -> Mode
 
 def before(output: Path, force: bool) -> Calibration:
     """What the output holds already, each point with its source."""
-    return ASSUMED if force or not output.is_file() else sourced(load_calibration(output))
+    return ASSUMED if force or not output.is_file() else sourced(load_calibration(output, warn))
 
 
 def _run(session: Session) -> str:

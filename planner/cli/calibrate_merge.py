@@ -53,7 +53,7 @@ def _read(paths: list[Path]) -> list[Calibration]:
     calibrations = []
     for path in paths:
         try:
-            calibrations.append(sourced(load_calibration(path)))
+            calibrations.append(sourced(load_calibration(path, warn)))
         except SpecError as error:
             problems += error.problems
     if problems:

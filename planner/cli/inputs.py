@@ -182,7 +182,7 @@ def _tell_unsaid(model: Path, overrides: Overrides) -> None:
 
 def read_calibration(path: Path | None) -> Calibration:
     """What ships with the package; what the file says, where there is one, wins over it."""
-    return shipped() if path is None else merged(shipped(), sourced(load_calibration(path)))
+    return shipped() if path is None else merged(shipped(), sourced(load_calibration(path, warn)))
 
 
 def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, model: ModelSpec) -> None:

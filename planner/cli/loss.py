@@ -231,7 +231,8 @@ def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool)
             deadline=deadline,
         )
     from planner.report.layout import Paragraph
-    from planner.report.loss import goal_text, sizes_document, sizes_section, use_at_most
+    from planner.report.loss import goal_text, sizes_document, sizes_section
+    from planner.report.pareto import use_at_most
 
     if as_json:
         show_document(sizes_document(sizes, request.cluster, request.model))
@@ -239,7 +240,7 @@ def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool)
         goal = goal_text(ask.steps, ask.batches, request.model)
         following = None
         if sizes.worth is not None:
-            options = use_at_most(sizes.sizes[sizes.worth], request.cluster)
+            options = use_at_most(sizes.points[sizes.worth].devices, request.cluster)
             following = f"the same with {options} -o plan.yaml in place of --pareto"
         show(
             None if quiet else Paragraph(f"goal: {goal}"),
@@ -248,6 +249,6 @@ def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool)
         )
     if sizes.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if sizes.sizes:
+    if sizes.points:
         raise typer.Exit(ANSWER)
     raise typer.Exit(NO_PLAN_IN_TIME if sizes.unfinished else INFEASIBLE)

@@ -15,6 +15,7 @@ from planner.calibration.values import Calibration
 from planner.cli.inputs import Overrides, read_inputs, read_plan, with_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document, typed
+from planner.cli.process import warn
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
@@ -80,7 +81,7 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_json: bool) -> None:
-    calibration = sourced(load_calibration(path))
+    calibration = sourced(load_calibration(path, warn))
     known_cluster, known_model = _what_for(cluster, model)
     rows = coverage(calibration, shipped(), known_cluster, known_model) if known_cluster else None
     if as_json:

@@ -292,7 +292,7 @@ def data_ring(
         members[node] = members.get(node, 0) + slot.replicas_per_node
     hops = [_inside(slot, topology, calibration) for slot in slots if members[slot.pool, slot.first_node] > 1]
     if spans_nodes(slots):
-        utilisation = calibration.stack(kernels).wire
+        utilisation = calibration.framework(kernels).link_utilisation
         hops += [
             (hop[0] * utilisation, *hop[1:]) for hop in _between(slots, load, ways, topology, calibration)
         ]

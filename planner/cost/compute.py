@@ -15,10 +15,10 @@ from math import ceil, log, log2, sqrt
 
 import numpy as np
 
-from planner.calibration.values import Calibration, Family, Stack
+from planner.calibration.values import Calibration, Family, Framework
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
-from planner.model.spec import ModelSpec, StateSpec, TrainingSpec
+from planner.model.spec import FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -33,8 +33,9 @@ ATTENTION_FORMAT = {"fp8": "bf16"}
 FORMAT_SHARES = {"fp8": ((0.0, 0.91),), "tf32": ((0.0, 0.93), (8.6, 0.97))}
 """Share of its peak that a product reaches in a format over that in two bytes, from a compute capability on: means of
 measured devices (``planner/measured/data/microbenchmarks.csv``). fp8: 0.88 to 0.93 on Hopper and of AMD (0.95 to 0.99
-on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from 8.6 on; 0.85 and 0.90
-on A100, where BERT trains faster: the most that leaves its products below the best one measured."""
+on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from 8.6 on; 0.86, 0.90 and
+0.99 on A100, of which BERT's runs want the highest: the most that leaves its products below the best one measured of
+every board."""
 
 VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
 """Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of
@@ -134,7 +135,7 @@ class Device:
     ) -> None:
         self.kind = device_type
         self.family: Family = calibration.family(device_type.family, kernels)
-        self.stack: Stack = calibration.stack(kernels)
+        self.framework: Framework = calibration.framework(kernels)
         self.kernels = kernels
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
@@ -147,7 +148,7 @@ class Device:
 
     def _product(self, product: Product, precision: str, peak: float) -> float:
         """The same on units of this peak."""
-        rate = peak * (self._share(precision) * self.stack.matmul_factor)
+        rate = peak * (self._share(precision) * self.framework.matmul_factor)
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -179,7 +180,8 @@ class Device:
     def stream(self, moved_bytes: float, kernels: float = 1) -> float:
         """Seconds of element-wise kernels."""
         return (
-            self.stack.stream_factor * moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+            self.framework.stream_factor * moved_bytes / self._bytes_rate
+            + kernels * self.family.kernel_seconds
         )
 
     def flash(self, flops: float) -> float:
@@ -365,20 +367,23 @@ def attention_seconds(
 
     The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
     """
-    length, heads, seen = model.training.sequence_length, model.heads / tp, model.attended
+    length, heads, seen = model.training.sequence_length, model.heads / tp, model.seen
+    calls = attention_calls(model, micro_batch)
     if model.training.attention == "flash":
         causal = 0.5 if model.causal else 1.0
         flops = 4.0 * micro_batch * ways * length * seen * heads * core_width(model) * causal
         flops *= seen_scores(model, target.windows, ways)
-        return device.flash(flops), device.flash(2.5 * flops)
+        more = device.stream(0.0, calls - 1)
+        return device.flash(flops) + more, device.flash(2.5 * flops) + more
     precision = ATTENTION_FORMAT.get(model.training.precision)
-    count = micro_batch * heads
+    rows = seen if model.training.packed else length
+    count = micro_batch * heads * (length / rows)
     products = (
-        Product(length, seen, model.head_dim, count),
-        Product(length, model.head_dim, seen, count),
+        Product(rows, seen, model.head_dim, count),
+        Product(rows, model.head_dim, seen, count),
     )
     forward, backward = device.products(products, precision)
-    scores = device.size * count * length * seen
+    scores = device.size * count * rows * seen
     # Softmax and dropout read and write the scores; the products' own traffic is counted with them.
     fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
     (streams, kernels), (back, back_kernels) = (
@@ -388,6 +393,14 @@ def attention_seconds(
     dropout = 2.5 if model.drops else 0.0
     forward += device.stream((streams + dropout) * scores, kernels + 1)
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
+
+
+def attention_calls(model: ModelSpec, micro_batch: int) -> float:
+    """Kernels of a layer's attention: with packed documents the examples call one for each."""
+    documents = model.training.documents
+    if documents is None or not documents.packing:
+        return 1.0
+    return max(1.0, micro_batch * model.training.sequence_length / documents.mean_length)
 
 
 def state_seconds(
@@ -445,6 +458,8 @@ def eager_state_bytes(state: StateSpec) -> float:
     return 0.0
 
 
+DOCUMENT_KERNELS = 2
+"""Operations of a document's attention in a forward: the slice of its queries, keys and values, and the call."""
 STATE_KERNELS = {False: 6, True: 60}
 """More kernels of a forward with a state: those written for it, and operations of eager torch."""
 
@@ -456,7 +471,7 @@ def core_width(model: ModelSpec) -> float:
 
 def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:
     """Part of the scores of full attention that kernels with sliding windows compute, mean over all layers."""
-    length, window = ways * model.training.sequence_length, model.window
+    length, window = ways * model.training.own_tokens, model.window
     if window is None or window >= length or not windows:
         return 1.0
     # A token sees the window or, at the beginning, all before it; without a mask the window is on both sides.
@@ -514,6 +529,7 @@ def layer_pass(
         forward += device.stream(CAST_BYTES * inputs)
         backward += device.stream(CAST_BYTES * outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
+    launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
     if model.experts is not None:
@@ -532,7 +548,7 @@ def layer_pass(
         product_seconds=products,
         host_seconds=launches
         * device.family.launch_seconds
-        * device.stack.host_factor
+        * device.framework.host_factor
         # Every collective waits for the slowest of its members' hosts.
         * (1.0 + HOST_JITTER * log2(tp)),
     )
@@ -632,7 +648,8 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
         inputs = micro_batch * model.encoder.sequence_length
         ahead = device.stream(4.0 * device.size * inputs * model.encoder_width, 3)
         forward, backward = forward + ahead, backward + 2 * ahead
-        for number, each in enumerate(model.encoder.front):
+    for front in _fronts(model):
+        for number, each in enumerate(front):
             product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
             into, weight = product.backward()
             forward += device.product(product)
@@ -641,12 +658,19 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+def _fronts(model: ModelSpec) -> tuple[tuple[FrontSpec, ...], ...]:
+    """Convolutions ahead of the model's own layers, and of an encoder's."""
+    return model.front, () if model.encoder is None else model.encoder.front
+
+
 MASKED = 0.15
 """Part of an encoder's tokens that are masked (arXiv:1810.04805, section 3.1)."""
 
 
 def predicted_tokens(model: ModelSpec, tokens: int) -> float:
-    """Those whose logits are computed."""
+    """Those whose logits are computed: with pooled labels one of each sequence."""
+    if model.labels is not None:
+        return tokens / model.training.sequence_length if model.pooled else tokens
     return MASKED * tokens if model.training.cross_entropy == "masked" else tokens
 
 
@@ -656,9 +680,11 @@ LOGIT_BYTES = (24.0, 20.0)
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
     """Seconds of the output layer and the loss, the vocabulary split over ``tp``, for every token that is predicted."""
+    if not model.outputs:
+        return EndPass(forward_seconds=0.0, backward_seconds=0.0)
     tokens = predicted_tokens(model, micro_batch * model.training.sequence_length)
     # Runtimes pad the vocabulary, so its columns are always aligned.
-    columns = ceil(model.vocab / tp / 64) * 64
+    columns = ceil(model.outputs / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
     product = Product(tokens, columns, model.hidden)
     forward, backward = device.products((product,), name)
@@ -678,8 +704,15 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
+EIGHT_BIT_UPDATE_BYTES = 550.0
+"""Bytes of one element that the operations of the example's 8-bit AdamW read and write, without the gradient, by count
+(``tests/training``): it decodes, updates and codes again in plain torch."""
+
+
 def update_bytes(training: TrainingSpec) -> float:
     """Bytes read and written for the fp32 weight and the moments of one element."""
+    if training.optimizer_states == "int8":
+        return EIGHT_BIT_UPDATE_BYTES
     return 2.0 * (4.0 + training.moment_bytes)
 
 
@@ -716,12 +749,13 @@ def model_flops(model: ModelSpec) -> float:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
         sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
-    for number, each in enumerate(model.encoder.front if model.encoder is not None else ()):
-        sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
+    for front in _fronts(model):
+        for number, each in enumerate(front):
+            sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
     predicted = predicted_tokens(model, length)
     more = model.training.mtp_layers
     sequence += (
-        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.vocab * (1 + more)
+        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.outputs * (1 + more)
     )
     sequence += more * 3.0 * 2.0 * length * 2 * model.hidden**2
     return sequence * model.training.global_batch
@@ -745,4 +779,4 @@ def _layer_flops(model: ModelSpec) -> float:
     carried = 0.0 if model.carried is None else 3.0 * length * state_flops(model.carried)
     passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.attended * scores + carried
+    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.seen * scores + carried

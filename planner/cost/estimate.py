@@ -23,7 +23,7 @@ from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import sent_with
 from planner.cost.sends import Send, send
-from planner.cost.shape import shapes_of
+from planner.cost.shape import Shape, shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice, islands_price
@@ -56,6 +56,8 @@ class Priced:
     """Everything about a plan before the pipeline runs."""
 
     placement: Placement
+    shapes: Sequence[Shape]
+    """[stage]."""
     rings: tuple[Ring, ...]
     """[stage]: over what it shards."""
     sends: tuple[Send, ...]
@@ -158,7 +160,7 @@ class Estimator:
                 _stage(plan, priced, index, memories)
                 for index, memories in enumerate(self.memories(plan, priced))
             ),
-            tokens_per_second=plan.global_batch * self.model.training.sequence_length / step,
+            tokens_per_second=self.model.training.tokens / step,
             model_flops=flops,
             tflops_per_gpu=flops / step / plan.devices / 1e12,
             mfu=flops / step / self._peak(plan),
@@ -285,22 +287,14 @@ class Estimator:
                 raise PlanError(faults[0].what)
             nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
             plan = plan.copies
-        rings = tuple(
-            replace(ring.with_shards(stage.shards), dropped=plan.backup)
-            for ring, stage in zip(
-                stage_rings(
-                    nodes,
-                    plan.shard_size,
-                    joined.topology,
-                    self.calibration,
-                    pricer.kernels,
-                    self.curves,
-                    plan.ep,
-                ),
-                plan.stages,
-                strict=True,
-            )
+        rings = stage_rings(
+            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
         )
+        if plan.backup or plan.unequal_shards:
+            rings = tuple(
+                replace(ring.with_shards(stage.shards), dropped=plan.backup)
+                for ring, stage in zip(rings, plan.stages, strict=True)
+            )
         sends = self._sends(plan, nodes, joined.topology, pricer)
         for index, (ring, sent) in enumerate(zip(rings, sends, strict=True)):
             if not ring.connected:
@@ -311,13 +305,15 @@ class Estimator:
                 raise PlanError(
                     f"stages[{index}] and the next stand on pools without a common fabric{self._strangers(plan)}"
                 )
+        shapes = shapes_of(plan)
         stages = tuple(
             pricer.price(shape, stage.replicas, ring)
-            for shape, stage, ring in zip(shapes_of(plan), plan.stages, rings, strict=True)
+            for shape, stage, ring in zip(shapes, plan.stages, rings, strict=True)
         )
         forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
         return Priced(
             placement=placement,
+            shapes=shapes,
             rings=rings,
             sends=sends,
             stages=stages,
@@ -366,6 +362,7 @@ class Estimator:
         forward, backward = with_sends((price,), (0.0,), target(plan.target))
         return Priced(
             placement=placement,
+            shapes=(shape,),
             rings=(replace(inside[price.slowest], copies=between),),
             sends=(Send(seconds=0.0, link="node"),),
             stages=(price,),
@@ -404,7 +401,7 @@ class Estimator:
                 for number, group in enumerate(stage.replicas)
                 for over in [priced.inside[number] if priced.inside else ring]
             ]
-            for shape, stage, ring in zip(shapes_of(plan), plan.stages, priced.rings, strict=True)
+            for shape, stage, ring in zip(priced.shapes, plan.stages, priced.rings, strict=True)
         ]
 
     def _sends(
@@ -467,7 +464,7 @@ def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
     """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
     size = boundary_bytes(pricer.model, micro_batch)
     beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
-    return size * (1.0 - pricer.stack.overlap) if beside else size
+    return size * (1.0 - pricer.framework.overlap) if beside else size
 
 
 class Durations(Protocol):

@@ -73,7 +73,7 @@ def axes(
     device_type: DeviceType,
     topology: Topology,
     calibration: Calibration,
-    stack: str,
+    framework: str,
     curves: LinkCurves | None = None,
 ) -> Axes:
     """Rows are consecutive devices, columns every ``side``-th; a grid lies in a node or fills nodes.
@@ -90,7 +90,11 @@ def axes(
         crosses, link = "node", f"node:{device_type.gpu}"
         if nodes > 1:
             path = topology.path(device_type.pool, device_type.pool)
-            carried = carried_rates(path, calibration)[0] * calibration.stack(stack).wire / rings
+            carried = (
+                carried_rates(path, calibration)[0]
+                * calibration.framework(framework).link_utilisation
+                / rings
+            )
             rate = min(rate, carried) if together > 1 else carried
             latency += (nodes - 1) * path.latency_seconds
             crosses = link = path.fabric
@@ -190,7 +194,7 @@ def layer(model: ModelSpec, device: Device, target: Capabilities, axes: Axes, mi
         collective_backward=moved_back + model.layer_norms * axes.row.ring.reduce_seconds(8.0 * rows),
         host_seconds=launches
         * device.family.launch_seconds
-        * device.stack.host_factor
+        * device.framework.host_factor
         * (1.0 + HOST_JITTER * log2(side**2)),
     )
 

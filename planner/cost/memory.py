@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import exp, log2
 from statistics import NormalDist
 
-from planner.calibration.values import Stack
+from planner.calibration.values import Framework
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
 from planner.cost.many import larger, smaller
@@ -199,7 +199,7 @@ def activation_bytes_per_layer(
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
-        scores = (5.0 if model.drops else 2.0) * heads * model.attended / tp
+        scores = (5.0 if model.drops else 2.0) * heads * model.seen / tp
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
 
@@ -299,7 +299,7 @@ class Footprint:
     """
 
     def __init__(
-        self, model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load, spread: float = 0.0
+        self, model: ModelSpec, device_type: DeviceType, framework: Framework, load: Load, spread: float = 0.0
     ) -> None:
         self._spread = spread
         self._reserve = kept_free(device_type, spread)
@@ -348,8 +348,8 @@ class Footprint:
         self._logits = _logits(model, load)
         self._copy = _gradient_copy(model, load) / ways
         self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
-        self._context = min(stack.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
-        self._slack = stack.allocator_slack if load.allocator_slack is None else load.allocator_slack
+        self._context = min(framework.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
+        self._slack = framework.allocator_slack if load.allocator_slack is None else load.allocator_slack
 
     def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
         """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
@@ -464,10 +464,10 @@ class Footprint:
 
 
 def memory(
-    model: ModelSpec, device_type: DeviceType, stack: Stack, load: Load, spread: float = 0.0
+    model: ModelSpec, device_type: DeviceType, framework: Framework, load: Load, spread: float = 0.0
 ) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
-    return Footprint(model, device_type, stack, load, spread).memory(load.layers, load.layers_in_flight)
+    return Footprint(model, device_type, framework, load, spread).memory(load.layers, load.layers_in_flight)
 
 
 def _copies(model: ModelSpec, load: Load) -> float:
@@ -590,7 +590,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
     # Those of every token that is predicted wait for the same backward.
     tokens *= 1 + model.training.mtp_layers
-    return larger(0.0, element * tokens * model.vocab / load.tp - _working(model, load))
+    return larger(0.0, element * tokens * model.outputs / load.tp - _working(model, load))
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

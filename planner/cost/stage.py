@@ -241,16 +241,18 @@ class Pricer:
         self.calibration = calibration
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
-        self.stack = calibration.stack(self.kernels)
+        self.framework = calibration.framework(self.kernels)
         self.varies = any(family.sigma for family in calibration.families.values())
         """True when some devices are known to vary from step to step."""
-        self.traffic = Traffic(model, target, self.stack)
+        self.traffic = Traffic(model, target, self.framework)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
+        anchored = anchored and not model.training.packed
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
+        plain &= model.training.optimizer_states != "int8"
         self.exchange_curves = ExchangeCurves(calibration)
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
@@ -383,7 +385,7 @@ class Pricer:
         sizes = cast("int", np.arange(1, len(forward) + 1))
         held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
         waits = copies(shape.offload, held, device_type, self.model).waits(
-            as_number(forward), as_number(backward), self.stack.overlap
+            as_number(forward), as_number(backward), self.framework.overlap
         )
         return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
 
@@ -482,9 +484,11 @@ class Pricer:
         if shape.offload.anything:
             held = self._held(shape, layers, first, last, tp, sequences, ring.size)
             moved = copies(shape.offload, held, device_type, self.model)
-            wait_forward, wait_backward, first_wait = moved.waits(on_forward, on_backward, self.stack.overlap)
+            wait_forward, wait_backward, first_wait = moved.waits(
+                on_forward, on_backward, self.framework.overlap
+            )
             first_saves = wait_backward - first_wait
-            hidden = moved.hidden(on_forward, on_backward, self.stack.overlap)
+            hidden = moved.hidden(on_forward, on_backward, self.framework.overlap)
             at_end = moved.step_seconds
         return MicroBatch(
             forward_seconds=on_forward + wait_forward,
@@ -561,7 +565,9 @@ class Pricer:
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
-        return self.stack.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
+        return (
+            self.framework.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
+        )
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Memory:
         """Bytes on one device of the group."""
@@ -637,7 +643,7 @@ class Pricer:
             block_bytes=self._block_bytes(sequences),
         )
         return Footprint(
-            self.model_on(device_type), device_type, self.stack, load, self.calibration.memory_spread
+            self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
 
     def _block_bytes(self, sequences: int) -> float:

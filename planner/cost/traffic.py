@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from planner.calibration.values import Stack
+from planner.calibration.values import Framework
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import smaller
@@ -37,13 +37,13 @@ class Traffic:
 
     model: ModelSpec
     target: Capabilities
-    stack: Stack
+    framework: Framework
     _reduced_bytes: dict[int, int] = field(default_factory=dict, init=False, compare=False)
     """Bytes of a gradient on its way, by ZeRO stage."""
 
     def exposed(self, traffic: float, compute: float) -> tuple[float, float]:
         """(exposed, hidden) seconds of traffic under a computation; they slow each other while both run."""
-        hidden = self.stack.overlap * smaller(traffic, compute)
+        hidden = self.framework.overlap * smaller(traffic, compute)
         return traffic - hidden, hidden
 
     def in_micro_batch(
@@ -119,7 +119,7 @@ class Traffic:
         apart = shape.depth > 1 or shape.zero >= 2 or ring.size == 1 or ring.dropped > 0
         if not self.target.reduces_in_backward or apart:
             return False
-        return self.stack.overlap == 0 or (shape.zero == 1 and ring.copies is None)
+        return self.framework.overlap == 0 or (shape.zero == 1 and ring.copies is None)
 
     def holds_gradients(self, shape: Shape) -> bool:
         """True when a stage passes its last gradient up the pipeline only after its own reduction."""

@@ -6,6 +6,7 @@ from planner.dims.adapter import FrozenParts
 from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
+from planner.dims.documents import Documents
 from planner.dims.expert import ExpertParallelism
 from planner.dims.grid import TensorGrid
 from planner.dims.interleave import Interleave
@@ -31,5 +32,6 @@ DIMENSIONS: tuple[Dimension, ...] = (
     OffloadDimension(),
     Synchronisation(),
     FrozenParts(),
+    Documents(),
 )
 """In the order in which a plan's decisions are shown."""

@@ -52,6 +52,8 @@ def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterato
         yield Fault(
             path, f"models of which a part is trained drop no gradients, expected 0, got {plan.backup}"
         )
+    if model.training.documents is not None:
+        yield Fault(path, f"training on documents drops no gradients, expected 0, got {plan.backup}")
     if model.training.optimizer not in target.sharding_optimizers:
         able = in_words(target.sharding_optimizers)
         yield Fault(path, f"expected {able} with backup replicas, got {model.training.optimizer}")

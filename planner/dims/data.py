@@ -10,15 +10,16 @@ from planner.dims.backup import backup_faults
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of
+from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
 from planner.runtimes.capabilities import BatchRule, Capabilities
 
 
 class Data(Dimension):
-    """``ReplicaGroup.count``, ``share`` and ``steps``; ``Plan.backup``."""
+    """``ReplicaGroup.count``, ``share`` and ``steps``; ``Plan.backup`` and ``Plan.fewer_steps``."""
 
     fields = (
         "Plan.backup",
+        "Plan.fewer_steps",
         "Stage.replicas",
         "ReplicaGroup.count",
         "ReplicaGroup.local_batch",
@@ -36,10 +37,13 @@ class Data(Dimension):
             "micro-batch": by_stage(sizes),
             "micro-batches": by_stage(numbers),
             **({"backup replicas": str(plan.backup)} if plan.backup else {}),
+            **({"with a micro-batch less": str(plan.fewer_steps)} if plan.fewer_steps else {}),
         }
 
     def words(self, plan: Plan) -> str:
-        """Replicas that are not waited for."""
+        """Replicas that are not waited for, and those that have less to do."""
+        if plan.fewer_steps:
+            return f"{plan.fewer_steps} of {plan.stages[0].dp} replicas run a micro-batch less"
         return f"{plan.backup} of {plan.stages[0].dp} replicas are backups" if plan.backup else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
@@ -56,6 +60,7 @@ class Data(Dimension):
                 yield Fault(path, f"{target.name} needs the same share on every replica of a stage")
         yield from self._batches(plan, target, rule)
         yield from backup_faults(plan, target, model)
+        yield from _fewer_steps_faults(plan, target)
 
     def _batches(self, plan: Plan, target: Capabilities, rule: BatchRule) -> Iterator[Fault]:
         first = plan.stages[0].replicas[0]
@@ -80,18 +85,36 @@ class Data(Dimension):
         """Micro-batches twice as large, and half as large; no backups, with their devices and without."""
         equal = batch_rule(target, plan.pp) != "per-device"
         for name, top, bottom in (("twice", 1, 2), ("half", 2, 1)):
+            fewer = plan.fewer_steps * top // bottom
             try:
                 stages = tuple(_resized(stage, top, bottom, equal) for stage in plan.stages)
-                changed = replace(plan, stages=stages)
+                changed = replace(plan, stages=stages, fewer_steps=fewer)
             except PlanError:
                 continue
-            yield Change(f"micro-batch {name}", f"micro-batches {name} as large", changed)
+            if changed.global_batch == plan.global_batch:
+                yield Change(f"micro-batch {name}", f"micro-batches {name} as large", changed)
         if plan.backup:
             for what, number in (("all replicas waited for", 0), ("no backup replicas", plan.backup)):
                 try:
                     yield Change("backups", what, _without_backups(plan, number))
                 except PlanError:
                     continue
+
+
+def _fewer_steps_faults(plan: Plan, target: Capabilities) -> Iterator[Fault]:
+    """What replicas with a micro-batch less need: a runtime in which they talk to others at the end of a step alone."""
+    path = ("fewer_steps",)
+    if not plan.fewer_steps:
+        return
+    if plan.zero not in target.fewer_steps_zero:
+        able = in_words(target.fewer_steps_zero)
+        what = f"with ZeRO {able} only" if able else "with no ZeRO stage"
+        what = f"{target.name} runs replicas with unequal numbers of micro-batches {what}"
+        yield Fault(path, f"{what}, expected 0, got {plan.fewer_steps}")
+    others = {"cp": plan.cp > 1, "ep": plan.ep > 1, "backup": plan.backup > 0}
+    others |= {"grid": plan.grid is not None, "sync": not plan.sync.exact}
+    for name in (name for name, used in others.items() if used):
+        yield Fault(path, f"replicas have equally many micro-batches with {name}, expected 0")
 
 
 def batch_rule(target: Capabilities, depth: int) -> BatchRule:

@@ -131,7 +131,8 @@ def matrices(model: ModelSpec) -> list[tuple[int, int]]:
 def factors(rank: int, model: ModelSpec, elements: float) -> tuple[float, float, float]:
     """Elements of both factors of all gradients, and of the gradients that are smaller than theirs would be."""
     rows = columns = taken = 0.0
-    ends = [(model.vocab, model.embedding_width)] * (1 if model.tied_embeddings else 2)
+    ends = [] if model.front else [(model.vocab, model.embedding_width)]
+    ends += [] if model.tied_embeddings else [(model.outputs, model.hidden)]
     for count, shapes in ((model.layers, matrices(model)), (1, ends)):
         for high, low in shapes:
             if rank * (high + low) < high * low:

@@ -46,6 +46,9 @@ class TensorParallelism(Dimension):
                 yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
             if tp > 1 and model.encoder is not None:
                 yield Fault(where, f"{target.name} divides no encoder-decoders, expected 1, got {tp}")
+            if tp > 1 and (model.front or model.labels is not None):
+                what = "images, sound or heads of labels"
+                yield Fault(where, f"{target.name} divides no models of {what}, expected 1, got {tp}")
             if tp > 1 and model.states and not target.splits_states:
                 what = f"{target.name} divides no layers with a state, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
@@ -95,7 +98,7 @@ def tp_degrees(
         largest = 1
     if model.states and not target.splits_states:
         largest = 1
-    if model.tower is not None or model.encoder is not None:
+    if model.tower is not None or model.encoder is not None or model.front or model.labels is not None:
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1

@@ -115,6 +115,8 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
         return {}
     if not model.usual_layers or model.block:
         return {}  # the timed layer is attention and a feed-forward
+    if training.packed:
+        return {}  # the timed layer attends to whole sequences
     if training.lora is not None or training.freeze is not None or job.plan.cp > 1 or job.plan.grid:
         return {}  # the timed layer is whole, and all of it learns
     pricer = estimator.pricer(PLAIN_TORCH.name)

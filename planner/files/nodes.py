@@ -52,6 +52,14 @@ class YamlNode:
     size: int = 1
     """Values below and including this one, aliases expanded."""
 
+    def rename(self, old: str, new: str) -> bool:
+        """Give a key of a mapping another name, unless it lacks the one or has the other; True when it did."""
+        if not isinstance(self.data, dict) or old not in self.data or new in self.data:
+            return False
+        self.data[new], self.children[new] = self.data.pop(old), self.children.pop(old)
+        self.key_lines[new] = self.key_lines.pop(old)
+        return True
+
 
 def parse(text: str) -> YamlNode:
     """The one document of the text; raises YamlError."""

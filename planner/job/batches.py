@@ -61,7 +61,7 @@ def batch(plan: Plan, group: ReplicaGroup, of: tuple[int, int, int] | None = Non
 
 def table_text(job: Job) -> str:
     """The table as JSON: stages, the distinct batches, and one row for each rank."""
-    plan, ranks = job.plan.copies, lines_of(job)
+    plan, ranks, training = job.plan.copies, lines_of(job), job.model.training
     batches = _batches(job)
     distinct = sorted({*batches}, key=lambda each: (each.micro_batches, each.loss_weights))
     head = {
@@ -77,6 +77,8 @@ def table_text(job: Job) -> str:
         **({} if plan.sync.exact else {"sync": _sync(job)}),
         **({"backup": plan.backup} if plan.backup else {}),
         **({"shards": list(plan.stages[0].shards)} if plan.unequal_shards else {}),
+        **({} if training.optimizer == "adamw" else {"optimizer": training.optimizer}),
+        **({} if training.optimizer_states == "fp32" else {"optimizer_states": training.optimizer_states}),
     }
     return rows(
         head,
@@ -111,8 +113,9 @@ def _batches(job: Job) -> list[Batch]:
     """What each rank does."""
     plan = job.plan
     if plan.sync.exact:
-        each = [[batch(plan, group) for group in stage.replicas] for stage in plan.stages]
-        return [each[rank.stage][rank.group] for rank in job.ranks]
+        mine = [plan.group_of(rank.stage, rank.group, rank.replica) for rank in job.ranks]
+        each = {group: batch(plan, group) for group in dict.fromkeys(mine)}
+        return [each[group] for group in mine]
     groups, batches = plan.stages[0].replicas, {}
     for island in job.islands:
         own = [groups[rank.group] for rank in island]
@@ -196,6 +199,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     shape: dict[str, object] = model.model_dump(exclude={"training"})
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
+    if training.documents is not None:
+        shape["documents"] = training.documents.model_dump()
     if training.freeze is not None:
         shape["freeze"] = list(training.freeze)
     if training.lora is not None:

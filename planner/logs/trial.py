@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 
-from planner.calibration.values import Calibration, Constant, Stack
+from planner.calibration.values import Calibration, Constant, Framework
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.described import told
@@ -32,9 +32,9 @@ class Trial:
 
     def measured(self, framework: str) -> Calibration:
         """The constant of a framework, to be merged into a calibration."""
-        name = f"stacks.{framework}.micro_batch_launches"
+        name = f"frameworks.{framework}.micro_batch_launches"
         return Calibration(
-            stacks={framework: Stack(micro_batch_launches=self.launches)},
+            frameworks={framework: Framework(micro_batch_launches=self.launches)},
             constants=(Constant(name=name, value=self.launches, provenance="measured"),),
         )
 
@@ -67,5 +67,5 @@ def host_launches(
 
 def with_launches(calibration: Calibration, framework: str, launches: float) -> Calibration:
     """The calibration with another ``micro_batch_launches`` of a framework."""
-    changed = replace(calibration.stack(framework), micro_batch_launches=launches)
-    return replace(calibration, stacks={**calibration.stacks, framework: changed})
+    changed = replace(calibration.framework(framework), micro_batch_launches=launches)
+    return replace(calibration, frameworks={**calibration.frameworks, framework: changed})

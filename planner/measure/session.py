@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from planner.calibration.file import shipped
 from planner.calibration.merge import kernel_key, layer_key, merged, name_key
-from planner.calibration.values import Calibration, Constant, KernelPoint, LayerPoint, Stack
+from planner.calibration.values import Calibration, Constant, Framework, KernelPoint, LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
 from planner.measure.exchange import Runtime, exchange_cases, measure_exchange
@@ -233,9 +233,11 @@ class Session:
         used = self.backend.context_bytes() if self._fresh else None
         if used is not None:
             constant = Constant(
-                name=f"stacks.{PLAIN_TORCH.name}.runtime_bytes", value=used, provenance="measured"
+                name=f"frameworks.{PLAIN_TORCH.name}.runtime_bytes", value=used, provenance="measured"
             )
-            more = Calibration(stacks={PLAIN_TORCH.name: Stack(runtime_bytes=used)}, constants=(constant,))
+            more = Calibration(
+                frameworks={PLAIN_TORCH.name: Framework(runtime_bytes=used)}, constants=(constant,)
+            )
             self.calibration = merged(self.calibration, more)
 
     def _fit(self) -> None:
@@ -244,7 +246,7 @@ class Session:
         model = self.request.model
         precision = model.training.precision if model else self.backend.precision
         points = self._own_kernels()
-        factor = shipped().stack(PLAIN_TORCH.name).host_factor
+        factor = shipped().framework(PLAIN_TORCH.name).host_factor
         fitted = fit_family(self.backend.family, points, self.peaks(), precision, factor)
         more = Calibration(families={self.backend.family: fitted.family}, constants=fitted.constants)
         self.calibration = with_errors(merged(self.calibration, more), fitted.errors)

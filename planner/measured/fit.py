@@ -31,16 +31,16 @@ from planner.measured.dual import Dual, slopes_of
 from planner.measured.predictions import Estimators, predict
 from planner.measured.priors import (
     FAMILY,
+    FRAMEWORK,
     NETWORKS,
-    STACK,
     VENDORS_KERNELS,
     best_share,
     catalogue_families,
     family_prior,
+    framework_prior,
     kinds_of,
     measured_devices,
     priors,
-    stack_prior,
 )
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
@@ -56,7 +56,7 @@ def profiles() -> tuple[LayerPoint, ...]:
 
 
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
-    """The calibration with ``runtime_bytes`` of every stack with enough measured peaks: least absolute log error.
+    """The calibration with ``runtime_bytes`` of every framework with enough measured peaks: least absolute log error.
 
     Layers whose profile is known are anchored to it, so that errors of their formula do not end up in the constant.
     """
@@ -72,8 +72,10 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
     errors = []
     for source in sorted({peak.run.source for peak in measured}):
         own = [peak.run for peak in measured if peak.run.source == source]
-        stacks = {kernels_of(run) for run in own}
-        others = [peak for peak in measured if peak.run.source != source and kernels_of(peak.run) in stacks]
+        frameworks = {kernels_of(run) for run in own}
+        others = [
+            peak for peak in measured if peak.run.source != source and kernels_of(peak.run) in frameworks
+        ]
         constants = _with_runtime_bytes(others, base)
         errors.append(
             [log(each.memory_error + 1) for each in predict(own, constants) if each.memory_error is not None]
@@ -114,19 +116,19 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
 
 def _with_runtime_bytes(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     fitted = base
-    for stack, own in groupby(peaks, lambda peak: kernels_of(peak.run)):
+    for framework, own in groupby(peaks, lambda peak: kernels_of(peak.run)):
         measured = list(own)
         if len(measured) >= FEWEST:
-            fitted = _fitted(stack, measured, fitted)
+            fitted = _fitted(framework, measured, fitted)
     return fitted
 
 
-def _fitted(stack: str, peaks: Sequence[_Peak], base: Calibration) -> Calibration:
+def _fitted(framework: str, peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     from scipy.optimize import minimize_scalar
 
     def with_runtime(runtime_bytes: float) -> Calibration:
-        one = replace(base.stack(stack), runtime_bytes=runtime_bytes)
-        return replace(base, stacks={**base.stacks, stack: one})
+        one = replace(base.framework(framework), runtime_bytes=runtime_bytes)
+        return replace(base, frameworks={**base.frameworks, framework: one})
 
     def errors(logarithm: float) -> list[float]:
         calibration = replace(with_runtime(exp(logarithm)), layers=base.layers or profiles())
@@ -138,7 +140,7 @@ def _fitted(stack: str, peaks: Sequence[_Peak], base: Calibration) -> Calibratio
     left = float(np.quantile(np.abs(errors(optimum)), 0.6827))
     spread = left * 0.01 / max(1e-9, float(np.sqrt(np.sum(slope**2))))
     constant = Constant(
-        name=f"stacks.{stack}.runtime_bytes",
+        name=f"frameworks.{framework}.runtime_bytes",
         value=float(f"{exp(optimum):.3g}"),
         provenance="fitted",
         spread=float(f"{spread:.2g}"),
@@ -152,9 +154,9 @@ MOST: dict[str, float] = {
     "families.attention_efficiency": 0.9,
     "families.memory_efficiency": 0.95,
     "families.link_efficiency": 0.95,
-    "stacks.matmul_factor": 1.0,
-    "stacks.overlap": 0.98,
-    "stacks.wire": 1.0,
+    "frameworks.matmul_factor": 1.0,
+    "frameworks.overlap": 0.98,
+    "frameworks.link_utilisation": 1.0,
     "links.efficiency": 0.97,
     "links.rail": 1.0,
 }
@@ -194,7 +196,7 @@ class Parameter:
     """One constant that is fitted."""
 
     section: str
-    """families, stacks or links."""
+    """families, frameworks or links."""
     name: str
     """Of the family (``family.kernels`` for what differs under one kernel set), kernel set or network."""
     constant: str
@@ -215,8 +217,8 @@ class Parameter:
         """Its value before the fit."""
         if self.section == "families":
             return float(getattr(base.family(*_split(self.name)), self.constant))
-        if self.section == "stacks":
-            return float(getattr(base.stack(self.name), self.constant))
+        if self.section == "frameworks":
+            return float(getattr(base.framework(self.name), self.constant))
         return float(getattr(base.link(kinds_of(self.name)[0]), self.constant))
 
     def spread(self, base: Calibration) -> float:
@@ -228,8 +230,8 @@ class Parameter:
             return max(said[0], LEAST_SPREAD)
         if self.section == "families":
             return family_prior(self.name, self.constant).spread
-        if self.section == "stacks":
-            return stack_prior(self.name, self.constant).spread
+        if self.section == "frameworks":
+            return framework_prior(self.name, self.constant).spread
         return NETWORKS[self.name][self.constant].spread
 
 
@@ -273,8 +275,8 @@ def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
     for pair in sorted({pair for run in runs for pair in _pairs(run)}):
         yield Parameter("families", pair, "attention_efficiency")
     for kernels in sorted({kernels_of(run) for run in runs}):
-        for constant in STACK:
-            yield Parameter("stacks", kernels, constant)
+        for constant in FRAMEWORK:
+            yield Parameter("frameworks", kernels, constant)
     for network in sorted({name for run in runs for name in networks_of(run)}):
         for constant in NETWORKS[network]:
             yield Parameter("links", network, constant)
@@ -288,7 +290,7 @@ def _pairs(run: Run) -> Iterator[str]:
 
 def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibration:
     """A calibration in which these constants have these values."""
-    families, stacks, links = dict(base.families), dict(base.stacks), dict(base.links)
+    families, frameworks, links = dict(base.families), dict(base.frameworks), dict(base.links)
     said = {tuple(item.name.removeprefix("families.").rsplit(".", 1)) for item in base.constants}
     by_owner: dict[tuple[str, str], dict[str, float]] = {}
     for item, value in values.items():
@@ -302,11 +304,11 @@ def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibra
                 # Runs under other kernels say nothing of what a pair says itself.
                 kept = {key: new for key, new in changes.items() if (other, key) not in said}
                 families[other] = replace(families[other], **kept)
-        elif section == "stacks":
-            stacks[name] = replace(base.stack(name), **changes)
+        elif section == "frameworks":
+            frameworks[name] = replace(base.framework(name), **changes)
         else:
             links.update({kind: replace(base.link(kind), **changes) for kind in kinds_of(name)})
-    return replace(base, families=families, stacks=stacks, links=links)
+    return replace(base, families=families, frameworks=frameworks, links=links)
 
 
 Vector = NDArray[np.float64]
@@ -325,12 +327,14 @@ DOUBT_ERROR = 0.25
 """Further error of runs with a doubt about the plan, of each its own and of a source's all in common."""
 UNSTATED_ERROR = 0.7
 """Of the rate of a network that is a guess, of a source's runs in common: cards come in doubles."""
+HOST_ERROR = 0.3
+"""Of the host's time, of a source's runs in common: processors of one year differ by as much in what a thread does."""
 ROBUST = 1.5
 """Errors of a run, and of a shape, in units of their size, beyond which they count as outliers."""
 SIBLING_SPREAD = 0.10
 """Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
-"""Runs that a family and stack need for an error bar of their own; measured peaks that a stack needs."""
+"""Runs that a family and framework need for an error bar of their own; measured peaks that a framework needs."""
 ROUNDS = 16
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
@@ -403,6 +407,7 @@ class _Problem:
         self.rates = np.array(
             [item.section == "links" and item.constant == "efficiency" for item in self.parameters]
         )
+        self.hosts = np.array([item.constant == "launch_seconds" for item in self.parameters])
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
@@ -456,7 +461,9 @@ class _Problem:
         jacobian, left = slopes[rows], -errors[rows]
         # A wire that is guessed wrong makes all traffic over it as much slower.
         guessed = UNSTATED_ERROR * self.unstated[rows] * jacobian[:, self.rates].sum(axis=1)
-        covariance = self._covariance(rows, left) + np.outer(guessed, guessed)
+        # So does another processor with all that waits for the host.
+        waited = HOST_ERROR * jacobian[:, self.hosts].sum(axis=1)
+        covariance = self._covariance(rows, left) + np.outer(guessed, guessed) + np.outer(waited, waited)
         whitened = np.linalg.solve(covariance, np.column_stack([jacobian, left]))
         return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
 
@@ -678,7 +685,7 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
             residuals.append(
                 Residual(
                     family=family,
-                    stack=kernels,
+                    framework=kernels,
                     rows=rows,
                     spread=float(f"{spread:.3g}"),
                     devices=tuple(sorted(devices | measured_devices(family))),
@@ -739,7 +746,7 @@ def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Consta
 
 
 def _joined(before: Sequence[Residual], now: Sequence[Residual]) -> tuple[Residual, ...]:
-    return tuple({(item.family, item.stack): item for item in (*before, *now)}.values())
+    return tuple({(item.family, item.framework): item for item in (*before, *now)}.values())
 
 
 def robust_spread(errors: Vector) -> float:

@@ -49,6 +49,8 @@ class Microbenchmark(Frozen):
     """Page that states it."""
     note: str = ""
     """What the source leaves open."""
+    measured_by: Literal["", "vendor"] = ""
+    """vendor: the maker of the device, with kernels tuned for the occasion."""
 
 
 @cache

@@ -15,7 +15,7 @@ from statistics import median
 from typing import get_args
 
 from planner import catalog
-from planner.calibration.values import Calibration, Constant, Family, Link, Stack
+from planner.calibration.values import Calibration, Constant, Family, Framework, Link
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
 from planner.model.spec import Kernels
 from planner.runtimes.registry import REFERENCE, TARGETS
@@ -56,9 +56,22 @@ ATTENTION = {
     "H100": Prior(0.55, 0.15),
     "GH200": Prior(0.55, 0.20),
     "B200": Prior(0.45, 0.30),
+    "B300": Prior(0.50, 0.30),
+    "MI250X": Prior(0.25, 0.50),
+    "MI300X": Prior(0.25, 0.50),
+    "MI325X": Prior(0.25, 0.50),
+    "MI355X": Prior(0.25, 0.50),
 }
 """Vendor's fused attention, forward and backward: about what FlashAttention-2 and -3 claim (arXiv:2307.08691,
-arXiv:2407.08608); that of B200 is extrapolated."""
+arXiv:2407.08608); those of Blackwell are extrapolated. On B200 exponents of heads of 128 take as long as products of
+the scores (16 a clock and multiprocessor, 8,192 operations), on B300, which has twice as many, half as long. Of AMD:
+AITER on an MI355X, 8,192 tokens, causal, reaches 1,173 TFLOP/s forward and 1,034 backward with as many keys as queries,
+0.43 of the peak together, and 1,205 and 272 with fewer keys, 0.14 (HipKittens' analysis/attn, f09e9685): the middle, as
+wide as both."""
+
+AMDS_OTHER_ATTENTION = Prior(0.15, 0.40)
+"""Attention of torch on AMD, by AOTriton's kernels whatever the version of torch: a quarter of 933 TFLOP/s backward on
+an MI355X (arXiv:2511.08083) and two thirds of AITER's forward."""
 
 OLDER_ATTENTION = Prior(0.33, 0.30)
 """Attention of eager frameworks, as FlashAttention (arXiv:2205.14135) on the generation it was written for; assumed."""
@@ -74,25 +87,30 @@ WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 """What a kernel without the matrix instructions of Hopper loses there: FlashAttention-2 reaches 225 TFLOP/s on A100 and
 335 on H100 (arXiv:2307.08691, section 4.1)."""
 
-AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200")
+AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200", "B300")
 """Families on which such kernels run with the instructions of the generation before; of Blackwell nothing is known."""
 
-STACK = {
+AMDS = frozenset(
+    catalog.gpu(name).family for name in catalog.gpu_names() if catalog.gpu(name).vendor == "amd"
+)
+"""Families of AMD's devices."""
+
+FRAMEWORK = {
     "matmul_factor": Prior(0.90, 0.08),
     "stream_factor": Prior(1.0, 0.30),
     "host_factor": Prior(0.5, 0.50),
     "overlap": Prior(0.7, 0.25),
-    "wire": Prior(0.85, 0.20),
+    "link_utilisation": Prior(0.85, 0.20),
     "micro_batch_launches": Prior(20.0, 1.0),
 }
 """Of any kernel set."""
 
-STACKS = {
+FRAMEWORKS = {
     ("megatron-2021", "stream_factor"): Prior(1.0, 0.15),
     ("megatron-2021", "host_factor"): Prior(1.0, 0.01),
     ("megatron-2021", "overlap"): Prior(0.02, 0.50),
     ("megatron", "stream_factor"): Prior(0.7, 0.30),
-    ("deepspeed-2021", "wire"): Prior(0.5, 0.70),
+    ("deepspeed-2021", "link_utilisation"): Prior(0.5, 0.70),
     ("torch-compiled", "stream_factor"): Prior(0.6, 0.30),
     ("torch-compiled", "host_factor"): Prior(0.2, 0.50),
 }
@@ -108,7 +126,7 @@ NETWORKS = {
     },
 }
 """InfiniBand and RoCE are one: at equal wire no published run tells them apart. The rest of what frameworks lose
-between nodes is theirs (``Stack.wire``)."""
+between nodes is theirs (``Framework.link_utilisation``)."""
 
 RDMA = ("infiniband", "roce")
 """Kinds of fabric that share their constants."""
@@ -129,6 +147,8 @@ def family_prior(family: str, constant: str) -> Prior:
     """Of a constant of a family of GPUs, or of ``family.kernels``."""
     name, _, kernels = family.partition(".")
     if kernels and constant == "attention_efficiency":
+        if name in AMDS:
+            return AMDS_OTHER_ATTENTION
         lost = WITHOUT_WGMMA if name in AFTER_AMPERE else 1.0
         own = SECOND_ATTENTION if kernels in SECOND_IN else OLDER_ATTENTION
         # Where there are no matrix units it is no faster than products.
@@ -137,15 +157,15 @@ def family_prior(family: str, constant: str) -> Prior:
         return ATTENTION[name]
     if constant == "matmul_efficiency" and name in SUSTAINED:
         return SUSTAINED[name]
-    shares = _shares(name, constant)
+    shares = _shares(name, constant, users=True) or _shares(name, constant)
     if not shares:
         return FAMILY[constant]
     return Prior(max(shares) if constant == "matmul_efficiency" else median(shares), MEASURED[constant])
 
 
-def stack_prior(kernels: str, constant: str) -> Prior:
+def framework_prior(kernels: str, constant: str) -> Prior:
     """Of a constant of a kernel set."""
-    return STACKS.get((kernels, constant), STACK[constant])
+    return FRAMEWORKS.get((kernels, constant), FRAMEWORK[constant])
 
 
 @cache
@@ -161,15 +181,22 @@ def measured_devices(family: str) -> set[str]:
     return {name for name in names if catalog.gpu(name).family == family}
 
 
-def _shares(family: str, constant: str) -> list[float]:
-    """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet."""
+def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
+    """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet.
+
+    ``users``: without those of its maker, which say what can be reached, less what is.
+    """
     reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(
         constant
     )
     if reader is None:
         return []
     shares = (
-        reader(row) for row in microbenchmarks() if row.device and catalog.gpu(row.device).family == family
+        reader(row)
+        for row in microbenchmarks()
+        if row.device
+        and catalog.gpu(row.device).family == family
+        and not (users and row.measured_by == "vendor")
     )
     return [round(min(share, 0.98), 4) for share in shares if share is not None]
 
@@ -216,8 +243,8 @@ def priors(families: Iterable[str]) -> Calibration:
     }
     return Calibration(
         families={**known, **pairs},
-        stacks={
-            name: Stack(**{constant: stack_prior(name, constant).value for constant in STACK})
+        frameworks={
+            name: Framework(**{constant: framework_prior(name, constant).value for constant in FRAMEWORK})
             for name in KERNEL_SETS
         },
         links={
@@ -247,8 +274,8 @@ def _constants(families: Iterable[str]) -> Iterator[Constant]:
     for pair in _pairs(families):
         yield assumed(f"families.{pair}.attention_efficiency", family_prior(pair, "attention_efficiency"))
     for name in KERNEL_SETS:
-        for constant in STACK:
-            yield assumed(f"stacks.{name}.{constant}", stack_prior(name, constant))
+        for constant in FRAMEWORK:
+            yield assumed(f"frameworks.{name}.{constant}", framework_prior(name, constant))
     for network, known in NETWORKS.items():
         for kind in kinds_of(network):
             for constant, prior in known.items():

@@ -676,6 +676,16 @@ def _opt(config: Config) -> Shape:
     }
 
 
+def _opt_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    names = config.get("architectures")
+    whole = isinstance(names, list) and not all(str(name).endswith("ForCausalLM") for name in names)
+    if config.get("word_embed_proj_dim") not in (None, config.get("hidden_size")):
+        if config.get("tie_word_embeddings") is False:
+            yield "word_embed_proj_dim", "embeddings of another width, with an output layer of its own,"
+        if whole:
+            yield "word_embed_proj_dim", "embeddings of another width without an output layer"
+
+
 _POSITION_OFFSET = 2
 """The tables of OPT and BioGPT start with two rows that no position uses."""
 
@@ -1339,6 +1349,8 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
     "granite": Family(llama),
+    "mllama_text_model": Family(partial(llama, out_bias=None)),
+    "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(_sparse),
     "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),
@@ -1387,6 +1399,7 @@ FAMILIES: dict[str, Family] = {
             "max_position_embeddings",
             "vocab_size",
         ),
+        _opt_unlike,
     ),
     "phi": Family(_phi, COMMON, _query_norms),
     "phi3": Family(partial(llama, window=1)),

@@ -256,7 +256,67 @@ def shape_problems(document: Document) -> list[Problem]:
         *_run_problems(document),
         *_expert_problems(document),
         *_adapter_problems(document),
+        *_end_problems(document),
+        *_document_problems(document),
     ]
+
+
+def _end_problems(document: Document) -> list[Problem]:
+    """What does not go together at the ends of a model."""
+    data, training = document.data, document.data.get("training")
+    length = training.get("sequence_length") if isinstance(training, dict) else None
+    rows, front, problems = data.get("learned_positions"), data.get("front"), []
+    if isinstance(rows, int) and isinstance(length, int) and 0 < rows < length:
+        what = f"expected at most the {rows} rows of learned_positions, got {length}"
+        problems.append(document.problem(("training", "sequence_length"), what))
+    last = front[-1] if isinstance(front, list) and front else None
+    tokens = last.get("tokens") if isinstance(last, dict) else None
+    if isinstance(tokens, int) and isinstance(length, int) and tokens > length:
+        what = f"expected at least the {tokens} tokens that the front makes, got {length}"
+        problems.append(document.problem(("training", "sequence_length"), what))
+    if isinstance(last, dict) and (wide := last.get("outputs")) not in (data.get("hidden"), None):
+        what = f"expected hidden {shown(data.get('hidden'))} as the last width, got {shown(wide)}"
+        problems.append(document.problem(("front",), what))
+    labels = data.get("labels")
+    for key in ("tied_embeddings",) if labels is not None or front else ():
+        if data.get(key, True):
+            what = "expected false: a front has no table of tokens, and labels no rows in it"
+            problems.append(document.problem((key,), what, "write tied_embeddings: false"))
+    if labels is None and data.get("pooled"):
+        problems.append(document.problem(("pooled",), "is given without labels, expected false"))
+    if labels is not None and isinstance(training, dict) and training.get("mtp_layers"):
+        problems.append(document.problem(("training", "mtp_layers"), "expected 0 with labels"))
+    return problems
+
+
+def _document_problems(document: Document) -> list[Problem]:
+    """What documents do not go with, and documents longer than a sequence."""
+    training = document.data.get("training")
+    documents = training.get("documents") if isinstance(training, dict) else None
+    if not isinstance(training, dict) or not isinstance(documents, dict):
+        return []
+    length, mean, path = (
+        training.get("sequence_length"),
+        documents.get("mean_length"),
+        ("training", "documents"),
+    )
+    if isinstance(length, int) and isinstance(mean, int) and mean > length:
+        what = f"expected at most the {length} tokens of sequence_length, got {mean}"
+        hint = "longer documents are cut: leave documents out, or train on longer sequences"
+        return [document.problem((*path, "mean_length"), what, hint)]
+    given = document.data
+    reasons = {
+        "an encoder": given.get("kind") == "encoder",
+        "an encoder-decoder": given.get("encoder") is not None,
+        "a tower of images": given.get("tower") is not None,
+        "a state that goes from one document to the next": given.get("state") is not None
+        and documents.get("packing") is not False,
+        "modules that predict further tokens": bool(training.get("mtp_layers")),
+    }
+    has = next((name for name, there in reasons.items() if there), None)
+    return (
+        [] if has is None else [document.problem(path, f"expected none, the model has {has}", "remove them")]
+    )
 
 
 def _adapter_problems(document: Document) -> list[Problem]:

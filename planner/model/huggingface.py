@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
+from planner.model.defaults import DEFAULTS
+from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import (
     EXPERT_COUNTS,
     EXPERT_PICKS,
-    SEEING,
     SHARED_COUNTS,
     Config,
     Family,
+    Seeing,
     Shape,
     first_of,
     mixed_dense,
     with_runs,
 )
 from planner.model.families import FAMILIES as ONE_STACK
+from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
+from planner.model.heard import HEARD, HEARD_HEADS
+from planner.model.remote import REMOTE
+from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
+from planner.model.towers import BESIDE, Beside
 from planner.model.two_stacks import TWO_STACKS
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
@@ -32,20 +40,11 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
-FAMILIES = {**ONE_STACK, **TWO_STACKS}
+FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **REMOTE}
+OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
-_TRAINED = (
-    "ForCausalLM",
-    "LMHeadModel",
-    "ForMaskedLM",
-    "LanguageModeling",
-    "WithLMHeadModel",
-    "BertGenerationDecoder",
-)
-"""How architectures end whose output layer predicts tokens, and nothing else."""
-
 
 SEES = "ForConditionalGeneration"
 """The same of models that see."""
@@ -55,7 +54,8 @@ _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
-    whole, document = document, _text_of(document)
+    whole = _filled(document)
+    document = _text_of(whole)
     config = document.data
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
@@ -82,12 +82,28 @@ def _built(family: Family, document: Document, whole: Document) -> Shape:
     shape = family.build(document.data)
     if "state" not in shape and "encoder" not in shape:
         shape = with_runs(shape, document.data)
-    return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in SEEING else shape
+    shape = _with_head(shape, document.data)
+    return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in BESIDE else shape
+
+
+def _heads(kind: str) -> dict[str, Head]:
+    """Heads of a type that are read, by the end of an architecture's name."""
+    return OWN_HEADS.get(kind) or heads_of(kind, stacks=kind in TWO_STACKS)
+
+
+def _with_head(shape: Shape, config: Config) -> Shape:
+    """The shape with the head that the architecture's name says."""
+    names = config.get("architectures")
+    for name in names if isinstance(names, list) else []:
+        head = head_of(str(name), _heads(str(config["model_type"])))
+        if head is not None:
+            return with_head(shape, head, config)
+    return shape
 
 
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
-    return tuple(sorted({*FAMILIES, *SEEING}))
+    return tuple(sorted({*FAMILIES, *BESIDE}))
 
 
 def further_tokens(document: Document) -> int:
@@ -139,25 +155,65 @@ _NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compre
 """Configurations inside another that are none of a tower."""
 
 
+def _inside(document: Document, key: str, kind: str) -> Document | None:
+    """A configuration inside another, which is of a ``kind`` unless it says another, with the defaults of that."""
+    part = document.part(key)
+    if part is None:
+        return None
+    given = {name: value for name, value in part.data.items() if value is not None}
+    named = str(given.get("model_type", kind))
+    filled = {**part.data, "model_type": named, **DEFAULTS.get(named, {}), **given}
+    return replace(part, root=replace(part.root, data=filled))
+
+
+def _filled(document: Document) -> Document:
+    """The configuration with those inside it that are read, as they are with their defaults."""
+    beside = BESIDE.get(str(document.data.get("model_type")))
+    if beside is None:
+        return document
+    kinds = {
+        "text_config": _TEXTS.get(str(document.data["model_type"]), "llama"),
+        _section(beside): beside.tower,
+    }
+    if isinstance(beside, Beside):
+        kinds |= {beside.text: kinds.pop("text_config"), **{key: _FURTHER[key] for key, _ in beside.further}}
+    parts = {key: _inside(document, key, kind) for key, kind in kinds.items()}
+    read = {key: part.data for key, part in parts.items() if part is not None}
+    return replace(document, root=replace(document.root, data={**document.data, **read}))
+
+
+def _section(beside: Seeing) -> str:
+    return beside.section if isinstance(beside, Beside) else "vision_config"
+
+
+_TEXTS = {"blip-2": "opt", "gemma3": "gemma3_text", "shieldgemma2": "gemma3_text", "idefics2": "mistral"}
+_TEXTS |= {"llama4": "llama4_text", "mllama": "mllama_text_model", "qwen2_audio": "qwen2"}
+_TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
+"""Type of the text where a configuration does not say it."""
+_FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
+
+
 def _text_of(document: Document) -> Document:
     """The text decoder's own configuration, where nothing else stands beside it."""
     config = document.data
     kind = str(config.get("model_type"))
-    flat = not isinstance(config.get("text_config"), dict)
-    if kind in SEEING and flat:
-        fail_on(_tower_problems(document))
+    beside = BESIDE.get(kind)
+    key = beside.text if isinstance(beside, Beside) else "text_config"
+    flat = not isinstance(config.get(key), dict)
+    if beside is not None and flat:
+        fail_on(_tower_problems(document, beside))
         return document
-    if (kind in FAMILIES and kind not in SEEING) or not isinstance(config.get("text_config"), dict):
+    if (kind in FAMILIES and beside is None) or flat:
         return document
-    text = document.part("text_config")
-    assert text is not None
-    inside = (key for key in config if key.endswith("_config") and isinstance(config[key], dict))
-    towers = [key for key in inside if key not in _NO_TOWERS and config[key]]
-    if kind in SEEING:
-        fail_on(_tower_problems(document))
-        towers.remove("vision_config")
-    sizes = [key for key in ("patch_size", "image_size") if config.get(key) is not None]
-    if sizes and kind not in FAMILIES and kind not in SEEING:
+    text = _part(document, key)
+    inside = (name for name in config if name.endswith("_config") and isinstance(config[name], dict))
+    towers = [name for name in inside if name not in (*_NO_TOWERS, key) and config[name]]
+    if beside is not None:
+        fail_on(_tower_problems(document, beside))
+        further = [name for name, _ in beside.further] if isinstance(beside, Beside) else []
+        towers = [name for name in towers if name not in (_section(beside), *further)]
+    sizes = [name for name in ("patch_size", "image_size") if config.get(name) is not None]
+    if sizes and kind not in FAMILIES and beside is None:
         problems = [document.problem((sizes[0],), "images beside the text decoder are not supported yet")]
         raise SpecError(tuple(problems))
     if not towers:
@@ -167,16 +223,26 @@ def _text_of(document: Document) -> Document:
     raise SpecError((document.problem((towers[0],), what, hint),))
 
 
-def _tower_problems(document: Document) -> list[Problem]:
+def _part(document: Document, key: str) -> Document:
+    """A configuration inside another, with what was filled in."""
+    part = document.part(key)
+    assert part is not None
+    data = document.data[key]
+    assert isinstance(data, dict)
+    return replace(part, root=replace(part.root, data=data))
+
+
+def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     """What of a tower is missing, or not that of its model."""
-    seeing = SEEING[str(document.data["model_type"])]
-    vision = document.part("vision_config")
-    if vision is None:
-        return [document.problem(("vision_config",), "missing, expected the configuration of the tower")]
-    tower = vision.data.get("model_type")
-    if tower not in (None, seeing.tower, str(document.data["model_type"])):
-        what = f"expected {seeing.tower}, got {shown(tower)}: other towers are not supported yet"
-        return [vision.problem(("model_type",), what)]
+    section = _section(beside)
+    if document.part(section) is None:
+        return [document.problem((section,), "missing, expected the configuration of the tower")]
+    tower = _part(document, section)
+    kind = tower.data.get("model_type")
+    others = beside.towers if isinstance(beside, Beside) else ()
+    if kind not in (None, beside.tower, str(document.data["model_type"]), *others):
+        what = f"expected {beside.tower}, got {shown(kind)}: other towers are not supported yet"
+        return [tower.problem(("model_type",), what)]
     names = document.data.get("architectures")
     problems = [
         document.problem(
@@ -185,24 +251,36 @@ def _tower_problems(document: Document) -> list[Problem]:
             f"expected {SEES}",
         )
         for index, name in enumerate(names if isinstance(names, list) else [])
-        if not str(name).endswith(SEES)
+        if not str(name).endswith((SEES, "InternVLChatModel"))
     ]
-    width, heads = (first_given(vision.data, keys) for keys in (("embed_dim", "hidden_size"), _TOWER_HEADS))
-    for key in seeing.needed:
-        value = vision.data.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WIDTH.most:
-            got = "it is missing" if value is None else f"got {shown(value)}"
-            problems.append(
-                vision.problem((key,), f"expected a whole number from 1 to {figure(WIDTH.most)}, {got}")
-            )
-    config: Config = vision.data
+    problems += _out_of_range(tower, beside.needed)
+    for key, needed in beside.further if isinstance(beside, Beside) else ():
+        if document.part(key) is None:
+            problems.append(document.problem((key,), "missing, expected a configuration"))
+        else:
+            problems += _out_of_range(_part(document, key), needed)
+    config: Config = tower.data
+    width = first_given(config, ("embed_dim", "d_model", "hidden_size"))
+    heads = first_given(config, _TOWER_HEADS)
     if not problems and config[width] % config[heads]:
         what = f"expected a divisor of {width} {config[width]}, got {config[heads]}"
-        problems.append(vision.problem((heads,), what))
+        problems.append(tower.problem((heads,), what))
     return problems
 
 
-_TOWER_HEADS = ("num_attention_heads", "num_heads")
+def _out_of_range(document: Document, keys: tuple[str, ...]) -> list[Problem]:
+    """Keys of what stands beside a text that are no whole numbers of their range."""
+    problems = []
+    for key in keys:
+        value = document.data.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= WIDTH.most:
+            got = "it is missing" if value is None else f"got {shown(value)}"
+            what = f"expected a whole number from 1 to {figure(WIDTH.most)}, {got}"
+            problems.append(document.problem((key,), what))
+    return problems
+
+
+_TOWER_HEADS = ("num_attention_heads", "num_heads", "encoder_attention_heads", "attention_heads")
 
 
 def _with_tower(shape: Shape, document: Document) -> Shape:
@@ -211,16 +289,19 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     tied = config.get("tie_word_embeddings")
     if isinstance(tied, bool):
         shape = {**shape, "tied_embeddings": tied}
-    if config.get("model_type") not in SEEING:
+    beside = BESIDE.get(str(config.get("model_type")))
+    if beside is None:
         return shape
-    return {**shape, "tower": SEEING[str(config["model_type"])].build(config, shape["hidden"])}
+    if isinstance(beside, Beside) and beside.whole is not None:
+        return beside.whole(config, shape)
+    return {**shape, "tower": beside.build(config, shape["hidden"])}
 
 
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
     kind = str(config.get("model_type") or "")
-    if kind in SEEING and kind not in FAMILIES:
+    if kind in BESIDE and kind not in FAMILIES:
         return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
@@ -234,14 +315,18 @@ def _unsupported(document: Document) -> list[Problem]:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
+    if two and config.get("is_decoder"):
+        problems.append(document.problem(("is_decoder",), "expected false: a decoder alone is not read"))
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key) and not two:
             problems.append(document.problem((key,), "cross-attention is not supported yet, expected false"))
     names = config.get("architectures")
     for index, name in enumerate(names if isinstance(names, list) else []):
-        wanted = _GENERATING if two else _TRAINED
-        if not str(name).endswith(wanted) and kind not in SEEING:
-            what = f"has no output layer that predicts tokens, or others beside it: {shown(name)}"
+        wanted = _GENERATING if two else ("ForCausalLM", "ForMaskedLM", *_heads(kind))
+        usual = str(name).endswith(_GENERATING) if two else bool(TOKENS.search(str(name)))
+        read = usual or head_of(str(name), _heads(kind)) is not None
+        if not read and kind not in BESIDE:
+            what = f"has a head that is not read yet: {shown(name)}"
             hint = f"expected a name that ends in {', '.join(wanted[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))
     named = first_given(config, EXPERT_COUNTS)
@@ -319,7 +404,7 @@ _STACK_LENGTHS = (
     *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
 )
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
-_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model")
+_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _RANKS = (
     "index_n_heads",
@@ -341,7 +426,7 @@ _STATES = (
 _RANGES = {
     **dict.fromkeys(_STATES, WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), LAYERS),
-    **dict.fromkeys((*_HIDDEN, *_RANKS, "head_dim", "word_embed_proj_dim"), WIDTH),
+    **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size"), FFN),
     **dict.fromkeys(("moe_intermediate_size", "sliding_window", "window_size"), FFN),
@@ -352,7 +437,8 @@ _RANGES = {
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
-    **dict.fromkeys(("vocab_size", "type_vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
+    **dict.fromkeys(("vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
+    "type_vocab_size": ROWS._replace(least=0),
 }
 """Range of each key that is read as a number."""
 
@@ -377,6 +463,8 @@ def _need(document: Document, key: str) -> str:
 
 
 def _longest(config: Config, shape: Shape) -> int:
+    if "sequence_length" in shape:
+        return int(shape.pop("sequence_length"))
     if shape.get("encoder"):
         decoded = first_of(config, ("max_target_positions", "max_decoder_position_embeddings"))
         return int(decoded or shape["encoder"]["sequence_length"])

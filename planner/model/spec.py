@@ -119,6 +119,18 @@ class DataSpec(Frozen):
     """False when processors have to make it ready: decode, tokenise, put together."""
 
 
+class DocumentsSpec(Frozen):
+    """Documents shorter than a sequence, as those of fine-tuning: several in one, or one with padding behind it."""
+
+    mean_length: SequenceLength
+    """Tokens of a document in the mean."""
+    spread: Spread = 1.0
+    """Standard deviation of their lengths over the mean; 0 when all are equally long."""
+    packing: bool = True
+    """True when sequences are filled with documents, each of which attends to itself alone; false when each has one,
+    padded to its length."""
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -157,6 +169,29 @@ class TrainingSpec(Frozen):
     """How the steps to a loss depend on the batch; absent, published laws say it where it is asked for."""
     data: DataSpec | None = None
     """The training data in storage, for clusters that say how fast they read it."""
+    documents: DocumentsSpec | None = None
+    """Documents shorter than a sequence; absent, every sequence is one whole document."""
+
+    @property
+    def packed(self) -> bool:
+        """True when several documents stand in a sequence."""
+        return self.documents is not None and self.documents.packing
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a step that are no padding."""
+        length: float = self.sequence_length
+        if self.documents is not None and not self.documents.packing:
+            length = min(self.documents.mean_length, length)
+        return self.global_batch * length
+
+    @property
+    def own_tokens(self) -> float:
+        """Length of the document that a token is in, mean over tokens, which are more in longer ones."""
+        documents, length = self.documents, float(self.sequence_length)
+        if documents is None or not documents.packing:
+            return length
+        return min(documents.mean_length * (1.0 + documents.spread**2), length)
 
     @property
     def moment_bytes(self) -> float:
@@ -445,6 +480,8 @@ class RunSpec(Frozen):
     """What mixes tokens; the model's own when absent."""
     feed_forward: FeedForwardKind | None = None
     """The feed-forward; the model's own when absent."""
+    shared: bool = False
+    """True when these layers have the same weights, wherever they stand in a block (ALBERT)."""
 
 
 class Run(NamedTuple):
@@ -458,6 +495,13 @@ class Run(NamedTuple):
     """Inputs of a sequence on each of which they work."""
     frozen: bool = False
     """True when they are not trained, nor anything ahead of them."""
+    shared: bool = False
+    """True when they have the same weights."""
+
+    @property
+    def weights(self) -> int:
+        """Layers of weights."""
+        return 1 if self.shared else self.layers
 
 
 class ModelSpec(Frozen):
@@ -520,6 +564,12 @@ class ModelSpec(Frozen):
     """Dense layer and norm before the output layer (BERT's masked-language head)."""
     head_bias: bool = False
     """Bias of the output layer."""
+    front: tuple[FrontSpec, ...] = ()
+    """Convolutions in place of the token embedding: patches of images, or sound."""
+    labels: OptionalRows | None = None
+    """Outputs of a head in place of the output layer, which predicts tokens of the vocabulary; 0 for no head."""
+    pooled: bool = False
+    """True when ``labels`` are of a sequence, not of each of its tokens."""
     window: SequenceLength | None = None
     """Tokens that a token of a sliding-window layer attends to; absent, every layer attends to all."""
     window_layers: Layers | None = None
@@ -665,14 +715,15 @@ class ModelSpec(Frozen):
 
     def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
         """Layers of each kind, with a model of such layers alone."""
-        counted: Counter[tuple[Mixer, FeedForwardKind]] = Counter()
+        counted: Counter[tuple[Mixer, FeedForwardKind, bool]] = Counter()
         for run in runs:
-            counted[run.mixer or self.mixer, run.feed_forward or self.feed_forward_kind] += run.layers
+            feeds = run.feed_forward or self.feed_forward_kind
+            counted[run.mixer or self.mixer, feeds, run.shared] += run.layers
         kinds = []
         training = self.training
         if training.mtp_layers:
             training = training.model_copy(update={"mtp_layers": 0})
-        for (mixer, feeds), layers in counted.items():
+        for (mixer, feeds, shared), layers in counted.items():
             update: dict[str, Any] = {
                 "training": training,
                 "tower": None,
@@ -693,7 +744,7 @@ class ModelSpec(Frozen):
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
-            kinds.append(Run(layers, self.model_copy(update=update)))
+            kinds.append(Run(layers, self.model_copy(update=update), shared=shared))
         return tuple(kinds)
 
     @cached_property
@@ -723,6 +774,11 @@ class ModelSpec(Frozen):
         """Tokens of a sequence whose keys and values its layers attend to."""
         crosses = self.mixer == "cross" and self.encoder is not None
         return self.encoder.sequence_length if crosses and self.encoder else self.training.sequence_length
+
+    @cached_property
+    def seen(self) -> float:
+        """Those that belong to the document of a token, in the mean."""
+        return self.training.own_tokens if self.training.packed else self.attended
 
     @cached_property
     def causal(self) -> bool:
@@ -758,6 +814,11 @@ class ModelSpec(Frozen):
     def states(self) -> tuple[StateKind, ...]:
         """Kinds of states that layers carry."""
         return tuple(dict.fromkeys(kind.carried.kind for kind in self.kinds if kind.carried is not None))
+
+    @property
+    def shares(self) -> bool:
+        """True when some of its layers have the same weights."""
+        return any(run.shared for run in (*(self.ahead or ()), *(self.block or ()), *(self.behind or ())))
 
     @property
     def embeds_twice(self) -> bool:
@@ -821,7 +882,7 @@ class ModelSpec(Frozen):
         if not self.frozen:
             return self.layer_parameters
         if self.runs:
-            return sum(run.layers * run.kind.trained_layer_parameters for run in self.runs)
+            return sum(run.weights * run.kind.trained_layer_parameters for run in self.runs)
         matrices = self._attention_elements
         of_part = {
             "attention": matrices + self._attention_biases,
@@ -921,7 +982,7 @@ class ModelSpec(Frozen):
     def expert_parameters(self) -> int:
         """Parameters of all experts of one layer that are not shared; 0 without experts."""
         if self.runs:
-            return sum(run.layers * run.kind.expert_parameters for run in self.runs)
+            return sum(run.weights * run.kind.expert_parameters for run in self.runs)
         if self.experts is None:
             return 0
         one = self.mlp_matrices * self.hidden * self.experts.ffn
@@ -933,7 +994,7 @@ class ModelSpec(Frozen):
     def layer_parameters(self) -> int:
         """Parameters of one of ``layers``: matrices, biases and norms, with all its experts."""
         if self.runs:
-            return sum(run.layers * run.kind.layer_parameters for run in self.runs)
+            return sum(run.weights * run.kind.layer_parameters for run in self.runs)
         attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
@@ -960,11 +1021,23 @@ class ModelSpec(Frozen):
     @cached_property
     def embedding_parameters(self) -> int:
         """Parameters of the input embedding: tokens, their projections, learned positions, types, norm."""
-        projections = 2 * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
+        ways = 2 if self.labels is None else 1
+        projections = ways * self.embedding_width * self.hidden if self.embedding_width != self.hidden else 0
         tables = (self.learned_positions + self.token_types) * self.hidden
         tables += self.relative_positions * self.heads + self.other_parameters
         norm = self._norm_parameters if self.embedding_norm else 0
-        return self.vocab * self.embedding_width + projections + tables + norm
+        front = sum(each.outputs * (each.inputs + each.bias) for each in self.front)
+        return self.table_parameters + projections + tables + norm + front
+
+    @property
+    def table_parameters(self) -> int:
+        """Parameters of the token embedding; a model with a front has none."""
+        return 0 if self.front else self.vocab * self.embedding_width
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the output layer: tokens of the vocabulary, or labels."""
+        return self.vocab if self.labels is None else self.labels
 
     @cached_property
     def head_parameters(self) -> int:
@@ -973,10 +1046,10 @@ class ModelSpec(Frozen):
         transform = (
             self.hidden * self.hidden + self.hidden + self._norm_parameters if self.head_transform else 0
         )
-        output = 0 if self.tied_embeddings else self.vocab * self.hidden
+        output = 0 if self.tied_embeddings else self.outputs * self.hidden
         # Each module for a further token has norms of what it takes and makes, and a projection of two to one.
         further = self.training.mtp_layers * (2 * self.hidden**2 + 3 * self._norm_parameters)
-        return norm + transform + output + (self.vocab if self.head_bias else 0) + further
+        return norm + transform + output + (self.outputs if self.head_bias else 0) + further
 
     @cached_property
     def parameters(self) -> int:

@@ -106,6 +106,8 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
+    if training.documents is not None and not row.documents:
+        yield Fault(path, f"hetplan deals no documents to {row.name}, expected no documents")
     if model.frozen and not row.frozen_parts:
         what = "lora" if training.lora else "freeze"
         yield Fault(path, f"hetplan trains no part of a model with {row.name}, expected no {what}")
@@ -146,6 +148,11 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(
             path, f"hetplan trains no towers beside a text decoder with {row.name} yet, expected none"
         )
+    if (model.front or model.labels is not None) and not row.own_ends:
+        what = "images or sound" if model.front else "a head of labels"
+        yield Fault(path, f"hetplan trains no models of {what} with {row.name} yet, expected tokens")
+    if model.shares:
+        yield Fault(path, f"hetplan trains no layers of the same weights with {row.name} yet, expected none")
     if model.training.mtp_layers and not row.further_tokens:
         yield Fault(path, f"hetplan predicts no further tokens with {row.name} yet, expected mtp_layers 0")
     elif model.training.mtp_layers and model.learned_positions:

@@ -114,6 +114,8 @@ class ShortPlan(Frozen):
     """What islands of replicas exchange, and how often."""
     backup: int = Field(default=0, ge=0, le=int(DEVICES.most))
     """Slowest replicas of a step whose gradients are dropped."""
+    fewer_steps: int = Field(default=0, ge=0, le=int(DEVICES.most))
+    """Replicas of each stage, the last ones, that run a micro-batch less than the others."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
     stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
@@ -208,6 +210,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             offload=short.offload,
             sync=short.sync,
             backup=short.backup,
+            fewer_steps=short.fewer_steps,
         )
     except PlanError as error:
         raise PlanError(error.what, path=error.path[:1] or ("stages",)) from None
@@ -328,9 +331,13 @@ def _groups(
 def _batch(short: ShortPlan, path: KeyPath, dp: int, micro_batch: int, model: ModelSpec) -> tuple[int, int]:
     """(share, steps) of each replica of a stage; backups have as much as those that count."""
     batch, kept = model.training.global_batch, max(1, dp - short.backup)
+    # As many sequences as if all replicas ran the same number of micro-batches.
+    batch += short.fewer_steps * micro_batch
     if batch % (kept * micro_batch):
         width = f"(dp {dp} - backup {short.backup})" if short.backup else f"dp {dp}"
-        what = f"the global batch {batch} does not divide by {width} x micro_batch {micro_batch}"
+        whole = f"{batch} = the global batch + {short.fewer_steps} x {micro_batch}"
+        what = whole if short.fewer_steps else f"the global batch {batch}"
+        what += f" does not divide by {width} x micro_batch {micro_batch}"
         near = _nearest_divisor(batch, kept, micro_batch)
         would = "no dp would do" if near is None else f"dp {near + short.backup} would do"
         raise PlanError(f"{what}, {would}", path=path or (("dp",) if short.dp else ("micro_batch",)))

@@ -162,8 +162,9 @@ class Stage:
     @property
     def shards(self) -> tuple[int, ...]:
         """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
-        parts = tuple(group.shard for group in self.replicas for _ in range(group.count))
-        return parts if len({*parts}) > 1 else ()
+        if len({group.shard for group in self.replicas}) == 1:
+            return ()
+        return tuple(group.shard for group in self.replicas for _ in range(group.count))
 
     @property
     def sequences(self) -> int:
@@ -196,7 +197,8 @@ class Offload:
     @property
     def anything(self) -> bool:
         """False when everything stays on the devices."""
-        return self != ON_DEVICE
+        # Parameters rest elsewhere only with the optimizer's states.
+        return self.optimizer != "none" or self.activations != "none"
 
     @property
     def uses_nvme(self) -> bool:
@@ -379,6 +381,8 @@ class Plan:
     """What islands of replicas exchange, and how often."""
     backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
+    fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
+    """Replicas of each stage, the last ones, that run a micro-batch less than their steps say."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:
@@ -393,6 +397,7 @@ class Plan:
         self._check_shard_size()
         self._check_shards()
         self._check_backup()
+        self._check_fewer_steps()
         self._check_grid()
         end = 0
         for index, stage in enumerate(self.stages):
@@ -441,6 +446,19 @@ class Plan:
         if not 0 <= self.backup < fewest:
             what = f"expected fewer backup replicas than the {fewest} replicas, got {self.backup}"
             raise PlanError(what, path=("backup",))
+
+    def _check_fewer_steps(self) -> None:
+        path, fewest = ("fewer_steps",), min(stage.dp for stage in self.stages)
+        if not 0 <= self.fewer_steps < fewest:
+            what = f"expected fewer than the {fewest} replicas of a stage, got {self.fewer_steps}"
+            raise PlanError(what, path=path)
+        if not self.fewer_steps:
+            return
+        sizes = {(group.micro_batch_sizes[-1], group.micro_batch) for _, group in groups_of(self)}
+        steps = {group.accumulation_steps for _, group in groups_of(self)}
+        if len({size for pair in sizes for size in pair}) > 1 or len(steps) > 1 or min(steps) < 2:
+            what = "expected equal micro-batches, the same number of 2 or more in all replicas"
+            raise PlanError(f"{what}, or 0, got {self.fewer_steps}", path=path)
 
     @property
     def unequal_shards(self) -> bool:
@@ -510,7 +528,16 @@ class Plan:
     def global_batch(self) -> int:
         """Sequences of one optimizer step; those of as many replicas as are dropped do not count."""
         stage = self.stages[0]
-        return stage.sequences * (stage.dp - self.backup) // (stage.dp * self.cp)
+        counted = stage.sequences * (stage.dp - self.backup) // (stage.dp * self.cp)
+        return counted - self.fewer_steps * stage.replicas[0].micro_batch
+
+    def group_of(self, stage: int, group: int, replica: int) -> ReplicaGroup:
+        """The group of a replica, with what this replica does in a step."""
+        whole = self.stages[stage].replicas[group]
+        if replica < self.stages[stage].dp - self.fewer_steps:
+            return whole
+        less = whole.local_batch - whole.micro_batch
+        return replace(whole, local_batch=less, accumulation_steps=whole.accumulation_steps - 1)
 
     @property
     def micro_batches(self) -> int:

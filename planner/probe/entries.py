@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from planner import catalog
-from planner.catalog.inside import NVLINK
+from planner.catalog.inside import NVLINK, XGMI
 from planner.files.writing import flow
 from planner.probe.nics import Network, Port, real_interfaces
 from planner.probe.nvidia_smi import SeenGpu, Topo
@@ -144,20 +144,11 @@ def _missing(note: str) -> DraftEntry:
     return DraftEntry("intra_node", None, note)
 
 
-_XGMI = {
-    "MI300X": "xgmi-mi300x",
-    "MI325X": "xgmi-mi300x",
-    "MI250X-GCD": "xgmi-mi250x",
-    "MI250-GCD": "xgmi-mi250x",
-}
-"""Device of the catalogue -> link of the catalogue."""
-
-
 def _xgmi(device_types: tuple[DraftType, ...]) -> DraftEntry:
     names = {
         device_type.known.name if device_type.known else device_type.name for device_type in device_types
     }
-    links = {_XGMI.get(name) for name in names}
+    links = {XGMI.get(name) for name in names}
     link = links.pop() if len(links) == 1 else None
     if link is None:
         return _missing(

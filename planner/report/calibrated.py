@@ -115,7 +115,7 @@ def _errors(fit: Fit) -> FittedTable:
 
 def _bars(calibration: Calibration) -> FittedTable:
     rows = [
-        (item.family, item.stack, str(item.rows), f"±{percent(item.spread)}")
+        (item.family, item.framework, str(item.rows), f"±{percent(item.spread)}")
         for item in calibration.residuals
     ]
     return table([words("family"), words("framework"), number("runs"), number("spread")], rows)

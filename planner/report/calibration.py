@@ -261,8 +261,8 @@ def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Ite
 
 
 def _framework(name: str, both: Calibration, own: frozenset[str]) -> Covered:
-    value = both.stack(name).runtime_bytes
-    return _constant(name, "runtime bytes", f"stacks.{name}.runtime_bytes", value, both, own)
+    value = both.framework(name).runtime_bytes
+    return _constant(name, "runtime bytes", f"frameworks.{name}.runtime_bytes", value, both, own)
 
 
 def _constant(

@@ -28,7 +28,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.pareto import Used
+from planner.report.pareto import Used, used
 from planner.report.plan_table import misfits
 from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
 from planner.search.values import SearchResult
@@ -149,7 +149,7 @@ def loss_line(result: LossResult, cluster: ClusterSpec) -> str:
 
 def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
     """A row for each size, slowest first, and which is worth it."""
-    if not table_.sizes:
+    if not table_.points:
         return section("No size of the cluster has a plan", *_left_out(table_))
     columns = (
         words("", least=1),
@@ -168,9 +168,9 @@ def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
             format_count(size.point.steps),
             long_text(size.point.run.seconds) if size.point.run else MISSING,
             f"±{percent(size.point.spread or 0.0)}",
-            money(size.price),
+            money(size.value),
         ]
-        for size in table_.sizes
+        for size in table_.points
     ]
     strong = [] if table_.worth is None else [table_.worth]
     what = "money" if table_.priced else "device-hours"
@@ -196,7 +196,7 @@ def _devices(size: Size, cluster: ClusterSpec) -> str:
 def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]:
     if sizes.worth is None:
         return
-    best, fastest = sizes.sizes[sizes.worth], sizes.sizes[-1]
+    best, fastest = sizes.points[sizes.worth], sizes.points[-1]
     total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     text = (
         f"worth using: {best.total} of {count(total, 'device')}, {_devices(best, cluster)}, with {best.point.batch} "
@@ -204,27 +204,18 @@ def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]
     )
     if fastest is not best and fastest.point.seconds and best.point.seconds:
         sooner = significant(best.point.seconds / fastest.point.seconds)
-        dearer = significant(fastest.price / best.price) if best.price else "more than 0"
+        dearer = significant(fastest.value / best.value) if best.value else "more than 0"
         text += f"; {_devices(fastest, cluster)} are {sooner} x as soon there for {dearer} x the {what}"
     yield Paragraph(text)
 
 
 def _left_out(sizes: Sizes) -> Iterator[Paragraph]:
-    parts = [f"{count(sizes.considered, 'sub-cluster')} x {count(len(sizes.batches), 'batch', 'batches')}"]
+    parts = [f"{count(sizes.subclusters, 'sub-cluster')} x {count(len(sizes.batches), 'batch', 'batches')}"]
     parts += [f"{sizes.unfinished} not searched"] if sizes.unfinished else []
-    if sizes.sizes:
-        parts.append(f"each within {at_most(max(size.gap for size in sizes.sizes))} of its bound")
+    if sizes.points:
+        parts.append(f"each within {at_most(max(size.gap for size in sizes.points))} of its bound")
     stopped = "interrupted: " if sizes.interrupted else ""
     yield Paragraph(f"{stopped}{'; '.join([*parts, duration(sizes.seconds)])}")
-
-
-def use_at_most(size: Size, cluster: ClusterSpec) -> str:
-    """The options that ask for the devices and the batch of a size."""
-    per_pool = {
-        pool.name: sum(devices for (name, _), devices in size.devices.items() if name == pool.name)
-        for pool in cluster.pools
-    }
-    return " ".join(f"--use-at-most {devices}:{name}" for name, devices in per_pool.items())
 
 
 @told(inline=("search",))
@@ -295,12 +286,9 @@ def sizes_document(sizes: Sizes, cluster: ClusterSpec, model: ModelSpec) -> Size
         points=tuple(
             SizePoint(
                 size=size,
-                used=tuple(
-                    Used(pool=pool, gpu=gpu, devices=devices)
-                    for (pool, gpu), devices in sorted(size.devices.items())
-                ),
+                used=used(size.devices),
             )
-            for size in sizes.sizes
+            for size in sizes.points
         ),
         understood=understood_inputs(cluster, model),
     )

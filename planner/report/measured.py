@@ -283,7 +283,7 @@ def _layers(told: Told) -> list[LayerPoint]:
 
 
 def _constants(told: Told) -> FittedTable:
-    own = (f"families.{told.family}.", "stacks.torch.")
+    own = (f"families.{told.family}.", "frameworks.torch.")
     rows = [
         (item.name, _readable(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
         for item in told.calibration.constants

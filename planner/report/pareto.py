@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.running_cost import devices_of
+from planner.cost.running_cost import Devices
 from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood_inputs
@@ -146,14 +146,13 @@ def _left_out(front: Front) -> Iterator[Paragraph]:
     yield Paragraph(f"{'interrupted: ' if front.interrupted else ''}{'; '.join(parts)}")
 
 
-def use_at_most(point: Point, cluster: ClusterSpec) -> str:
-    """The options that ask for the devices of a point."""
-    used = devices_of(point.scored.plan)
+def use_at_most(devices: Devices, cluster: ClusterSpec) -> str:
+    """The options that ask for these devices."""
     per_pool = {
-        pool.name: sum(devices for (name, _), devices in used.items() if name == pool.name)
+        pool.name: sum(number for (name, _), number in devices.items() if name == pool.name)
         for pool in cluster.pools
     }
-    return " ".join(f"--use-at-most {devices}:{name}" for name, devices in per_pool.items())
+    return " ".join(f"--use-at-most {number}:{name}" for name, number in per_pool.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,15 +200,13 @@ def front_document(front: Front, cluster: ClusterSpec, model: ModelSpec) -> Fron
     return FrontDocument(
         command="search --pareto",
         front=front,
-        points=tuple(_front_point(point) for point in front.points),
+        points=tuple(
+            FrontPoint(point=point, used=used(point.devices), plan=short(point)) for point in front.points
+        ),
         understood=understood_inputs(cluster, model),
     )
 
 
-def _front_point(point: Point) -> FrontPoint:
-    used = sorted(devices_of(point.scored.plan).items())
-    return FrontPoint(
-        point=point,
-        used=tuple(Used(pool=pool, gpu=gpu, devices=devices) for (pool, gpu), devices in used),
-        plan=short(point),
-    )
+def used(devices: Devices) -> tuple[Used, ...]:
+    """Devices as documents tell them."""
+    return tuple(Used(pool=pool, gpu=gpu, devices=number) for (pool, gpu), number in sorted(devices.items()))

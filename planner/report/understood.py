@@ -270,7 +270,9 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     size = f"{format_count(model.parameters)} parameters"
     if model.experts is not None:
         size += f", {format_count(model.active_parameters)} of them for a token"
-    yield "model", f"{model.name}: {model.kind}, {shape}, vocabulary {model.vocab}, {size}"
+    ends = [] if model.front else [f"vocabulary {model.vocab}"]
+    ends += [f"{model.labels} labels"] if model.labels else []
+    yield "model", f"{model.name}: {model.kind}, {', '.join([shape, *ends])}, {size}"
     training = model.training
     tokens = format_count(training.global_batch * training.sequence_length)
     yield (

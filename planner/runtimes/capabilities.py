@@ -170,9 +170,13 @@ class Capabilities:
     unequal_shards: bool = False
     """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
     parallelism."""
+    fewer_steps_zero: tuple[int, ...] = ()
+    """ZeRO stages with which some replicas may run a micro-batch less than the others, in pipelines too."""
     backup_zero: tuple[int, ...] = ()
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""
+    documents: bool = False
+    """True when sequences may be packed of documents, or padded: in plans of one stage, with whole sequences."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""
@@ -192,6 +196,9 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    own_ends: bool = False
+    """True when images or sound may stand in place of tokens, and labels in place of an output layer: without tensor
+    parallelism."""
     further_tokens: bool = False
     """True when modules behind the last layer may predict further tokens."""
     encoder_decoders: EncoderDecoders = "none"

@@ -20,7 +20,7 @@ Whole = NDArray[np.int64]
 EXACT = 1e-13
 """Relative width at which the bisection ends where the shares themselves are wanted."""
 
-MOST_LIMITS, AT_ONCE = 255, 2048
+MOST_LIMITS, AT_ONCE = 255, 512
 """Limits that are tried at the same time: as many, or as many as make arrays of this size with all ways."""
 
 _CLOSE = 1e-9

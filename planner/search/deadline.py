@@ -66,6 +66,10 @@ class Deadline:
         now, cpu = monotonic(), process_time()
         return replace(self, at=now + fraction * self.left, cpu_at=cpu + fraction * (self.cpu_at - cpu))
 
+    def slice(self, fraction: float, least_seconds: float) -> Deadline:
+        """The same, of at least so many seconds where there are as many: less is not worth a search's beginning."""
+        return self.part(min(1.0, max(fraction, least_seconds / max(self.left, 1e-9))))
+
     def within(self, cpu_seconds: float) -> Deadline:
         """One that strikes after so many CPU seconds of the process as well; without a limit it is as it was."""
         return (

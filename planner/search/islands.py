@@ -49,6 +49,8 @@ def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
     if not asked or any(values is not None and 1 not in values for values in given):
         return
     model = estimator.model
+    if model.training.documents is not None:
+        return
     if limits.offload is not None and "none" not in limits.offload:
         return
     if not allowed((0,), limits.zero) or not trains_at(row, model, 0):

@@ -201,7 +201,12 @@ def _kept(plan: Plan, left: ClusterSpec, model: ModelSpec) -> Iterator[Plan]:
 def fewer_replicas(plan: Plan) -> Iterator[Plan]:
     """The same stages with fewer equal replicas, from the most on, which work through more micro-batches."""
     groups = [group for stage in plan.stages for group in stage.replicas]
-    if plan.shard_size or len(groups) > plan.pp or len({group.micro_batch for group in groups}) > 1:
+    if (
+        plan.shard_size
+        or plan.fewer_steps
+        or len(groups) > plan.pp
+        or len({group.micro_batch for group in groups}) > 1
+    ):
         return
     for dp in range(plan.stages[0].dp - 1, plan.backup, -1):
         share, rest = divmod(plan.global_batch * plan.cp, dp - plan.backup)

@@ -21,7 +21,7 @@ from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 from planner.units import gib_from_bytes
 
-_WIDENED = "nothing fits on the devices alone (proven): part of the training rests in host memory"
+WIDENED = "nothing fits on the devices alone (proven): part of the training rests in host memory"
 
 _WIDENED_IN_TIME = (
     "no plan on the devices alone was met in time: part of the training rests in host memory; "
@@ -64,7 +64,7 @@ def search(
     explorer.run()
     widened = None
     if limits.offload is None and answer.best is None and not explorer.interrupted:
-        widened = _WIDENED if explorer.finished else _WIDENED_IN_TIME
+        widened = WIDENED if explorer.finished else _WIDENED_IN_TIME
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
         explorer = _on_hosts(explorer, limits, answer, deadline)
     result = SearchResult(
@@ -82,7 +82,7 @@ def search(
         outside=outside(cluster, model, limits),
     )
     if not explain or explorer.interrupted or result.status == "unknown":
-        return _said(result, estimator, widened)
+        return with_host_needs(result, estimator, widened)
     reporter.phase("reasons")
     if result.best is not None:
         deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
@@ -94,10 +94,10 @@ def search(
         result = replace(result, interrupted=True)
     except Exception as error:
         result = replace(result, reasons_error=error)
-    return _said(_concluded(result, answer, limits, deadline), estimator, widened)
+    return with_host_needs(_concluded(result, answer, limits, deadline), estimator, widened)
 
 
-def _said(result: SearchResult, estimator: Estimator, widened: str | None) -> SearchResult:
+def with_host_needs(result: SearchResult, estimator: Estimator, widened: str | None) -> SearchResult:
     """The result with what it needs of hosts: said where nobody asked for it, or said how much memory they have."""
     if result.best is None or not result.best.plan.offload.anything:
         return result

@@ -338,7 +338,7 @@ def _lasts(job: LoadedJob, step_seconds: float) -> float | None:
     if job.tokens is None:
         return None
     training = job.model.training
-    return job.tokens / (training.global_batch * training.sequence_length) * step_seconds
+    return job.tokens / (training.tokens) * step_seconds
 
 
 def _both(found: Beside, jobs: tuple[LoadedJob, LoadedJob], alone: Sequence[float]) -> float | None:

@@ -71,7 +71,7 @@ class LoadedJob:
         """Tokens that are left; None where the file does not say."""
         training = self.model.training
         if self.job.steps is not None:
-            return float(self.job.steps * training.global_batch * training.sequence_length)
+            return float(self.job.steps * training.tokens)
         return self.job.tokens
 
     @property

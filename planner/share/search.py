@@ -500,9 +500,9 @@ def _better(first: SearchResult, second: SearchResult) -> SearchResult:
     return replace(second, status=proven(gap, 0.0), best=best, bound_seconds=bound, gap=gap)
 
 
-def _tokens(job: LoadedJob) -> int:
+def _tokens(job: LoadedJob) -> float:
     """Of one step."""
-    return job.model.training.global_batch * job.model.training.sequence_length
+    return job.model.training.tokens
 
 
 def _divided(cluster: ClusterSpec) -> ClusterSpec:

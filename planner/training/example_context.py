@@ -24,9 +24,13 @@ class Sharing:
         """This rank's tokens of whole sequences, [sequence][position]."""
         return tokens.chunk(self.ways, dim=1)[self.place].contiguous()
 
-    def first(self, length: int) -> int:
-        """Position of the first token of a part of that length."""
-        return self.place * length
+    def positions(self, length: int, device: torch.device) -> torch.Tensor:
+        """Positions of the tokens of a part of that length."""
+        return torch.arange(self.place * length, (self.place + 1) * length, device=device)
+
+    def rows(self, table: Any, length: int) -> Any:
+        """The rows of a table of positions for them: slices, which a table may be that is spread over ranks."""
+        return table[self.place * length : (self.place + 1) * length]
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
@@ -38,8 +42,40 @@ class Sharing:
             )
         sharing = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        mixed = self.mix(query, key, value, causal)
         return _Exchange.apply(mixed, self.group, self.ways, 2, 1) if self.ways > 1 else mixed
+
+    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+        """Attention among all tokens of a sequence."""
+        mixed: torch.Tensor = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        return mixed
+
+
+class Packed(Sharing):
+    """Sequences of several documents, each of which attends to itself alone and counts positions from its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: tuple[tuple[int, ...], ...] = ()
+        """Tokens of the documents of the sequences that come next, [sequence][document]."""
+
+    def positions(self, length: int, device: torch.device) -> torch.Tensor:
+        """By document, [sequence][position]."""
+        rows = [torch.cat([torch.arange(each) for each in row]) for row in self.lengths]
+        return torch.stack(rows).to(device)
+
+    def rows(self, table: Any, length: int) -> Any:
+        """The same."""
+        return torch.stack([torch.cat([table[:each] for each in row]) for row in self.lengths])
+
+    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+        """A call for each document: what no token may see is not computed."""
+        rows, attend = [], super().mix
+        for index, lengths in enumerate(self.lengths):
+            one = (each[index : index + 1].split(lengths, dim=2) for each in (query, key, value))
+            documents = [attend(own, keys, values, causal) for own, keys, values in zip(*one, strict=True)]
+            rows.append(torch.cat(documents, dim=2))
+        return torch.cat(rows)
 
 
 ALONE = Sharing()

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 
+from planner.training.example_context import Packed, Sharing
 from planner.training.example_model import IGNORED, Shape
+from planner.training.hetplan_runtime import MicroBatch, RankPlan
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and labels, both [sequence][position]."""
 
+BYTES = 256
+"""What a model of images or sound makes its inputs of in place of tokens."""
 MASKED_EVERY = 7
 """An encoder predicts every seventh token."""
 ADJECTIVES = ("brown", "cold", "heavy", "narrow", "old", "quiet", "round", "small")
@@ -36,12 +43,63 @@ PLACES = ("at the gate", "before noon", "behind the mill", "in the rain", "near 
 def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batch:
     """Tokens and labels of some sequences; the same index is the same sequence on every rank."""
     tokens = torch.stack([sequence(index, shape, text) for index in indices])
+    if shape.labels is not None or shape.front:
+        inputs = tokens[:, :-1].contiguous()
+        outputs = shape.vocab if shape.labels is None else shape.labels
+        labels = inputs % (outputs or shape.hidden)
+        # A label of a sequence stands at its first token.
+        labels[:, 1 if shape.pooled else labels.shape[1] :] = IGNORED
+        return inputs, labels
+    if shape.documents is not None:
+        labels = tokens[:, 1:].clone()
+        for row, index in zip(labels, indices, strict=True):
+            ends = list(accumulate(lengths_of(index, shape)))
+            # No document says how the next one begins, and padding says nothing.
+            row[[end - 1 for end in ends]] = IGNORED
+            row[ends[-1] :] = IGNORED
+        return tokens[:, :-1].contiguous(), labels
     if shape.kind == "decoder":
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     inputs, labels = tokens[:, :-1].clone(), torch.full_like(tokens[:, :-1], IGNORED)
     labels[:, ::MASKED_EVERY] = inputs[:, ::MASKED_EVERY]
     inputs[:, ::MASKED_EVERY] = 0
     return inputs, labels
+
+
+def lengths_of(index: int, shape: Shape) -> tuple[int, ...]:
+    """Tokens of the documents of a sequence, the last of which may be cut; without packing it has one."""
+    documents, left, found = shape.documents, shape.sequence_length, list[int]()
+    assert documents is not None
+    source = random.Random(f"documents {index}")
+    while left:
+        mean, spread = documents.mean_length, documents.spread
+        drawn = source.gammavariate(spread**-2, mean * spread**2) if spread else mean
+        found.append(min(left, max(2, round(drawn))))
+        left -= found[-1] if documents.packing else left
+    return tuple(found)
+
+
+def packing_of(shape: Shape) -> Packed | None:
+    """What keeps documents apart, where sequences have several."""
+    return Packed() if shape.documents is not None and shape.documents.packing else None
+
+
+def dealt(
+    plan: RankPlan, step: int, shape: Shape, text: Path | None, sharing: Sharing
+) -> Iterator[tuple[MicroBatch, Batch]]:
+    """The micro-batches of a step (collective where sequences have documents, of which every token counts alike)."""
+    micros = list(plan.micro_batches(step))
+    if shape.documents is None:
+        for micro in micros:
+            inputs, labels = sequences(micro.sequences, shape, text)
+            yield micro, (sharing.part(inputs), sharing.part(labels))
+        return
+    batches = [sequences(micro.sequences, shape, text) for micro in micros]
+    weights = plan.token_weights([int((labels != IGNORED).sum()) for _, labels in batches])
+    for micro, weight, batch in zip(micros, weights, batches, strict=True):
+        if isinstance(sharing, Packed):
+            sharing.lengths = tuple(lengths_of(index, shape) for index in micro.sequences)
+        yield replace(micro, weight=weight, torch_weight=weight / plan.steps), batch
 
 
 def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:
@@ -54,7 +112,7 @@ def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:
         with text.open("rb") as file:
             file.seek(index % whole * shape.sequence_length)
             read = file.read(length)
-    return torch.tensor(list(read.ljust(length, b"\0"))) % shape.vocab
+    return torch.tensor(list(read.ljust(length, b"\0"))) % (BYTES if shape.front else shape.vocab)
 
 
 @lru_cache(maxsize=1024)

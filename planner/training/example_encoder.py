@@ -1,7 +1,8 @@
 """An encoder ahead of a decoder whose layers attend to its output.
 
 The example has no pairs of inputs and outputs: what it encodes it makes of the tokens of each sequence, read
-backwards, so that every plan sees the same. For data of your own replace ``inputs_of`` and ``heard``.
+backwards, so that every plan sees the same. For data of your own replace ``inputs_of`` and ``heard`` of
+``example_model.py``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from torch import nn
 
 from planner.training.example_model import (
     EncoderShape,
-    FrontShape,
+    Front,
     Layer,
-    Linear,
     Shape,
+    inputs_of,
     kept_on_device,
     norm_of,
     table,
@@ -44,9 +45,7 @@ class Encoder(nn.Module):  # type: ignore[misc]
         self.width = own.hidden
         self.weight = table(encoder.vocab, own.hidden)
         self.positions = table(encoder.learned_positions, own.hidden)
-        self.front = nn.ModuleList(
-            Linear(each.inputs, each.outputs, bias=each.bias) for each in encoder.front
-        )
+        self.front = Front(encoder.front, own.hidden) if encoder.front else None
         self.norm_first = norm_of(own, own.hidden, encoder.embedding_norm)
         self.norm_last = norm_of(own, own.hidden, encoder.final_norm)
         self.layers = nn.ModuleList()
@@ -60,8 +59,8 @@ class Encoder(nn.Module):  # type: ignore[misc]
     ) -> torch.Tensor:
         """``shared`` looks tokens up in the decoder's table, where the encoder has none of its own."""
         inputs = inputs_of(tokens, self.shape.sequence_length)
-        if len(self.front):
-            hidden = self._heard(inputs, kind)
+        if self.front is not None:
+            hidden = self.front(inputs, kind)
         else:
             hidden = shared(inputs) if self.weight is None else functional.embedding(inputs, self.weight)
         if self.positions is not None:
@@ -70,36 +69,6 @@ class Encoder(nn.Module):  # type: ignore[misc]
         for layer in self.layers:
             hidden = layer(hidden)
         return self.norm_last(hidden)
-
-    def _heard(self, inputs: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-        hidden = heard(inputs, self.shape.front[0]).to(kind)
-        for number, (sizes, product) in enumerate(zip(self.shape.front, self.front, strict=True)):
-            hidden = product(under_kernel(hidden, sizes) if number else hidden)
-            hidden = functional.gelu(hidden)
-        return hidden if hidden.shape[-1] == self.width else functional.glu(hidden)
-
-
-def inputs_of(tokens: torch.Tensor, length: int) -> torch.Tensor:
-    """Tokens that are encoded for each sequence."""
-    return tokens.flip(1).repeat(1, -(-length // tokens.shape[1]))[:, :length]
-
-
-def heard(inputs: torch.Tensor, front: FrontShape) -> torch.Tensor:
-    """What stands under the first kernel at each of its places."""
-    seeds = inputs_of(inputs, front.tokens) + torch.arange(front.tokens, device=inputs.device)
-    width = torch.arange(1, front.inputs + 1, device=inputs.device)
-    return torch.sin(seeds.unsqueeze(-1) * width.float())
-
-
-def under_kernel(hidden: torch.Tensor, front: FrontShape) -> torch.Tensor:
-    """What stands under a later kernel: neighbours side by side; channels that are twice too many are gated."""
-    if front.inputs % hidden.shape[-1]:
-        hidden = functional.glu(hidden)
-    kernel = front.inputs // hidden.shape[-1]
-    centres = torch.arange(front.tokens, device=hidden.device) * hidden.shape[1] // front.tokens
-    offsets = torch.arange(kernel, device=hidden.device) - kernel // 2
-    places = (centres.unsqueeze(1) + offsets).clamp(0, hidden.shape[1] - 1)
-    return hidden[:, places].flatten(2)
 
 
 def layer_shape(shape: Shape, encoder: EncoderShape) -> Shape:

@@ -47,6 +47,17 @@ class ExpertShape:
 
 
 @dataclass(frozen=True)
+class DocumentShape:
+    """Lengths of documents, as under ``documents`` in ``model.json``."""
+
+    mean_length: int
+    spread: float
+    """Standard deviation over the mean."""
+    packing: bool
+    """True when sequences are filled with documents; else each has one, and padding."""
+
+
+@dataclass(frozen=True)
 class FrontShape:
     """A convolution, as a product with what stands under its kernel."""
 
@@ -152,10 +163,18 @@ class Shape:
     attention_other: int = 0
     other_parameters: int = 0
     """Parameters that take part in few operations, in each layer and beside all, which the example leaves out."""
+    front: tuple[FrontShape, ...] = ()
+    """What stands in place of the table of tokens."""
+    labels: int | None = None
+    """Outputs of a head in place of an output layer; 0 for none: the loss is then that of the hidden states."""
+    pooled: bool = False
+    """True when labels are of a sequence."""
     optimizer_states: str = "fp32"
-    """Number format of AdamW's moments: ``fp32`` or ``bf16``."""
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
     lora: AdapterShape | None = None
     """Adapters that are trained alone."""
+    documents: DocumentShape | None = None
+    """Documents shorter than a sequence."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
 
@@ -192,7 +211,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     """The shape of a document such as ``model.json``."""
     values = dict(given)
     experts, lora = values.pop("experts", None), values.pop("lora", None)
-    freeze = tuple(values.pop("freeze", ()))
+    freeze, documents = tuple(values.pop("freeze", ())), values.pop("documents", None)
     state = values.pop("state", None)
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
 
@@ -204,6 +223,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
 
     for name in ("ahead", "block", "behind"):
         values[name] = each(values.pop(name, None), own)
+    values["front"] = tuple(FrontShape(**sizes) for sizes in values.pop("front", ()))
     encoder = values.pop("encoder", None)
     if encoder is not None:
         front = tuple(FrontShape(**sizes) for sizes in encoder["front"])
@@ -212,6 +232,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     return Shape(
         **values,
         encoder=encoder,
+        documents=None if documents is None else DocumentShape(**documents),
         state=None if state is None else StateShape(**state),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
@@ -243,19 +264,59 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
     return nn.RMSNorm(width) if shape.norm == "rms" else nn.LayerNorm(width)
 
 
+class Front(nn.ModuleList):  # type: ignore[misc]
+    """Convolutions in place of a table of tokens, each a product with what stands under its kernel."""
+
+    def __init__(self, sizes: tuple[FrontShape, ...], width: int) -> None:
+        """``width`` is that of the layers behind it."""
+        super().__init__(Linear(each.inputs, each.outputs, bias=each.bias) for each in sizes)
+        self.sizes, self.width = sizes, width
+
+    def forward(self, inputs: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+        hidden = heard(inputs, self.sizes[0]).to(kind)
+        for number, (sizes, product) in enumerate(zip(self.sizes, self, strict=True)):
+            hidden = functional.gelu(product(under_kernel(hidden, sizes) if number else hidden))
+        return hidden if hidden.shape[-1] == self.width else functional.glu(hidden)
+
+
+def inputs_of(tokens: torch.Tensor, length: int) -> torch.Tensor:
+    """Tokens that are encoded for each sequence."""
+    return tokens.flip(1).repeat(1, -(-length // tokens.shape[1]))[:, :length]
+
+
+def heard(inputs: torch.Tensor, front: FrontShape) -> torch.Tensor:
+    """What stands under the first kernel at each of its places."""
+    seeds = inputs_of(inputs, front.tokens) + torch.arange(front.tokens, device=inputs.device)
+    width = torch.arange(1, front.inputs + 1, device=inputs.device)
+    return torch.sin(seeds.unsqueeze(-1) * width.float())
+
+
+def under_kernel(hidden: torch.Tensor, front: FrontShape) -> torch.Tensor:
+    """What stands under a later kernel: neighbours side by side; channels that are twice too many are gated."""
+    if front.inputs % hidden.shape[-1]:
+        hidden = functional.glu(hidden)
+    kernel = front.inputs // hidden.shape[-1]
+    centres = torch.arange(front.tokens, device=hidden.device) * hidden.shape[1] // front.tokens
+    offsets = torch.arange(kernel, device=hidden.device) - kernel // 2
+    places = (centres.unsqueeze(1) + offsets).clamp(0, hidden.shape[1] - 1)
+    return hidden[:, places].flatten(2)
+
+
 class Embedding(nn.Module):  # type: ignore[misc]
     """Embedding of tokens, positions and types; a tied head asks it for the logits of hidden states."""
 
     def __init__(self, shape: Shape, sharing: Sharing = ALONE) -> None:
         super().__init__()
         self.sharing = sharing
-        self.weight = table(shape.vocab, shape.embedding_width)
+        self.front = Front(shape.front, shape.hidden) if shape.front else None
+        self.weight = None if shape.front else table(shape.vocab, shape.embedding_width)
         self.positions = table(shape.learned_positions, shape.hidden)
         self.types = table(shape.token_types, shape.hidden)
         self.norm = norm_of(shape, shape.hidden, shape.embedding_norm)
         narrow = shape.embedding_width != shape.hidden
         self.widen = Linear(shape.embedding_width, shape.hidden, bias=False) if narrow else nn.Identity()
-        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if narrow else nn.Identity()
+        back = narrow and shape.labels is None
+        self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if back else nn.Identity()
         tied_bias = shape.head_bias and shape.tied_embeddings
         self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
         self.requires_grad_(not shape.freezes("embedding"))
@@ -266,10 +327,14 @@ class Embedding(nn.Module):  # type: ignore[misc]
             return functional.linear(self.narrow(inputs), self.weight, self.bias)
         if alone:
             return functional.embedding(inputs, self.weight)
-        hidden = self.widen(functional.embedding(inputs, self.weight))
+        if self.front is None:
+            hidden = self.widen(functional.embedding(inputs, self.weight))
+        else:
+            hidden = self.front(inputs, self.front[0].weight.dtype)
+            # Tokens of a class, or the like, stand ahead.
+            hidden = functional.pad(hidden, (0, 0, inputs.shape[1] - hidden.shape[1], 0))
         if self.positions is not None:
-            first = self.sharing.first(inputs.shape[1])
-            hidden = hidden + self.positions[first : first + inputs.shape[1]]
+            hidden = hidden + self.sharing.rows(self.positions, inputs.shape[1])
         if self.types is not None:
             hidden = hidden + self.types[0]
         return self.norm(hidden)
@@ -499,8 +564,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         else:
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions and encoded is None:
-            first = self.sharing.first(length)
-            query, key = rotate(query, first), rotate(key, first)
+            places = self.sharing.positions(length, hidden.device)
+            query, key = rotate(query, places), rotate(key, places)
         causal = self.shape.kind == "decoder" and encoded is None
         mixed = self.sharing.attend(query, key, value, causal=causal)
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
@@ -535,7 +600,9 @@ class Head(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.project = Linear(shape.hidden, shape.vocab, bias=shape.head_bias)
+        outputs = shape.vocab if shape.labels is None else shape.labels
+        project = Linear(shape.hidden, outputs, bias=shape.head_bias) if outputs else nn.Identity()
+        self.project = project
         self.requires_grad_(not shape.freezes("head"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -573,13 +640,13 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 
 
-def rotate(heads: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """Rotary positions on [batch, head, position, width], from ``first`` on."""
-    length, width = heads.shape[-2:]
+def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Rotary positions on [batch, head, position, width]; ``places`` of all alike or of each, [batch][position]."""
+    width = heads.shape[-1]
     exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
-    angles = torch.outer(
-        torch.arange(first, first + length, device=heads.device, dtype=torch.float32), ROTARY_BASE**exponents
-    )
+    angles = places.to(torch.float32).unsqueeze(-1) * ROTARY_BASE**exponents
+    if places.ndim > 1:
+        angles = angles.unsqueeze(1)
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)

@@ -116,6 +116,10 @@ class RankPlan:
     """Slowest replicas of each step whose gradients are dropped."""
     shards: tuple[int, ...] = ()
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
+    optimizer: str = "adamw"
+    """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
+    optimizer_states: str = "fp32"
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
 
     @property
     def steps(self) -> int:
@@ -229,6 +233,20 @@ class RankPlan:
             "gradient_checkpointing": self.recompute == "full",
         }
 
+    def trainer_optimizer(self, arguments: Any) -> tuple[Any, dict[str, Any]] | None:
+        """The plan's optimizer and its options, as Trainer asks for them; None for AdamW with moments in fp32."""
+        given = {"lr": arguments.learning_rate}
+        if self.optimizer == "sgd":
+            return torch.optim.SGD, {**given, "momentum": 0.9}
+        if self.optimizer == "adamw" and self.optimizer_states == "fp32":
+            return None
+        from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
+
+        if self.optimizer == "lion":
+            return Lion, given
+        given |= {"betas": (arguments.adam_beta1, arguments.adam_beta2), "eps": arguments.adam_epsilon}
+        return (EightBitAdamW if self.optimizer_states == "int8" else NarrowAdamW), given
+
     def trainer_class(self, trainer: type, seed: int | None = None) -> type:
         """Hugging Face's Trainer with this plan's batches and weights, for ``plan.trainer_arguments()``.
 
@@ -242,6 +260,13 @@ class RankPlan:
                 # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
                 self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = False
                 self.planned_weights = cycle(plan.weights)
+
+            @staticmethod
+            def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
+                # What the plan counted memory for, unless the script asks for another optimizer than Trainer's own.
+                usual = str(getattr(args.optim, "value", args.optim)) in ("adamw_torch", "adamw_torch_fused")
+                planned = plan.trainer_optimizer(args) if usual else None
+                return planned or trainer.get_optimizer_cls_and_kwargs(args, model)  # type: ignore[attr-defined]
 
             def get_train_dataloader(self) -> DataLoader:
                 self.planned_weights = cycle(plan.weights)
@@ -367,6 +392,8 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         sync=_sync(table.get("sync")),
         backup=table.get("backup", 0),
         shards=tuple(table.get("shards", ())),
+        optimizer=table.get("optimizer", "adamw"),
+        optimizer_states=table.get("optimizer_states", "fp32"),
     )
 
 

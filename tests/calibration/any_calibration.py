@@ -13,6 +13,7 @@ from planner.calibration.values import (
     Constant,
     CurveError,
     Family,
+    Framework,
     Kernel,
     KernelPoint,
     LayerPoint,
@@ -21,14 +22,13 @@ from planner.calibration.values import (
     Operation,
     Provenance,
     Residual,
-    Stack,
 )
 
 NAMES = st.sampled_from(["A100", "H100-80", "V100", "1e9", "no", "RTX-3090", "x.y", "x", "null"])
 FAMILIES = NAMES | st.sampled_from(["A100.torch", "A100.deepspeed", "V100.torch"])
 """Some under one kernel set."""
 SHARES = st.one_of(st.floats(0.001, 1), st.sampled_from([1.0, 0.75, 0.7]))
-SHARE_NAMES = ("overlap", "wire", "rail", "matmul_factor", "sigma")
+SHARE_NAMES = ("overlap", "link_utilisation", "rail", "matmul_factor", "sigma")
 POSITIVE = st.one_of(st.floats(1e-9, 1e6), st.integers(1, 2**19).map(float))
 BYTES = st.one_of(st.floats(1, 1e15), st.integers(1, 2**40).map(float))
 SPREADS = st.none() | st.floats(0, 2)
@@ -36,7 +36,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), m
 
 
 def parts(kind: Any) -> st.SearchStrategy[Any]:
-    """A Family, a Stack or a Link; some constants at their assumed values."""
+    """A Family, a Framework or a Link; some constants at their assumed values."""
     made = {}
     for field in fields(kind):
         share = field.name.endswith("efficiency") or field.name in SHARE_NAMES
@@ -103,7 +103,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     curves = draw(st.lists(link_curves(), max_size=2))
     bare = Calibration(
         families=draw(st.dictionaries(FAMILIES, parts(Family), max_size=3)),
-        stacks=draw(st.dictionaries(NAMES, parts(Stack), max_size=2)),
+        frameworks=draw(st.dictionaries(NAMES, parts(Framework), max_size=2)),
         links=draw(
             st.dictionaries(st.sampled_from(["infiniband", "roce", "ethernet"]), parts(Link), max_size=3)
         ),
@@ -124,7 +124,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
 RESIDUALS = st.builds(
     Residual,
     family=NAMES,
-    stack=NAMES,
+    framework=NAMES,
     rows=st.integers(1, 1000),
     spread=st.floats(0, 2),
     devices=st.lists(NAMES, max_size=2, unique=True).map(tuple),

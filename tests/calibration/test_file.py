@@ -36,12 +36,12 @@ families:
     matmul_efficiency: {value: 0.81, spread: 0.01, provenance: fitted}
     kernel_seconds: 4e-6
     memory_efficiency: {value: 0.9, provenance: assumed}
-stacks:
+frameworks:
   megatron: {overlap: 0.5}
 links:
   ethernet: {efficiency: 0.6}
 residuals:
-- {family: A100, stack: megatron, rows: 41, spread: 0.08}
+- {family: A100, framework: megatron, rows: 41, spread: 0.08}
 layers:
 - {gpu: A100-SXM-80GB, model: opt-350m, tp: 1, micro_batch: 1, forward_seconds: 0.1, backward_seconds: 0.2}
 - {gpu: A100-SXM-80GB, model: opt-350m, tp: 1, micro_batch: 2, forward_seconds: 0.2, backward_seconds: 0.4}
@@ -70,21 +70,38 @@ def refused(path: Path) -> str:
     return caught.value.message
 
 
+def test_old_keys_are_read_and_named_once(tmp_path: Path) -> None:
+    """The names of hetplan 0.2; a mistake below one is still told with its line, and both names at once are one."""
+    new = written(tmp_path, ("{overlap: 0.5}", "{overlap: 0.5, link_utilisation: 0.4}"))
+    told: list[str] = []
+    now = load_calibration(new, told.append)
+    assert told == []
+    text = new.read_text().replace("frameworks:", "stacks:").replace("framework:", "stack:")
+    new.write_text(text.replace("link_utilisation:", "wire:"))
+    assert load_calibration(new, told.append) == load_calibration(new) == now
+    assert len(told) == 1
+    assert "stacks, wire and stack are now called" in told[0]
+    new.write_text(text.replace("link_utilisation: 0.4", "wire: 4"))
+    assert ":11: frameworks.megatron.link_utilisation: expected" in complaint(load_calibration, new)[0]
+    new.write_text(text + "frameworks: {}\n")
+    assert "stacks: unknown key" in complaint(load_calibration, new)[0]
+
+
 def test_everything_is_read(tmp_path: Path) -> None:
     """Constants with their provenance, points, notes."""
     found = load_calibration(written(tmp_path))
     assert found.families == {
         "A100": Family(matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9)
     }
-    assert found.stack("megatron").overlap == 0.5
+    assert found.framework("megatron").overlap == 0.5
     assert found.links == {"ethernet": Link(efficiency=0.6)}
     assert found.constants == (
         Constant(name="families.A100.matmul_efficiency", value=0.81, provenance="fitted", spread=0.01),
         Constant(name="families.A100.kernel_seconds", value=4e-6, provenance="measured"),
-        Constant(name="stacks.megatron.overlap", value=0.5, provenance="measured"),
+        Constant(name="frameworks.megatron.overlap", value=0.5, provenance="measured"),
         Constant(name="links.ethernet.efficiency", value=0.6, provenance="measured"),
     )
-    assert found.residuals == (Residual(family="A100", stack="megatron", rows=41, spread=0.08),)
+    assert found.residuals == (Residual(family="A100", framework="megatron", rows=41, spread=0.08),)
     assert found.layers[1] == LayerPoint(
         gpu="A100-SXM-80GB",
         model="opt-350m",
@@ -103,7 +120,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
 def test_pairs_of_family_and_kernel_set_are_read_and_written(tmp_path: Path) -> None:
     """A pair has what its family has, wherever in the file it stands, besides what it says itself."""
     pair = "  A100.torch:\n    attention_efficiency: {value: 0.3, spread: 0.1, provenance: fitted}\n"
-    for anchor in ("families:\n", "stacks:\n"):
+    for anchor in ("families:\n", "frameworks:\n"):
         new = anchor + pair if anchor == "families:\n" else pair + anchor
         found = load_calibration(written(tmp_path, (anchor, new)))
         plain, torch = found.families["A100"], found.families["A100.torch"]
@@ -167,7 +184,7 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
             7,
             "families.A100.matmul_efficiency.provenance: expected one of: measured, fitted",
         ),
-        (("overlap: 0.5", "overlap: 1.5"), 11, "stacks.megatron.overlap: expected a number from 0 to 1"),
+        (("overlap: 0.5", "overlap: 1.5"), 11, "frameworks.megatron.overlap: expected a number from 0 to 1"),
         (
             ("rows: 41", "rows: 0"),
             15,

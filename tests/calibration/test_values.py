@@ -11,35 +11,35 @@ from planner.calibration.merge import combined, layer_key, link_key, merged, nam
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
+    ASSUMED_FRAMEWORK,
     ASSUMED_LINK,
-    ASSUMED_STACK,
     Calibration,
     Constant,
     Family,
+    Framework,
     LayerPoint,
     LinkPoint,
     Provenance,
     Residual,
-    Stack,
 )
 from tests.calibration.any_calibration import calibrations
 
 
-@pytest.mark.parametrize("part", [ASSUMED_FAMILY, ASSUMED_STACK, ASSUMED_LINK])
+@pytest.mark.parametrize("part", [ASSUMED_FAMILY, ASSUMED_FRAMEWORK, ASSUMED_LINK])
 def test_shares_are_shares(part: object) -> None:
     """Efficiencies, overlap and wire lie above 0 and at most at 1; nothing is negative."""
     for field in fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
         assert value >= 0
-        if field.name.endswith("efficiency") or field.name in ("overlap", "wire"):
+        if field.name.endswith("efficiency") or field.name in ("overlap", "link_utilisation"):
             assert 0 < value <= 1
 
 
 def test_nothing_is_claimed_to_be_measured() -> None:
-    """Without a calibration every constant is assumed, of any family, stack or link."""
+    """Without a calibration every constant is assumed, of any family, framework or link."""
     assert (ASSUMED.constants, ASSUMED.layers, ASSUMED.link_points, ASSUMED.residuals) == ((), (), (), ())
     assert ASSUMED.family("any") is ASSUMED_FAMILY
-    assert ASSUMED.stack("any") is ASSUMED_STACK
+    assert ASSUMED.framework("any") is ASSUMED_FRAMEWORK
     assert ASSUMED.link("any") is ASSUMED_LINK
     assert 0 < ASSUMED.default_spread < 1
 
@@ -56,8 +56,8 @@ def test_a_family_may_differ_under_a_kernel_set() -> None:
 def test_the_spread_is_the_widest_that_applies() -> None:
     """A family without a residual has the default."""
     residuals = (
-        Residual(family="A100", stack="megatron", rows=40, spread=0.05),
-        Residual(family="V100", stack="megatron", rows=9, spread=0.11),
+        Residual(family="A100", framework="megatron", rows=40, spread=0.05),
+        Residual(family="V100", framework="megatron", rows=9, spread=0.11),
     )
     calibration = Calibration(residuals=residuals, default_spread=0.3)
     assert calibration.spread(["A100"], "megatron") == 0.05
@@ -68,8 +68,8 @@ def test_the_spread_is_the_widest_that_applies() -> None:
 
 def test_siblings_alone_tell_less() -> None:
     """A device type without a run of its own is further off, unless nobody tells which had some; aliases are names."""
-    named = Residual(family="B200", stack="megatron", rows=9, spread=0.2, devices=("B300",))
-    silent = Residual(family="A100", stack="megatron", rows=9, spread=0.2)
+    named = Residual(family="B200", framework="megatron", rows=9, spread=0.2, devices=("B300",))
+    silent = Residual(family="A100", framework="megatron", rows=9, spread=0.2)
     calibration = Calibration(residuals=(named, silent), sibling_spread=0.08)
     assert calibration.spread_alone("B200", "megatron", "GB300") == 0.08
     assert calibration.spread_alone("B200", "megatron", "B300-SXM") == 0.0
@@ -101,7 +101,7 @@ BASE = Calibration(
     families={"A100": Family(matmul_efficiency=0.8, memory_efficiency=0.9), "V100": Family()},
     layers=(layer(1, 0.1), layer(2, 0.2)),
     link_points=(link(10, 1), link(100, 2)),
-    residuals=(Residual(family="A100", stack="megatron", rows=40, spread=0.05),),
+    residuals=(Residual(family="A100", framework="megatron", rows=40, spread=0.05),),
     constants=(
         Constant(name="families.A100.matmul_efficiency", value=0.8, provenance="fitted", spread=0.01),
         Constant(name="families.A100.memory_efficiency", value=0.9, provenance="fitted"),
@@ -111,10 +111,10 @@ BASE = Calibration(
 )
 OWN = Calibration(
     families={"A100": Family(matmul_efficiency=0.75), "H100": Family(launch_seconds=4e-6)},
-    stacks={"megatron": Stack(overlap=0.5)},
+    frameworks={"megatron": Framework(overlap=0.5)},
     layers=(layer(2, 0.3, gpu="a100", model="OPT_350M"), layer(4, 0.6)),
     link_points=(link(100, 3), link(1000, 4)),
-    residuals=(Residual(family="A100", stack="megatron", rows=3, spread=0.02),),
+    residuals=(Residual(family="A100", framework="megatron", rows=3, spread=0.02),),
     constants=(Constant(name="families.A100.matmul_efficiency", value=0.75, provenance="measured"),),
     provenance={"device": "mine"},
 )
@@ -125,7 +125,7 @@ def test_the_own_calibration_wins_constant_by_constant() -> None:
     both = merged(BASE, OWN)
     assert both.families["A100"] == Family(matmul_efficiency=0.75, memory_efficiency=0.9)
     assert both.families["H100"] == Family(launch_seconds=4e-6)
-    assert both.stack("megatron").overlap == 0.5
+    assert both.framework("megatron").overlap == 0.5
     assert [(item.name, item.provenance) for item in both.constants] == [
         ("families.A100.matmul_efficiency", "measured"),
         ("families.A100.memory_efficiency", "fitted"),

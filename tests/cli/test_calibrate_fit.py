@@ -66,7 +66,7 @@ def test_own_runs_become_a_calibration_file(hetplan: Command) -> None:
     assert (
         abs(found.families["A100"].matmul_efficiency / shipped().family("A100").matmul_efficiency - 1) < 0.2
     )
-    assert ("A100", "megatron", 6) in {(item.family, item.stack, item.rows) for item in found.residuals}
+    assert ("A100", "megatron", 6) in {(item.family, item.framework, item.rows) for item in found.residuals}
 
 
 def test_a_fit_makes_the_predictions_better(hetplan: Command) -> None:

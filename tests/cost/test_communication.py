@@ -13,9 +13,9 @@ from planner.calibration.values import (
     ASSUMED_LINK,
     Calibration,
     Family,
+    Framework,
     Link,
     LinkPoint,
-    Stack,
 )
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
@@ -256,12 +256,12 @@ def test_links_inside_a_node_have_the_share_of_their_family() -> None:
 def test_the_framework_takes_its_share_of_the_wire_between_nodes() -> None:
     """Collectives of another framework and those inside a node keep theirs."""
     spec = cluster(pool("p", nodes=2, cards=1))
-    narrow = Calibration(stacks={"megatron": Stack(wire=0.5)})
+    narrow = Calibration(frameworks={"megatron": Framework(link_utilisation=0.5)})
     across = group("p", 16)
     plain, slow = ring_of(spec, across), ring_of(spec, across, calibration=narrow)
     assert slow.bytes_per_second == pytest.approx(plain.bytes_per_second / 2)
     assert ring_of(spec, group("p", 8), calibration=narrow) == ring_of(spec, group("p", 8))
-    other = Calibration(stacks={"deepspeed": Stack(wire=0.5)})
+    other = Calibration(frameworks={"deepspeed": Framework(link_utilisation=0.5)})
     assert ring_of(spec, across, calibration=other) == plain
 
 

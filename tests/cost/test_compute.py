@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, ASSUMED_STACK, Calibration, Family, Stack
+from planner.calibration.values import (
+    ASSUMED,
+    ASSUMED_FAMILY,
+    ASSUMED_FRAMEWORK,
+    Calibration,
+    Family,
+    Framework,
+)
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
@@ -48,14 +55,14 @@ LARGE = gpt(hidden=8192, heads=64, sequence_length=2048)
 TINY = gpt(hidden=128, heads=4, sequence_length=16)
 
 
-def calibrated(stack: Stack | None = None, **family: float) -> Calibration:
+def calibrated(framework: Framework | None = None, **family: float) -> Calibration:
     """Other constants for the A100 and for Megatron."""
-    return Calibration(families={"A100": Family(**family)}, stacks={"megatron": stack or Stack()})
+    return Calibration(families={"A100": Family(**family)}, frameworks={"megatron": framework or Framework()})
 
 
-def kernels_of(model: ModelSpec, stack: str = "megatron") -> str:
+def kernels_of(model: ModelSpec, framework: str = "megatron") -> str:
     """The kernel set that a framework's own choice falls on."""
-    return target(stack).kernels_of(model.training.kernels, model.training.attention)
+    return target(framework).kernels_of(model.training.kernels, model.training.attention)
 
 
 def device_of(model: ModelSpec, device_type: DeviceType = KIND) -> Device:
@@ -276,9 +283,9 @@ def test_fused_softmax_takes_four_score_matrices_at_a_time() -> None:
     """Other numbers stream the scores more often and launch more kernels."""
     model = gpt(hidden=768, heads=6, sequence_length=2048, attention="unfused")
 
-    def fused(stack: str = "megatron", *, tp: int = 1, size: int = 1) -> bool:
-        device = Device(KIND, ASSUMED, "fp16", kernels_of(model, stack))
-        return fused_softmax(model, device, target(stack), tp=tp, micro_batch=size)
+    def fused(framework: str = "megatron", *, tp: int = 1, size: int = 1) -> bool:
+        device = Device(KIND, ASSUMED, "fp16", kernels_of(model, framework))
+        return fused_softmax(model, device, target(framework), tp=tp, micro_batch=size)
 
     assert [fused(size=size) for size in (1, 2, 3, 4)] == [False, True] * 2
     assert fused(tp=3, size=2)
@@ -317,11 +324,11 @@ def test_the_kernel_set_decides_about_the_softmax(kernels: str, fused: bool) -> 
 
 
 def test_a_device_has_the_constants_of_its_kernel_set() -> None:
-    """Those of the family under the set where there are some, else those of the family; the stack's by the set."""
+    """Those of the family under the set where there are some, else those of the family; the framework's by the set."""
     own = Family(attention_efficiency=0.2)
     calibration = Calibration(
         families={"A100": Family(attention_efficiency=0.6), "A100.torch": own},
-        stacks={"torch": Stack(matmul_factor=0.5, host_factor=0.9)},
+        frameworks={"torch": Framework(matmul_factor=0.5, host_factor=0.9)},
     )
     plain, torch = (Device(KIND, calibration, "fp16", name) for name in ("megatron", "torch"))
     kernel = ASSUMED_FAMILY.kernel_seconds
@@ -336,7 +343,7 @@ def test_a_device_has_the_constants_of_its_kernel_set() -> None:
         ).host_seconds
         for device in (plain, torch)
     }
-    assert seconds["torch"] == pytest.approx(0.9 / ASSUMED_STACK.host_factor * seconds["megatron"])
+    assert seconds["torch"] == pytest.approx(0.9 / ASSUMED_FRAMEWORK.host_factor * seconds["megatron"])
 
 
 @pytest.mark.parametrize("attention", ["flash", "unfused"])
@@ -361,7 +368,7 @@ def test_a_small_layer_waits_for_its_launches() -> None:
 
 def test_host_seconds_are_those_of_family_and_stack() -> None:
     """Twice the launch time or twice the factor double them; the device does not change them."""
-    thin, thick = Stack(host_factor=0.5), Stack(host_factor=1.0)
+    thin, thick = Framework(host_factor=0.5), Framework(host_factor=1.0)
     plain = one(TINY, calibration=calibrated(thin, launch_seconds=1e-5))
     for constants in (calibrated(thin, launch_seconds=2e-5), calibrated(thick, launch_seconds=1e-5)):
         found = one(TINY, calibration=constants)

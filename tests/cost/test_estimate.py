@@ -12,11 +12,11 @@ from planner.calibration.values import (
     ASSUMED,
     Calibration,
     Family,
+    Framework,
     KernelPoint,
     LayerPoint,
     LinkPoint,
     Residual,
-    Stack,
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_bytes
@@ -212,7 +212,7 @@ def test_overlap_hides_a_share_of_the_traffic(target: str, zero: int, gbps: floa
             replicas(target, zero),
             slow_network(gbps),
             gpt(),
-            Calibration(stacks={target: Stack(overlap=share)}),
+            Calibration(frameworks={target: Framework(overlap=share)}),
         ).breakdown
         for share in (0.0, 0.5, 1.0)
     ]
@@ -370,14 +370,15 @@ def test_beyond_the_measured_links_there_is_one_warning_a_curve() -> None:
 
 
 def test_the_spread_is_that_of_the_widest_family() -> None:
-    """Residuals by family and stack; the default where one of the two was not measured."""
+    """Residuals by family and framework; the default where one of the two was not measured."""
     spec, model, plan = two_pools()
     named = {name: gpu.model_copy(update={"family": name}) for name, gpu in spec.gpus.items()}
     spec = spec.model_copy(update={"gpus": named})
 
     def spread(*known: tuple[str, str, float]) -> float:
         residuals = tuple(
-            Residual(family=family, stack=stack, rows=9, spread=value) for family, stack, value in known
+            Residual(family=family, framework=framework, rows=9, spread=value)
+            for family, framework, value in known
         )
         return estimate(plan, spec, model, Calibration(residuals=residuals, default_spread=0.5)).spread
 
@@ -420,7 +421,7 @@ def test_a_step_has_the_constants_of_its_kernel_set() -> None:
     for training, kernels in settings:
         plain = seconds(ASSUMED, **training)
         for name in ("megatron", "megatron-2021", "torch", "deepspeed"):
-            slow = Calibration(stacks={name: Stack(matmul_factor=0.5)})
+            slow = Calibration(frameworks={name: Framework(matmul_factor=0.5)})
             pair = Calibration(families={f"{family}.{name}": Family(memory_efficiency=0.2)})
             assert (
                 (seconds(slow, **training) > plain)
@@ -449,7 +450,7 @@ def test_deepspeed_sums_gradients_on_every_rank() -> None:
     spec, model = slow_network(), gpt(precision="fp32")
     sync = {
         (target, zero): estimate(
-            replicas(target, zero), spec, model, Calibration(stacks={target: Stack(overlap=0.0)})
+            replicas(target, zero), spec, model, Calibration(frameworks={target: Framework(overlap=0.0)})
         ).breakdown.gradient_sync_seconds
         for target in ("deepspeed", "megatron")
         for zero in (0, 1)
@@ -539,5 +540,5 @@ def test_chunks_send_beside_computation_where_the_kernel_set_does(kernels: str) 
     pricer = Estimator(cluster(pool("a", nodes=2, per_node=2)), model, shipped()).pricer("megatron")
     whole = boundary_bytes(model, 1)
     assert exposed_bytes(pricer, 1, 1) == whole
-    hidden = shipped().stack("megatron").overlap if kernels == "megatron" else 0.0
+    hidden = shipped().framework("megatron").overlap if kernels == "megatron" else 0.0
     assert exposed_bytes(pricer, 1, 2) == pytest.approx(whole * (1 - hidden))

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Calibration, Stack
+from planner.calibration.values import ASSUMED, Calibration, Framework
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.stage_price import Replica, common_seconds
@@ -18,7 +18,7 @@ from tests.worlds import cluster, gpt, pool
 
 CLUSTER = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))
 MODEL = gpt(8, 1024, 16, global_batch=48, sequence_length=512)
-WAITING = Calibration(stacks={"torch": Stack(overlap=0.0)})
+WAITING = Calibration(frameworks={"torch": Framework(overlap=0.0)})
 """Collectives that keep the caller waiting, as gloo's do."""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Calibration, Family, Stack
+from planner.calibration.values import ASSUMED, Calibration, Family, Framework
 from planner.cluster.topology import Topology
 from planner.cost.compute import (
     Device,
@@ -28,13 +28,15 @@ KIND = Topology(cluster(pool("p"))).device_types[0]
 TOKENS = 2 * 1024
 
 
-def one(model: ModelSpec, stack: str = "megatron", *, tp: int = 1, size: int = 1, **rest: Any) -> LayerPass:
+def one(
+    model: ModelSpec, framework: str = "megatron", *, tp: int = 1, size: int = 1, **rest: Any
+) -> LayerPass:
     """A layer for one micro-batch."""
-    kernels = target(stack).kernels_of(None, model.training.attention)
+    kernels = target(framework).kernels_of(None, model.training.attention)
     return layer_pass(
         model,
         Device(KIND, rest.pop("calibration", ASSUMED), model.training.precision, kernels),
-        target(stack),
+        target(framework),
         tp=tp,
         micro_batch=size,
         sequence_parallel=rest.get("split", False),
@@ -56,7 +58,7 @@ def test_launches_of_a_layer(heads: int, tp: int, attention: str, kernels: int) 
     """20 kernels, 2 more with tensor parallelism, 8 more where Megatron's fused softmax does not take the scores."""
     constants = Calibration(
         families={KIND.family: Family(launch_seconds=1e-5)},
-        stacks={name: Stack(host_factor=2.0) for name in ("megatron", "megatron-2021")},
+        frameworks={name: Framework(host_factor=2.0) for name in ("megatron", "megatron-2021")},
     )
     found = one(gpt(heads=heads, hidden=64 * heads, attention=attention), tp=tp, calibration=constants)
     assert found.host_seconds == pytest.approx(kernels * 1e-5 * 2.0 * (1 + 0.06 * log2(tp)))

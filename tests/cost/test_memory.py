@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED_STACK, Stack
+from planner.calibration.values import ASSUMED_FRAMEWORK, Framework
 from planner.cluster.topology import Topology
 from planner.cost.memory import (
     FRAGMENTS,
@@ -119,12 +119,12 @@ def test_a_tied_head_is_a_second_copy_on_another_stage() -> None:
 
 def test_components_add_up() -> None:
     """Used, reserve and headroom make the capacity."""
-    found = memory(gpt(), KIND, ASSUMED_STACK, LOAD)
+    found = memory(gpt(), KIND, ASSUMED_FRAMEWORK, LOAD)
     assert found.used_bytes + found.reserve_bytes + found.headroom_bytes == pytest.approx(
         found.capacity_bytes
     )
     assert found.fits
-    assert not memory(gpt(), KIND, ASSUMED_STACK, replace(LOAD, micro_batch=500)).fits
+    assert not memory(gpt(), KIND, ASSUMED_FRAMEWORK, replace(LOAD, micro_batch=500)).fits
 
 
 def test_buffers_make_memory_not_monotone_in_the_stage() -> None:
@@ -132,7 +132,7 @@ def test_buffers_make_memory_not_monotone_in_the_stage() -> None:
     model = gpt(layers=2, hidden=512, heads=8)
     none, one, three = (
         memory(
-            model, KIND, ASSUMED_STACK, replace(LOAD, layers=2, zero=zero, dp=2, gradient_bytes=4)
+            model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, layers=2, zero=zero, dp=2, gradient_bytes=4)
         ).buffers_bytes
         for zero in (0, 1, 3)
     )
@@ -161,7 +161,7 @@ def test_dropout_keeps_its_masks(attention: str) -> None:
 def test_number_formats_store_what_they_store() -> None:
     """tf32 as fp32, and fp8 the states of bf16 where the optimizer is sharded."""
     found = {
-        name: memory(gpt(precision=name), KIND, ASSUMED_STACK, replace(LOAD, zero=1))
+        name: memory(gpt(precision=name), KIND, ASSUMED_FRAMEWORK, replace(LOAD, zero=1))
         for name in ("bf16", "fp8", "fp32", "tf32")
     }
     assert found["fp8"].parameters_bytes == found["bf16"].parameters_bytes
@@ -176,22 +176,22 @@ def test_number_formats_store_what_they_store() -> None:
 def test_measured_layers_scale_the_formulas() -> None:
     """Bytes of activations and numbers of parameters; recomputation keeps the formula's."""
     model = gpt()
-    formula = memory(model, KIND, ASSUMED_STACK, LOAD)
+    formula = memory(model, KIND, ASSUMED_FRAMEWORK, LOAD)
     measured = replace(LOAD, activation_ratio=1.5, parameter_ratio=2.0)
-    found = memory(model, KIND, ASSUMED_STACK, measured)
+    found = memory(model, KIND, ASSUMED_FRAMEWORK, measured)
     assert found.activations_bytes - formula.activations_bytes == pytest.approx(24 * 0.5 * kept())
     assert found.parameters_bytes - formula.parameters_bytes == 2 * 24 * model.layer_parameters
     lean, plain = (
-        memory(model, KIND, ASSUMED_STACK, replace(load, recompute="full")) for load in (measured, LOAD)
+        memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, recompute="full")) for load in (measured, LOAD)
     )
     assert lean.activations_bytes - plain.activations_bytes == pytest.approx(0.5 * kept())
 
 
 def test_a_process_has_the_runtime_of_its_framework() -> None:
-    """A constant of the stack, added once; small devices run with less."""
-    found = [memory(gpt(), KIND, Stack(runtime_bytes=value), LOAD) for value in (1e9, 3e9)]
+    """A constant of the framework, added once; small devices run with less."""
+    found = [memory(gpt(), KIND, Framework(runtime_bytes=value), LOAD) for value in (1e9, 3e9)]
     assert found[1].used_bytes - found[0].used_bytes == pytest.approx(2e9)
-    small = memory(gpt(), replace(KIND, memory_bytes=4e9), Stack(runtime_bytes=3e9), LOAD)
+    small = memory(gpt(), replace(KIND, memory_bytes=4e9), Framework(runtime_bytes=3e9), LOAD)
     assert small.runtime_bytes == pytest.approx(MOST_CONTEXT * 4e9 + FRAGMENTS * tensors_of(small))
 
 
@@ -202,16 +202,16 @@ def tensors_of(found: Memory) -> float:
 
 def test_an_allocator_gives_back_what_it_caches() -> None:
     """It holds a share beyond its tensors where there is room, and no run is out of memory for that."""
-    roomy = memory(gpt(), KIND, Stack(runtime_bytes=0.0, allocator_slack=0.5), LOAD)
+    roomy = memory(gpt(), KIND, Framework(runtime_bytes=0.0, allocator_slack=0.5), LOAD)
     assert roomy.runtime_bytes == pytest.approx((0.5 + FRAGMENTS) * tensors_of(roomy))
     measured = memory(
-        gpt(), KIND, Stack(runtime_bytes=0.0, allocator_slack=0.5), replace(LOAD, allocator_slack=0.1)
+        gpt(), KIND, Framework(runtime_bytes=0.0, allocator_slack=0.5), replace(LOAD, allocator_slack=0.1)
     )
     assert measured.runtime_bytes == pytest.approx((0.1 + FRAGMENTS) * tensors_of(roomy))
     needed = (1 + FRAGMENTS) * tensors_of(roomy) + KIND.reserve_bytes
     for room, fits in ((1.0, True), (0.1, True), (-0.1, False)):
         tight = replace(KIND, memory_bytes=needed + room * 1e9)
-        found = memory(gpt(), tight, Stack(runtime_bytes=0.0, allocator_slack=0.5), LOAD)
+        found = memory(gpt(), tight, Framework(runtime_bytes=0.0, allocator_slack=0.5), LOAD)
         assert found.fits is fits
         assert found.headroom_bytes == pytest.approx(min(room * 1e9, 0.0), abs=1.0)
 
@@ -223,7 +223,7 @@ def test_half_precision_gradients_are_copied_for_the_optimizer() -> None:
 
     def copied(zero: int) -> float:
         half, full = (
-            memory(model, KIND, ASSUMED_STACK, replace(LOAD, zero=zero, gradient_bytes=size))
+            memory(model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, zero=zero, gradient_bytes=size))
             for size in (2, 4)
         )
         freed = half.activations_bytes + half.logits_bytes if zero < 3 else 0.0
@@ -242,7 +242,7 @@ def test_a_larger_micro_batch_needs_more(size: int, recompute: Recompute, zero: 
         memory(
             gpt(attention="unfused"),
             KIND,
-            ASSUMED_STACK,
+            ASSUMED_FRAMEWORK,
             replace(LOAD, micro_batch=item, recompute=recompute, zero=zero),
         )
         for item in (size, size + 1)
@@ -258,10 +258,10 @@ def test_bytes_of_the_logits() -> None:
     for precision, size in (("fp16", 2), ("bf16", 2), ("fp32", 4)):
         model = gpt(precision=precision, vocab=words)
         load = replace(LOAD, micro_batch=3)
-        assert memory(model, KIND, ASSUMED_STACK, load).logits_bytes == (size + 4) * tokens * words
-        split = memory(model, KIND, ASSUMED_STACK, replace(load, tp=4)).logits_bytes
+        assert memory(model, KIND, ASSUMED_FRAMEWORK, load).logits_bytes == (size + 4) * tokens * words
+        split = memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, tp=4)).logits_bytes
         assert split == (size + 4) * tokens * words / 4
-        assert memory(model, KIND, ASSUMED_STACK, replace(load, last=False)).logits_bytes == 0
+        assert memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, last=False)).logits_bytes == 0
 
 
 def test_grouped_queries_keep_fewer_keys_and_values() -> None:
@@ -307,8 +307,8 @@ def test_embeddings_are_alive_with_the_micro_batches() -> None:
     output = 2 * (2 * 1024) * 2048
     for tp, split in ((1, False), (4, False), (4, True)):
         one = replace(load, tp=tp, sequence_parallel=split)
-        first = memory(model, KIND, ASSUMED_STACK, one).activations_bytes
-        inner = memory(model, KIND, ASSUMED_STACK, replace(one, first=False)).activations_bytes
+        first = memory(model, KIND, ASSUMED_FRAMEWORK, one).activations_bytes
+        inner = memory(model, KIND, ASSUMED_FRAMEWORK, replace(one, first=False)).activations_bytes
         assert first - inner == pytest.approx(3 * output / (tp if split else 1))
 
 
@@ -316,7 +316,7 @@ def test_recomputation_works_on_one_layer_at_a_time() -> None:
     """Checkpoints of all layers in flight, and everything of the layer that is computed again."""
     model = gpt(attention="unfused")
     load = replace(LOAD, first=False, recompute="full")
-    found = memory(model, KIND, ASSUMED_STACK, load).activations_bytes
+    found = memory(model, KIND, ASSUMED_FRAMEWORK, load).activations_bytes
     assert found == pytest.approx(24 * kept("full", attention="unfused") + kept(attention="unfused"))
 
 
@@ -332,12 +332,12 @@ def test_buckets(zero: int, expected: float) -> None:
     model = gpt(layers=96, hidden=4096, heads=32)
     load = replace(LOAD, layers=96, zero=zero, gradient_bytes=4, first=False, last=False)
     layers_ahead = 2 * 2 * 2 * model.layer_parameters if zero == 3 else 0
-    found = memory(model, KIND, ASSUMED_STACK, load).buffers_bytes
+    found = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
     assert found == pytest.approx(expected + layers_ahead)
-    assert memory(model, KIND, ASSUMED_STACK, replace(load, dp=1)).buffers_bytes == 0
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, dp=1)).buffers_bytes == 0
     small = gpt(layers=1, hidden=64, heads=1)
     few = replace(load, layers=1, zero=0)
-    assert memory(small, KIND, ASSUMED_STACK, few).buffers_bytes == 2 * small.layer_parameters
+    assert memory(small, KIND, ASSUMED_FRAMEWORK, few).buffers_bytes == 2 * small.layer_parameters
 
 
 def test_zero_3_gathers_the_embedding_where_it_is_largest() -> None:
@@ -345,7 +345,7 @@ def test_zero_3_gathers_the_embedding_where_it_is_largest() -> None:
     model = gpt(layers=4, hidden=512, heads=8, vocab=500_000)
     load = replace(LOAD, layers=4, zero=3, gradient_bytes=4, tp=2)
     ends = (
-        memory(model, KIND, ASSUMED_STACK, replace(load, first=first, last=last))
+        memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, first=first, last=last))
         for first, last in ((True, False), (False, True), (False, False))
     )
     first, last, inner = (found.buffers_bytes for found in ends)
@@ -365,8 +365,10 @@ def test_states_of_the_optimizers(optimizer: str, precision: str, size: int) -> 
     """Moments, and a copy in fp32 where the working format is another."""
     model = gpt(optimizer=optimizer, precision=precision)
     parameters = parameters_of(model, layers=24, first=True, last=True, tp=1)
-    assert memory(model, KIND, ASSUMED_STACK, LOAD).optimizer_bytes == size * parameters
-    assert memory(model, KIND, ASSUMED_STACK, replace(LOAD, zero=1)).optimizer_bytes == size * parameters / 8
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, LOAD).optimizer_bytes == size * parameters
+    assert (
+        memory(model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, zero=1)).optimizer_bytes == size * parameters / 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -385,7 +387,7 @@ def test_states_of_other_optimizers_and_formats(
     """Muon leaves embeddings to AdamW; 8-bit moments have a scale for 256 (arXiv:2110.02861, section 2.1)."""
     model = gpt(optimizer=optimizer, optimizer_states=states)
     ends = parameters_of(model, layers=0, first=True, last=True, tp=1)
-    found = memory(model, KIND, ASSUMED_STACK, replace(LOAD, zero=1)).optimizer_bytes
+    found = memory(model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, zero=1)).optimizer_bytes
     assert found == pytest.approx((24 * model.layer_parameters * layer + ends * end) / 8)
 
 
@@ -394,10 +396,10 @@ def test_plain_torch_has_twelve_bytes_a_logit_and_more_activations() -> None:
     plain = replace(LOAD, micro_batch=3, eager=True, cross_entropy="plain")
     tokens = 3 * 1024 * 51200
     model = gpt(vocab=51200)
-    assert memory(model, KIND, ASSUMED_STACK, plain).logits_bytes == 12 * tokens
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, plain).logits_bytes == 12 * tokens
     fused = replace(plain, cross_entropy="fused")
-    assert memory(model, KIND, ASSUMED_STACK, fused).logits_bytes == 4 * tokens
-    again = memory(model, KIND, ASSUMED_STACK, replace(plain, recompute="full"))
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, fused).logits_bytes == 4 * tokens
+    again = memory(model, KIND, ASSUMED_FRAMEWORK, replace(plain, recompute="full"))
     whole = 3 * activation_bytes_per_layer(
         model, tp=1, micro_batch=1, recompute="none", sequence_parallel=False, eager=True
     )
@@ -419,8 +421,8 @@ def test_gathered_matrices_are_fewer_than_layers() -> None:
     """DeepSpeed fetches matrix by matrix, up to a limit of live parameters."""
     model = gpt(layers=8, hidden=16384, heads=128)
     load = replace(LOAD, layers=8, zero=3, gradient_bytes=4, first=False, last=False)
-    layer = memory(model, KIND, ASSUMED_STACK, load).buffers_bytes
-    matrix = memory(model, KIND, ASSUMED_STACK, replace(load, gathers_matrices=True)).buffers_bytes
+    layer = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
+    matrix = memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, gathers_matrices=True)).buffers_bytes
     largest = 4 * 16384**2
     assert layer - 2 * BUCKET == pytest.approx(8 * model.layer_parameters)
     assert matrix - 2 * BUCKET == pytest.approx(2 * (max(1e9, largest) + largest))
@@ -429,9 +431,9 @@ def test_gathered_matrices_are_fewer_than_layers() -> None:
 def test_torch_keeps_no_bf16_shard() -> None:
     """FSDP2 casts fp32 parameters when it gathers them."""
     load = replace(LOAD, zero=3, rests_in_fp32=True)
-    assert memory(gpt(), KIND, ASSUMED_STACK, load).parameters_bytes == 0
-    assert memory(gpt(precision="fp32"), KIND, ASSUMED_STACK, load).parameters_bytes > 0
-    assert memory(gpt(), KIND, ASSUMED_STACK, replace(load, zero=1)).parameters_bytes > 0
+    assert memory(gpt(), KIND, ASSUMED_FRAMEWORK, load).parameters_bytes == 0
+    assert memory(gpt(precision="fp32"), KIND, ASSUMED_FRAMEWORK, load).parameters_bytes > 0
+    assert memory(gpt(), KIND, ASSUMED_FRAMEWORK, replace(load, zero=1)).parameters_bytes > 0
 
 
 @given(
@@ -447,8 +449,8 @@ def test_a_plan_fits_where_its_chance_to_run_out_is_small(
     reserve = kept * KIND.memory_bytes
     asked = replace(KIND, safe=safe, reserve_bytes=reserve)
     load = replace(LOAD, layers=layers, layers_in_flight=float(layers))
-    found = memory(gpt(), asked, ASSUMED_STACK, load, spread)
-    plain = memory(gpt(), replace(KIND, reserve_bytes=reserve), ASSUMED_STACK, load, spread)
+    found = memory(gpt(), asked, ASSUMED_FRAMEWORK, load, spread)
+    plain = memory(gpt(), replace(KIND, reserve_bytes=reserve), ASSUMED_FRAMEWORK, load, spread)
     assert found.reserve_bytes == kept_free(asked, spread) >= reserve
     assert found.fits == (plain.fits and plain.out_of_memory <= safe)
     if plain.fits:
@@ -457,7 +459,7 @@ def test_a_plan_fits_where_its_chance_to_run_out_is_small(
 
 def test_a_chance_of_one_half_is_where_need_meets_capacity() -> None:
     """One standard error above it is 16 %; without an error there is no chance, only a fact."""
-    one = memory(gpt(), KIND, ASSUMED_STACK, LOAD, 0.2)
+    one = memory(gpt(), KIND, ASSUMED_FRAMEWORK, LOAD, 0.2)
     needed = one.used_bytes - one.slack_bytes
 
     def on(capacity: float, spread: float) -> float:

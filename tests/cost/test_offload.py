@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from planner.calibration.values import ASSUMED_STACK
+from planner.calibration.values import ASSUMED_FRAMEWORK
 from planner.catalog import gpu_spec
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cluster.topology import DeviceType, Topology
@@ -168,7 +168,7 @@ def test_copies_hide_beside_computation() -> None:
     rate = device_type(HostSpec(all_links_gBps=400)).host.bytes_per_second
     assert rate is not None
     leaving = gpt().parameters / 4 * 2 / rate
-    exposed = 2 * (1 - ASSUMED_STACK.overlap) * leaving
+    exposed = 2 * (1 - ASSUMED_FRAMEWORK.overlap) * leaving
     assert fast.stages[0].backward_seconds - plain.stages[0].backward_seconds == pytest.approx(exposed)
     assert 0.0 < fast.breakdown.offload_seconds < exposed
     assert fast.breakdown.hidden_seconds > plain.breakdown.hidden_seconds

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration.values import Stack
+from planner.calibration.values import Framework
 from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
@@ -37,7 +37,7 @@ def shape(zero: int = 0, depth: int = 1, stage: int = 0) -> Shape:
 
 def traffic(target: str, overlap: float = 0.0) -> Traffic:
     """fp16 training, so that gradients and parameters have two bytes in every runtime."""
-    return Traffic(MODEL, TARGETS[target], Stack(overlap=overlap))
+    return Traffic(MODEL, TARGETS[target], Framework(overlap=overlap))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_latency_of_the_messages(
 @pytest.mark.parametrize(("target", "size"), [("megatron", 1), ("flagscale", 1), ("torch", 2)])
 def test_new_parameters_travel_in_fp8_where_they_are_kept_in_it(target: str, size: int) -> None:
     """Kernels of Transformer Engine keep weights in fp8 beside a sharded optimizer, and gather them so."""
-    narrow = Traffic(gpt(8, 512, 8, precision="fp8"), TARGETS[target], Stack(overlap=0.0))
+    narrow = Traffic(gpt(8, 512, 8, precision="fp8"), TARGETS[target], Framework(overlap=0.0))
     assert narrow.at_end(shape(1), RING, COUNT, 1.0, 1.0).gather_seconds == pytest.approx(size * PASS)
 
 

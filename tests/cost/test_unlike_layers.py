@@ -229,7 +229,7 @@ def test_unlike_layers_are_trained_whole(tmp_path: Path, key: str) -> None:
 def test_layers_without_runs_have_the_bar_of_what_is_not_known() -> None:
     """However well the family and the runtime are known from other layers."""
     family = Topology(CLUSTER).device_type("a", "A100").family
-    residuals = (Residual(family=family, stack="torch", rows=9, spread=0.1),)
+    residuals = (Residual(family=family, framework="torch", rows=9, spread=0.1),)
     calibration = Calibration(residuals=residuals, default_spread=0.4)
     bars = {
         mixer: estimate(staged([8], "torch"), CLUSTER, alone(mixer, layers=8), calibration).spread

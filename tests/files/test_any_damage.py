@@ -70,7 +70,7 @@ CALIBRATION = {
         "A100": {"matmul_efficiency": {"value": 0.8, "provenance": "fitted"}, "kernel_seconds": 1e-6}
     },
     "links": {"roce": {"rail": 0.9}},
-    "residuals": [{"family": "A100", "stack": "x", "rows": 4, "spread": 0.1}],
+    "residuals": [{"family": "A100", "framework": "x", "rows": 4, "spread": 0.1}],
     "layers": [
         {"gpu": "A100", "model": "x", "tp": 1, "micro_batch": 1, "forward_seconds": 1, "backward_seconds": 2}
     ],

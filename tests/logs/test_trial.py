@@ -44,10 +44,10 @@ def test_it_is_a_measured_constant_of_its_stack() -> None:
     """Beside what the calibration knew."""
     found = Trial(launches=80.0, before_seconds=1.0, observed_seconds=1.1).measured("torch")
     together = merged(ASSUMED, found)
-    assert together.stack("torch").micro_batch_launches == 80.0
-    assert together.stack("torch").overlap == ASSUMED.stack("torch").overlap
+    assert together.framework("torch").micro_batch_launches == 80.0
+    assert together.framework("torch").overlap == ASSUMED.framework("torch").overlap
     assert [(each.name, each.provenance) for each in together.constants] == [
-        ("stacks.torch.micro_batch_launches", "measured")
+        ("frameworks.torch.micro_batch_launches", "measured")
     ]
 
 

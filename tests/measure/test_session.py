@@ -204,11 +204,11 @@ def test_the_context_of_a_gpu_is_a_constant_of_the_stack(
     monkeypatch.setattr(Backend, "context_bytes", lambda self: 5e8)
     first = session(cpu, model=None)
     first.run()
-    assert first.calibration.stack("torch").runtime_bytes == 5e8
+    assert first.calibration.framework("torch").runtime_bytes == 5e8
     monkeypatch.setattr(Backend, "context_bytes", lambda self: 1e8)
     second = session(cpu, first.calibration, model=None)
     second.run()
-    assert second.calibration.stack("torch").runtime_bytes == 5e8
+    assert second.calibration.framework("torch").runtime_bytes == 5e8
 
 
 def test_other_errors_are_not_memory(cpu: Backend, monkeypatch: pytest.MonkeyPatch, small: ModelSpec) -> None:

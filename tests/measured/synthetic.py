@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from math import exp
 from typing import Any, TypeVar
 
-from planner.calibration.values import Calibration, Family, Link, Stack
+from planner.calibration.values import Calibration, Family, Framework, Link
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.measured.priors import priors
@@ -16,7 +16,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import GPUS, cluster, gpt, pool
 
-Part = TypeVar("Part", Family, Stack, Link)
+Part = TypeVar("Part", Family, Framework, Link)
 
 BEFORE = priors(("A100",))
 """What is known before the fit."""
@@ -32,7 +32,7 @@ def moved(base: Calibration, **factors: float) -> Calibration:
     return replace(
         base,
         families={**base.families, "A100": scaled(base.families["A100"])},
-        stacks={**base.stacks, "megatron": scaled(base.stacks["megatron"])},
+        frameworks={**base.frameworks, "megatron": scaled(base.frameworks["megatron"])},
         links={**base.links, "infiniband": scaled(base.links["infiniband"])},
     )
 

@@ -21,7 +21,7 @@ MATMUL = "families.A100.matmul_efficiency"
 TOLD = {
     "families.A100.launch_seconds": TRUTH.family("A100").launch_seconds,
     "families.A100.link_efficiency": TRUTH.family("A100").link_efficiency,
-    "stacks.megatron.host_factor": TRUTH.stack("megatron").host_factor,
+    "frameworks.megatron.host_factor": TRUTH.framework("megatron").host_factor,
     "links.infiniband.efficiency": TRUTH.link("infiniband").efficiency,
 }
 """Constants that the runs say something of, and what they were made with."""
@@ -52,26 +52,27 @@ def test_constants_are_recovered_within_their_spreads() -> None:
         assert abs(log(item.value / true)) < 3 * item.spread, name
     calibration = whole().calibration
     for owner in (calibration, TRUTH):
-        assert owner.stack("megatron").matmul_factor > 0
-    host = calibration.family("A100").launch_seconds * calibration.stack("megatron").host_factor
-    true = TRUTH.family("A100").launch_seconds * TRUTH.stack("megatron").host_factor
+        assert owner.framework("megatron").matmul_factor > 0
+    host = calibration.family("A100").launch_seconds * calibration.framework("megatron").host_factor
+    true = TRUTH.family("A100").launch_seconds * TRUTH.framework("megatron").host_factor
     assert abs(log(host / true)) < 0.05
     assert (
-        abs(log(true / (BEFORE.family("A100").launch_seconds * BEFORE.stack("megatron").host_factor))) > 0.5
+        abs(log(true / (BEFORE.family("A100").launch_seconds * BEFORE.framework("megatron").host_factor)))
+        > 0.5
     )
 
 
 def test_the_calibration_says_what_the_constants_say() -> None:
-    """The same numbers in both places, and nothing fitted outside the runs' family, stack and network."""
+    """The same numbers in both places, and nothing fitted outside the runs' family, framework and network."""
     found = whole().calibration
-    owners = {"families": found.families, "stacks": found.stacks, "links": found.links}
+    owners = {"families": found.families, "frameworks": found.frameworks, "links": found.links}
     for name, item in constants(whole()).items():
         section, _, rest = name.partition(".")
         owner, _, constant = rest.rpartition(".")
         assert getattr(owners[section][owner], constant) == item.value  # type: ignore[index]
     fitted = {name.split(".")[1] for name, item in constants(whole()).items() if item.provenance == "fitted"}
     assert fitted <= {"A100", "megatron", "infiniband", "roce"}
-    assert found.stack("torch") == BEFORE.stack("torch")
+    assert found.framework("torch") == BEFORE.framework("torch")
     assert found.link("infiniband") == found.link("roce")
 
 
@@ -163,8 +164,8 @@ def test_what_is_told_comes_on_top_of_what_was_known() -> None:
     known = Constant(name="families.V100.matmul_efficiency", value=0.7, provenance="measured", spread=0.01)
     old = Constant(name=MATMUL, value=0.4, provenance="datasheet", spread=0.3)
     bars = (
-        Residual(family="V100", stack="megatron", rows=7, spread=0.09),
-        Residual(family="A100", stack="megatron", rows=7, spread=0.5),
+        Residual(family="V100", framework="megatron", rows=7, spread=0.09),
+        Residual(family="A100", framework="megatron", rows=7, spread=0.5),
     )
     base = replace(BEFORE, constants=(known, old), residuals=bars, notes="kept")
     found = fit(few(), base).calibration
@@ -214,7 +215,7 @@ def test_few_runs_have_no_error_bar_of_their_own() -> None:
     assert fit(few(4), BEFORE).calibration.residuals == ()
     found = whole()
     (bar,) = found.calibration.residuals
-    assert (bar.family, bar.stack, bar.rows) == ("A100", "megatron", len(found.runs))
+    assert (bar.family, bar.framework, bar.rows) == ("A100", "megatron", len(found.runs))
     assert bar.spread == pytest.approx(BEFORE.default_spread)
     assert found.calibration.spread(["A100"], "megatron") == bar.spread
 
@@ -251,13 +252,14 @@ def scaled(item: Run, name: str, factor: float, source: str) -> Run:
 def test_a_second_stack_is_told_from_the_first() -> None:
     """Its host time is a multiple of the other's."""
     slow = replace(
-        TRUTH, stacks={**TRUTH.stacks, "deepspeed": replace(TRUTH.stack("deepspeed"), host_factor=2.5)}
+        TRUTH,
+        frameworks={**TRUTH.frameworks, "deepspeed": replace(TRUTH.framework("deepspeed"), host_factor=2.5)},
     )
     model = named(1024, sequence_length=256, global_batch=256)
     others = [
         run(f"d{size}", ONE, model, plan(model, 8, 1, 1, size, target="deepspeed")) for size in (1, 2, 4, 8)
     ]
-    item = constants(fit([*few(), *measured(others, slow)], BEFORE))["stacks.deepspeed.host_factor"]
+    item = constants(fit([*few(), *measured(others, slow)], BEFORE))["frameworks.deepspeed.host_factor"]
     assert abs(log(item.value / 2.5)) < max(3 * (item.spread or 0.0), 0.1)
 
 

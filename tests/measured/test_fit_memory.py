@@ -9,19 +9,19 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Calibration, Constant, Stack
+from planner.calibration.values import ASSUMED, Calibration, Constant, Framework
 from planner.cost.estimate import Estimator
 from planner.measured.fit import BOUNDS_BYTES, FEWEST, fit_memory, memory_spread
 from planner.measured.values import Run
 from tests.measured.synthetic import ONE, named, plan, run, unmeasured
 
-NAME = "stacks.megatron.runtime_bytes"
+NAME = "frameworks.megatron.runtime_bytes"
 TRUE_BYTES = 4.2e9
 
 
-def truth(stack: str = "megatron", runtime_bytes: float = TRUE_BYTES) -> Calibration:
+def truth(framework: str = "megatron", runtime_bytes: float = TRUE_BYTES) -> Calibration:
     """Nothing but this constant."""
-    return Calibration(stacks={stack: Stack(runtime_bytes=runtime_bytes)})
+    return Calibration(frameworks={framework: Framework(runtime_bytes=runtime_bytes)})
 
 
 def peaks(runs: Sequence[Run], calibration: Calibration, noise: float = 0.0) -> list[Run]:
@@ -50,8 +50,8 @@ def test_it_is_recovered() -> None:
     assert item.spread is not None
     assert abs(log(item.value / TRUE_BYTES)) < 3 * item.spread < 0.15
     assert item.provenance == "fitted"
-    assert found.stack("megatron").runtime_bytes == item.value == float(f"{item.value:.3g}")
-    assert fit_memory(peaks(list(unmeasured()), truth()), ASSUMED).stack("megatron") == truth().stack(
+    assert found.framework("megatron").runtime_bytes == item.value == float(f"{item.value:.3g}")
+    assert fit_memory(peaks(list(unmeasured()), truth()), ASSUMED).framework("megatron") == truth().framework(
         "megatron"
     )
 
@@ -88,7 +88,7 @@ def test_too_few_peaks_change_nothing() -> None:
 
 
 def test_each_stack_has_its_own() -> None:
-    """A stack without peaks keeps what is assumed."""
+    """A framework without peaks keeps what is assumed."""
     models = [named(hidden) for hidden in (1024, 2048)]
     chosen = [
         (model, plan(model, 8, 1, 1, size, target="torch", zero=2)) for model in models for size in (1, 2, 4)
@@ -97,19 +97,21 @@ def test_each_stack_has_its_own() -> None:
     runs = [*peaks(list(unmeasured())[:6], truth()), *peaks(others, truth("torch", 6e9))]
     found = fit_memory(runs, ASSUMED)
     assert told(found).value == pytest.approx(TRUE_BYTES, rel=0.01)
-    assert told(found, "stacks.torch.runtime_bytes").value == pytest.approx(6e9, rel=0.01)
-    assert "deepspeed" not in found.stacks
+    assert told(found, "frameworks.torch.runtime_bytes").value == pytest.approx(6e9, rel=0.01)
+    assert "deepspeed" not in found.frameworks
 
 
 def test_what_was_known_is_replaced_once() -> None:
     """Of this constant alone."""
     old = Constant(name=NAME, value=6e9, provenance="fitted", spread=0.1)
-    other = Constant(name="stacks.megatron.overlap", value=0.4, provenance="fitted", spread=0.1)
+    other = Constant(name="frameworks.megatron.overlap", value=0.4, provenance="fitted", spread=0.1)
     base = Calibration(
-        stacks={"megatron": Stack(overlap=0.4, runtime_bytes=6e9)}, constants=(old, other), notes="kept"
+        frameworks={"megatron": Framework(overlap=0.4, runtime_bytes=6e9)},
+        constants=(old, other),
+        notes="kept",
     )
     found = fit_memory(peaks(list(unmeasured())[:6], truth()), base)
-    assert found.stack("megatron") == Stack(overlap=0.4, runtime_bytes=told(found).value)
+    assert found.framework("megatron") == Framework(overlap=0.4, runtime_bytes=told(found).value)
     assert found.constants == (other, told(found))
     assert found.notes == "kept"
 

@@ -9,7 +9,7 @@ import pytest
 
 from planner import catalog
 from planner.calibration.file import shipped
-from planner.calibration.values import Calibration, Constant, Family, Link, Stack
+from planner.calibration.values import Calibration, Constant, Family, Framework, Link
 from planner.measured.fit import (
     GUESSED,
     LEAST_SPREAD,
@@ -25,15 +25,15 @@ from planner.measured.fit import (
 from planner.measured.microbenchmarks import microbenchmarks
 from planner.measured.priors import (
     FAMILY,
+    FRAMEWORK,
     KERNEL_SETS,
     NETWORKS,
-    STACK,
     best_share,
     catalogue_families,
     family_prior,
+    framework_prior,
     kinds_of,
     priors,
-    stack_prior,
 )
 from planner.measured.values import Run
 from planner.runtimes.registry import TARGETS
@@ -42,7 +42,7 @@ from tests.worlds import GPUS, cluster, pool
 
 MODEL = named(1024)
 MATMUL = Parameter("families", "A100", "matmul_efficiency")
-PARTS = {"families": Family, "stacks": Stack, "links": Link}
+PARTS = {"families": Family, "frameworks": Framework, "links": Link}
 
 
 def one(**fields_of_plan: str) -> Run:
@@ -56,7 +56,10 @@ def test_every_constant_of_the_step_time_has_a_prior() -> None:
     How much step times vary is in no published run.
     """
     assert set(FAMILY) == {field.name for field in fields(Family)} - {"sigma"}
-    assert {field.name for field in fields(Stack)} - set(STACK) == {"runtime_bytes", "allocator_slack"}
+    assert {field.name for field in fields(Framework)} - set(FRAMEWORK) == {
+        "runtime_bytes",
+        "allocator_slack",
+    }
     assert set().union(*NETWORKS.values()) == {field.name for field in fields(Link)}
     known = {f"{section}.{field.name}" for section, part in PARTS.items() for field in fields(part)}
     assert set(MOST) <= known
@@ -66,8 +69,8 @@ def test_every_constant_of_the_step_time_has_a_prior() -> None:
             assert 0 < prior.value <= MOST.get(f"families.{constant}", 1.0), (family, constant)
             assert 0 < prior.spread <= 0.5
     for name in KERNEL_SETS:
-        for constant in STACK:
-            assert 0 < stack_prior(name, constant).value <= MOST.get(f"stacks.{constant}", 100.0)
+        for constant in FRAMEWORK:
+            assert 0 < framework_prior(name, constant).value <= MOST.get(f"frameworks.{constant}", 100.0)
 
 
 def test_attention_of_eager_kernels_has_a_prior_of_its_own() -> None:
@@ -154,7 +157,7 @@ def test_parameters_of_runs() -> None:
     assert found == [
         *(("families", "A100", constant) for constant in FAMILY),
         ("families", "A100.torch", "attention_efficiency"),
-        *(("stacks", name, constant) for name in ("megatron", "torch") for constant in STACK),
+        *(("frameworks", name, constant) for name in ("megatron", "torch") for constant in FRAMEWORK),
         *(("links", "rdma", constant) for constant in NETWORKS["rdma"]),
     ]
     assert list(parameters_of([])) == []
@@ -164,7 +167,7 @@ def test_devices_without_a_family_have_no_constants() -> None:
     """Nothing is fitted for devices that the catalogue knows nothing of."""
     bare = cluster(pool("a"))
     found = list(parameters_of([run("x", bare, MODEL, plan(MODEL, 8, 1, 1, 1))]))
-    assert {item.section for item in found} == {"stacks", "links"}
+    assert {item.section for item in found} == {"frameworks", "links"}
 
 
 def test_names_of_a_parameter() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Stack
+from planner.calibration.values import ASSUMED, Framework
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.measured.predictions import predict
@@ -38,7 +38,7 @@ def test_every_run_is_priced_on_its_own_cluster() -> None:
     """As the cost model prices it, with the calibration that was asked for."""
     small = run("a", cluster=CLUSTER, model=MODEL, plan=plan(zero=0))
     large = run("b")
-    heavy = replace(ASSUMED, stacks={"megatron": Stack(runtime_bytes=9e9)})
+    heavy = replace(ASSUMED, frameworks={"megatron": Framework(runtime_bytes=9e9)})
     for calibration in (ASSUMED, heavy):
         found = predict([small, large], calibration)
         assert [entry.run.id for entry in found] == ["a", "b"]

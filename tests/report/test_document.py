@@ -228,10 +228,10 @@ def documents() -> dict[str, object]:
     sizes = Sizes(
         convergence=law,
         batches=(8,),
-        sizes=(Size(devices={("a", "A100"): 8}, point=point, gap=0.1),),
+        points=(Size(devices={("a", "A100"): 8}, point=point, gap=0.1),),
         priced=True,
         worth=0,
-        considered=1,
+        subclusters=1,
         unfinished=0,
         seconds=1.0,
         interrupted=False,

@@ -21,9 +21,9 @@ CALIBRATION = Calibration(
     constants=(
         Constant(name="families.A100.matmul_efficiency", value=0.8123, provenance="fitted", spread=0.012),
         Constant(name="families.A100.launch_seconds", value=4.612e-5, provenance="fitted", spread=0.13),
-        Constant(name="stacks.megatron.runtime_bytes", value=4.2e9, provenance="measured"),
+        Constant(name="frameworks.megatron.runtime_bytes", value=4.2e9, provenance="measured"),
     ),
-    residuals=(Residual(family="A100", stack="megatron", rows=5, spread=0.094),),
+    residuals=(Residual(family="A100", framework="megatron", rows=5, spread=0.094),),
 )
 LONG = "megatron-deepspeed-bloom-production"
 
@@ -49,11 +49,11 @@ def report(
 
 WHOLE = """\
 Constants, fitted to 3 runs, wrote calibration.yaml
-  constant                              value  spread
-  ───────────────────────────────────────────────────
-  families.A100.matmul_efficiency       0.812  ±1.2 %
-  families.A100.launch_seconds      0.0000461   ±13 %
-  stacks.megatron.runtime_bytes    4200000000       -
+  constant                                value  spread
+  ─────────────────────────────────────────────────────
+  families.A100.matmul_efficiency         0.812  ±1.2 %
+  families.A100.launch_seconds        0.0000461   ±13 %
+  frameworks.megatron.runtime_bytes  4200000000       -
 
 Errors of the fitted runs
                             own source
@@ -87,7 +87,7 @@ def test_no_line_is_longer_than_the_terminal(width: int) -> None:
     long = Constant(
         name=f"families.{LONG}-{LONG}.matmul_efficiency", value=0.7, provenance="fitted", spread=2.5
     )
-    bar = Residual(family=f"{LONG}-{LONG}", stack="megatron", rows=1234, spread=0.5)
+    bar = Residual(family=f"{LONG}-{LONG}", framework="megatron", rows=1234, spread=0.5)
     found = report(
         fitted(f"{LONG}-{LONG}-{LONG}"),
         width,

@@ -77,6 +77,6 @@ def test_no_points() -> None:
 
 def test_options_that_ask_for_a_point() -> None:
     """Every pool, those that are not used with 0."""
-    assert use_at_most(examples.front().points[0], examples.cluster()) == (
+    assert use_at_most(examples.front().points[0].devices, examples.cluster()) == (
         "--use-at-most 4:a100 --use-at-most 4:v100"
     )

@@ -56,7 +56,7 @@ def test_the_origin_of_constants_is_named() -> None:
         Constant(name="families.A100.matmul_efficiency", value=0.8, provenance="fitted"),
         Constant(name="families.V100.matmul_efficiency", value=0.7, provenance="measured"),
     )
-    fitted = Residual(family="A100", stack="megatron", rows=41, spread=0.05)
+    fitted = Residual(family="A100", framework="megatron", rows=41, spread=0.05)
     layer = LayerPoint(
         gpu="a100", model="LLAMA_7B", tp=1, micro_batch=1, forward_seconds=1.0, backward_seconds=2.0
     )

@@ -59,7 +59,7 @@ def test_every_kernel_set_is_known_everywhere() -> None:
     """To model files, to the priors, and to some runtime."""
     known = set(get_args(Kernels))
     assert known == set(KERNEL_SETS) == {kernels for row in TARGETS.values() for kernels in row.kernels}
-    assert known == set(shipped().stacks)
+    assert known == set(shipped().frameworks)
 
 
 def test_unknown_targets_are_named_with_the_known() -> None:

@@ -205,6 +205,7 @@ def _pipelines(
 def _families(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
+    yield from _unequal_steps(row, zero, model, device_types, limits)
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None, Context]] = [
@@ -232,6 +233,38 @@ def _families(
                         offload=offload,
                         context=context,
                     )
+
+
+def _unequal_steps(
+    row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
+) -> Iterator[Family]:
+    """Replicas that fill a device type evenly and do not divide the batch: some run a micro-batch less."""
+    if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
+        return
+    total = model.training.global_batch
+    for tp in tp_degrees(row, limits.tp, model, device_types):
+        rooms = [device_type.nodes * (device_type.per_node // tp) for device_type in device_types]
+        for dp in range(2, max(rooms) + 1):
+            if not any(room and room % dp == 0 for room in rooms):
+                continue
+            known = set()
+            for size in range(1, total // dp + 1):
+                steps = -(-total // (size * dp))
+                if total % size or (limits.micro_batch and size not in limits.micro_batch) or steps in known:
+                    continue
+                known.add(steps)
+                if total % (size * dp):
+                    for offload in _pipeline_offloads(row, zero, limits):
+                        yield Family(
+                            target=row.name,
+                            zero=zero,
+                            recompute=None,
+                            tp=tp,
+                            dp=dp,
+                            batch=dp * size,
+                            micro_batches=steps,
+                            offload=offload,
+                        )
 
 
 def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> list[Context]:

@@ -13,7 +13,7 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
 from planner.search.explorer import Explorer
 from planner.search.met import Met
-from planner.search.objectives.candidates import GoalRates, seconds_at
+from planner.search.objectives.objectives import GoalRates, seconds_at
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Goal, Limits, Scored, Silent
 from tests import worlds

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import inf
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence, CriticalBatch
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.errors import PlanError
+from planner.model.spec import ModelSpec
+from planner.search.deadline import Deadline
 from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
-from planner.search.objectives.loss import batches_around, sizes_to_loss, to_loss, with_batch
+from planner.search.objectives.loss import LossSearch, batches_around, sizes_to_loss, to_loss, with_batch
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Scored
 from tests.search.exhaustive import plans
@@ -155,11 +159,11 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     found = sizes_to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES)
     assert found.priced
     assert found.unfinished == 0
-    assert found.considered == len(sub_cluster_candidates(ranked(spec), model, ()))
-    times = [size.point.seconds or inf for size in found.sizes]
+    assert found.subclusters == len(sub_cluster_candidates(ranked(spec), model, ()))
+    times = [size.point.seconds or inf for size in found.points]
     assert times == sorted(times, reverse=True)
-    front = [size for size in found.sizes if size.front]
-    assert all(one.price < other.price for one, other in pairwise(front))
+    front = [size for size in found.points if size.front]
+    assert all(one.value < other.value for one, other in pairwise(front))
     assert found.worth is not None
     whole = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False)
     assert whole.best is not None
@@ -187,3 +191,26 @@ def test_what_is_kept_on_the_way_only_gets_better() -> None:
     assert found.best is not None
     assert times
     assert all(later < earlier for earlier, later in pairwise(times))
+
+
+def test_bounds_end_with_the_time() -> None:
+    """However many batches there are, one is looked at without any time; of the others nothing is claimed."""
+    spec, model = small_problem(3)
+    steps = law(1e5, model.training.sequence_length)
+    built: list[ModelSpec] = []
+    original = Estimator.__init__
+
+    def counted(self: Estimator, cluster: ClusterSpec, trained: ModelSpec, known: Calibration) -> None:
+        built.append(trained)
+        original(self, cluster, trained, known)
+
+    subs = sub_cluster_candidates(ranked(spec), model)[-1:]
+    with patch.object(Estimator, "__init__", counted):
+        search = LossSearch(
+            subs, spec, model, ASSUMED, LIMITS, Goal(), steps, range(1, 201), Deadline.after(0.0)
+        )
+    assert len(built) == 1
+    assert sum(each.bound > 0 for each in search.sub_clusters) == 1
+    search.run()
+    assert search.seen == 1
+    assert search.bound == 0.0

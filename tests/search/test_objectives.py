@@ -21,9 +21,9 @@ from planner.model.spec import ModelSpec
 from planner.search.answer import meets, value_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SubClusterCandidates, sub_cluster_candidates
+from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
-from planner.search.objectives.objectives import BestSearch
+from planner.search.objectives.objectives import BestSearch, SubClusterCandidates
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
 from tests.search.exhaustive import plans

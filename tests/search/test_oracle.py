@@ -38,6 +38,7 @@ from tests.worlds import (
     with_shapes,
     with_stragglers,
     with_tight_memories,
+    with_unequal_steps,
     with_unlike_layers,
 )
 
@@ -211,6 +212,38 @@ def test_unequal_shards_are_the_best_now_and_then() -> None:
         best = search(*with_tight_memories(seed), unequal_limits(seed), explain=False).best
         if best is not None:
             found.add(best.plan.unequal_shards)
+    assert found == {True, False}
+
+
+def check_unequal_steps(seed: int) -> None:
+    """Pipelines of torch, two types of two to four devices each, and batches that few numbers divide."""
+    cluster, model, calibration = with_unequal_steps(seed)
+    check((cluster, model, calibration), Limits(gap=0.0, target="torch", zero=(seed % 2,)), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_unequal_steps(seed: int) -> None:
+    """Pipelines with a micro-batch less are the best where exhaustion says so."""
+    check_unequal_steps(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_unequal_steps(seed: int) -> None:
+    """The same of more of them."""
+    check_unequal_steps(seed)
+
+
+def test_unequal_steps_are_the_best_now_and_then() -> None:
+    """The search has plans in which replicas run unequal numbers of micro-batches as the best, and others."""
+    found = set()
+    for seed in range(16):
+        asked = Limits(gap=0.0, target="torch", zero=(0, 1))
+        best = search(*with_unequal_steps(seed), asked, explain=False).best
+        if best is not None:
+            found.add(best.plan.fewer_steps > 0)
     assert found == {True, False}
 
 

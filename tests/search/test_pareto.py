@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.cluster.spec import HostSpec
 from planner.cost.running_cost import devices_of
 from planner.search.explorer import Explorer
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Objective
-from tests.search.test_objectives import problem
-from tests.worlds import gpt
+from tests.search.test_objectives import problem, rated
+from tests.worlds import cluster, gpt, pool
 
 COST = Goal(objective="cost")
 
@@ -101,3 +103,18 @@ def test_no_time_and_interrupts_leave_the_rest_unfinished() -> None:
     assert some.interrupted
     assert len(some.points) == 2
     assert some.unfinished == some.subclusters - 2
+
+
+def test_host_memory_where_nothing_fits_without() -> None:
+    """In the front as in the search for one plan, which says so; what the user forbids is not used."""
+    roomy = pool("a", per_node=2).model_copy(update={"host": HostSpec(link_gBps=24, memory_gib=2000)})
+    spec, large = rated(cluster(roomy), 0), gpt(60, 4096, 32, global_batch=8)
+    limits = Limits(gap=0.2, target="deepspeed")
+    points = front(spec, large, ASSUMED, limits, COST).points
+    assert points
+    assert all(point.scored.plan.offload.anything for point in points)
+    best = choose(spec, large, ASSUMED, limits, COST, explain=False)
+    assert best.best is not None
+    assert best.best.plan.offload.anything
+    assert any("nothing fits on the devices alone" in warning for warning in best.warnings)
+    assert front(spec, large, ASSUMED, replace(limits, offload=("none",)), COST).points == ()

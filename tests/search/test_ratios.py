@@ -64,7 +64,7 @@ def calibration(*own: Constant) -> Calibration:
     """Runs of the old family are known; constants of both, and what is said of the new ones."""
     return Calibration(
         families={name: Family(matmul_efficiency=0.7) for name in ("Old", "New")},
-        residuals=(Residual(family="Old", stack="megatron", rows=50, spread=0.1),),
+        residuals=(Residual(family="Old", framework="megatron", rows=50, spread=0.1),),
         constants=(*constants("Old", 0.03), *own),
         default_spread=UNKNOWN,
     )

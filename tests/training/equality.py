@@ -16,7 +16,7 @@ import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import EncoderSpec, ExpertsSpec, LoraSpec, ModelSpec, RunSpec
+from planner.model.spec import DocumentsSpec, EncoderSpec, ExpertsSpec, LoraSpec, ModelSpec, RunSpec
 from planner.plan.values import Plan
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
@@ -52,6 +52,8 @@ class Case:
     """Ranks that share the tokens of their sequences."""
     dense: int = 0
     """Dense layers ahead of those with experts."""
+    documents: str = ""
+    """``packed`` or ``padded``."""
     encoder: bool = False
     """Layers attend to the output of an encoder too, which shares the table of tokens."""
 
@@ -64,6 +66,7 @@ class Case:
             self.wrapper,
             *(["experts"] if self.experts else []),
             *(["encoder"] if self.encoder else []),
+            *([self.documents] if self.documents else []),
             *([f"dense{self.dense}"] if self.dense else []),
             *([f"cp{self.cp}"] if self.cp > 1 else []),
             self.layout,
@@ -110,6 +113,7 @@ class Case:
             **({"experts": EXPERTS, "dense_layers": self.dense} if self.experts else {}),
             **FROZEN.get(self.lora, {}),
             **(CROSSED if self.encoder else {}),
+            **({"documents": DOCUMENTS[self.documents]} if self.documents else {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
@@ -119,6 +123,10 @@ class Case:
 CROSSED: dict[str, Any] = {
     "encoder": EncoderSpec(layers=2, sequence_length=12),
     "block": (RunSpec(feed_forward="none"), RunSpec(mixer="cross")),
+}
+DOCUMENTS = {
+    "packed": DocumentsSpec(mean_length=5),
+    "padded": DocumentsSpec(mean_length=7, spread=0.0, packing=False),
 }
 EXPERTS = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
 POOLS = ("big", "A100"), ("small", "T4")
@@ -145,6 +153,7 @@ HALF = [
     *(Case("data", zero, "adamw", "bf16", formats=(("gradient_dtype", "fp32"),)) for zero in (2, 3)),
     Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"), ("reduce_dtype", "fp32"))),
     *(Case("data", zero, "adamw", formats=(("optimizer_states", "bf16"),)) for zero in (0, 2)),
+    *(Case("data", zero, "adamw", formats=(("optimizer_states", "int8"),)) for zero in (1, 3)),
     Case("pp2", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"), ("optimizer_states", "bf16"))),
 ]
 TORCH = [
@@ -164,6 +173,7 @@ DIVIDED = [
     Case("data", 1, "adamw", cp=2, experts=True),
 ]
 """Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+WITH_DOCUMENTS = [Case("data", 1, "sgd", documents="packed"), Case("data", 3, "sgd", documents="padded")]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
     "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},
@@ -191,6 +201,7 @@ SLOW = frozenset(
         Case("data", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
         Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"),)),
         Case("data", 0, "adamw", formats=(("optimizer_states", "bf16"),)),
+        Case("data", 1, "adamw", formats=(("optimizer_states", "int8"),)),
         Case("data", 1, "sgd", wrapper="ddp"),
         Case("data", 3, "sgd", wrapper="fsdp2"),
         *(Case("data", zero, "sgd", experts=True) for zero in (1, 3)),

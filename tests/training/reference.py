@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from planner.training import example_model
-from planner.training.example_data import sequences
+from planner.training.example_data import lengths_of, sequences
 from planner.training.example_encoder import Encoder
 from planner.training.example_optimizers import Lion
 
@@ -74,15 +74,37 @@ def _steps(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     losses, norms = [], []
     for step in range(steps):
-        inputs, labels = sequences(tuple(range(step * batch, (step + 1) * batch)), shape, None)
         optimizer.zero_grad()
-        loss = example_model.loss_of(network(inputs), labels)
+        loss = loss_of(network, tuple(range(step * batch, (step + 1) * batch)), shape)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(network.parameters(), clip or float("inf"))
         optimizer.step()
         losses.append(loss.item())
         norms.append(norm.item())
     return tuple(losses), tuple(norms)
+
+
+def loss_by_document(network: Any, indices: tuple[int, ...], shape: example_model.Shape) -> Any:
+    """The mean loss of all labelled tokens where every document goes through the model on its own."""
+    inputs, labels = sequences(indices, shape, None)
+    total, count = torch.zeros(()), 0
+    for index, row, wanted in zip(indices, inputs, labels, strict=True):
+        at = 0
+        for length in lengths_of(index, shape):
+            mine = wanted[at : at + length]
+            logits = network(row[None, at : at + length])[0]
+            assert int((mine != example_model.IGNORED).sum()) == length - 1
+            total = total + torch.nn.functional.cross_entropy(logits, mine, reduction="sum")
+            at, count = at + length, count + length - 1
+    return total / count
+
+
+def loss_of(network: Any, indices: tuple[int, ...], shape: example_model.Shape) -> Any:
+    """The mean loss of some sequences."""
+    if shape.documents is not None:
+        return loss_by_document(network, indices, shape)
+    inputs, labels = sequences(indices, shape, None)
+    return example_model.loss_of(network(inputs), labels)
 
 
 def optimizer_of(network: Any, name: str, lr: float) -> Any:

@@ -18,6 +18,7 @@ from tests.training.equality import (
     RANKS,
     SLOW,
     TORCH,
+    WITH_DOCUMENTS,
     WITH_ENCODER,
     WITH_EXPERTS,
     WITH_FROZEN,
@@ -48,7 +49,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def folder(case: Case) -> Path:
         slow = case in SLOW
-        every = (*MATRIX, *HALF, *TORCH, *WITH_EXPERTS, *WITH_ENCODER, *DIVIDED, *WITH_FROZEN, LEARNING)
+        every = (
+            *MATRIX,
+            *HALF,
+            *TORCH,
+            *WITH_EXPERTS,
+            *WITH_ENCODER,
+            *WITH_DOCUMENTS,
+            *DIVIDED,
+            *WITH_FROZEN,
+            LEARNING,
+        )
         cases = [other for other in every if (other in SLOW) == slow]
         name = "equality-slow" if slow else "equality"
         return once(tmp_path_factory, name, lambda root: train_all(root, cases)) / case.name
@@ -100,6 +111,14 @@ def test_encoder_decoders_equal_one_process(trained: Trained, case: Case) -> Non
 @each(DIVIDED)
 def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: Case) -> None:
     """Each rank has half of the tokens, of attention half of the heads, and the mean loss of its half."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
+@each(WITH_DOCUMENTS)
+def test_documents_equal_one_process(trained: Trained, case: Case) -> None:
+    """Which takes every document on its own: none sees another one, and every labelled token counts alike."""
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)

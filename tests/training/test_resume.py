@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,11 +35,11 @@ def stages() -> Plan:
 
 
 def trained(
-    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, optimizer: str = "adamw"
+    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, lr: float = 0.01, **training: Any
 ) -> list[float]:
     """Losses of an emitted folder."""
-    write_folder(emit(chosen, where, model(8, precision="fp32", optimizer=optimizer)), folder)
-    return losses(launch(folder, 1, "--lr", "0.01", *arguments))
+    write_folder(emit(chosen, where, model(8, precision="fp32", **training)), folder)
+    return losses(launch(folder, 1, "--lr", str(lr), *arguments))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,28 @@ def test_torch_goes_on_under_another_plan(tmp_path: Path, first: Plan, then: Pla
     after = trained(tmp_path / "then", then, HERE, "--steps", "2", "--resume", saved)
     assert before == whole[:2]
     assert after == pytest.approx(whole[2:], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "training", [{"optimizer": "lion"}, {"optimizer_states": "int8"}], ids=["lion", "int8"]
+)
+def test_optimizers_of_hetplans_own_go_on_too(tmp_path: Path, training: dict[str, str]) -> None:
+    """Their moments are spread as the weights are; codes of other blocks are made anew."""
+    saved, first = str(tmp_path / "saved"), data_parallel("torch", 3)
+    whole = trained(tmp_path / "whole", first, HERE, "--steps", "4", lr=1e-3, **training)
+    trained(tmp_path / "first", first, HERE, "--steps", "2", "--save", saved, lr=1e-3, **training)
+    after = trained(
+        tmp_path / "then",
+        data_parallel("torch", 0),
+        HERE,
+        "--steps",
+        "2",
+        "--resume",
+        saved,
+        lr=1e-3,
+        **training,
+    )
+    assert after == pytest.approx(whole[2:], rel=1e-5 if "optimizer" in training else 1e-4)
 
 
 def test_deepspeed_goes_on_under_another_plan(tmp_path: Path) -> None:

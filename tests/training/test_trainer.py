@@ -22,6 +22,7 @@ from tests.training.trainer_runs import (
     MASKED,
     MATRIX,
     OWN_LOSS,
+    PLANNED,
     QUICK,
     RECOMPUTED,
     STEPS,
@@ -51,6 +52,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         HALF[0],
         HALF[3],
         OWN_LOSS,
+        *PLANNED,
         *MASKED,
         *(run for zero in (1, 3) for run in resumption(zero)),
     ]
@@ -69,6 +71,18 @@ def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_weights_equal_one_process(trained: Path, run: Run) -> None:
     """On every rank after three clipped steps at a falling rate; Trainer logs the values of the global batch."""
     equals_one_process(trained, run)
+
+
+@pytest.mark.parametrize("run", PLANNED, ids=lambda run: run.name)
+def test_the_plans_optimizer_is_trainers(trained: Path, run: Run) -> None:
+    """Where the script names none; eight bits are coded in other blocks where states are sharded."""
+    wanted, _ = one_process(run.optimizer)
+    near = run.optimizer == "int8"
+    assert weight_error(trained, run) < (0.1 if near else ALLOWED)
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=1e-2 if near else ALLOWED)
+    if near:
+        usual, _ = one_process("adamw")
+        assert wanted.losses[1:] != pytest.approx(usual.losses[1:], rel=1e-6)
 
 
 @pytest.mark.parametrize("run", MASKED, ids=lambda run: run.name)

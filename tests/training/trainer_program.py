@@ -38,6 +38,7 @@ def main() -> None:
 
 def train(folder: Path, output: Path, run: dict[str, Any]) -> None:
     """Train as ``run`` says and leave this rank's weights, and the first rank's log, in ``output``."""
+    sys.path.insert(0, str(folder))  # as of a script in it
     plan = runtime_of(folder).load()
     data = sequences(run["length"], run["masked"])
     arguments = TrainingArguments(

@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
+from planner.training.example_optimizers import EightBitAdamW, Lion
 from tests.training import ranks, reference, trainer_program
 from tests.training.launching import run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -26,6 +27,13 @@ RANKS = 2
 BATCH = 7
 STEPS = 3
 RATES = {"sgd": 0.5, "adamw": 1e-2}
+OTHERS: dict[str, dict[str, Any]] = {
+    "momentum": {"optimizer": "sgd"},
+    "lion": {"optimizer": "lion"},
+    "int8": {"optimizer_states": "int8"},
+}
+"""Trainings of the plan by the name of a run's optimizer."""
+OTHER_RATES = {"momentum": 0.5, "lion": 1e-3, "int8": 1e-2}
 """Learning rates at which three steps go far; they fall linearly to nothing after the last."""
 EPSILON = 1e-5
 """Of AdamW. GPT-2's key biases have no gradient but rounding, of 1e-9, which less would blow up to whole steps."""
@@ -59,6 +67,8 @@ MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
 QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero in (0, 3)]
 """Every ZeRO stage with one optimizer, and the other with the first and the last."""
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
+PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
+"""Optimizers that the plan knows and TrainingArguments are not told of."""
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
 OWN_LOSS = Run(0, kind="own")
 MASKED = [Run(zero, kind="masked") for zero in (0, 3)]
@@ -81,7 +91,12 @@ def two_nodes() -> ClusterSpec:
 def train_all(root: Path, runs: Sequence[Run]) -> None:
     """Emit every run into a folder of its own and train them all in one start of the ranks."""
     for run in runs:
-        spec = model(BATCH, layers=2, precision=run.precision, optimizer=run.optimizer)
+        spec = model(
+            BATCH,
+            layers=2,
+            precision=run.precision,
+            **OTHERS.get(run.optimizer, {"optimizer": run.optimizer}),
+        )
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
     (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
     program = Path(trainer_program.__file__)
@@ -104,8 +119,12 @@ def order(root: Path, run: Run) -> dict[str, Any]:
         "masked": run.kind == "masked",
         "resume": str(saved) if run.kind == "resumed" else None,
         "arguments": {
-            "optim": {"sgd": "sgd", "adamw": "adamw_torch"}[run.optimizer],
-            "learning_rate": RATES[run.optimizer],
+            **(
+                {}
+                if run.optimizer in OTHERS
+                else {"optim": {"sgd": "sgd", "adamw": "adamw_torch"}[run.optimizer]}
+            ),
+            "learning_rate": {**RATES, **OTHER_RATES}[run.optimizer],
             "adam_epsilon": EPSILON,
             "num_train_epochs": 2 if twice else 1,
             "max_steps": STEPS if run.kind == "own" else -1,
@@ -137,16 +156,24 @@ def one_process(
     start = reference.copy_of(network)
     rows = trainer_program.sequences(STEPS * BATCH, masked)
     data, labels = (torch.stack([row[name] for row in rows]) for name in ("input_ids", "labels"))
-    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-    settings = {"weight_decay": 0.0, "eps": EPSILON} if optimizer == "adamw" else {}
-    chosen = kinds[optimizer](network.parameters(), lr=RATES[optimizer], **settings)
+    kinds: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "momentum": partial(torch.optim.SGD, momentum=0.9),
+        "adamw": partial(torch.optim.AdamW, weight_decay=0.0, eps=EPSILON),
+        "int8": partial(EightBitAdamW, eps=EPSILON),
+        "lion": Lion,
+    }
+    rate = {**RATES, **OTHER_RATES}[optimizer]
+    chosen = kinds[optimizer](network.parameters(), lr=rate)
+    if optimizer in ("int8", "lion"):
+        chosen.param_groups[0]["weight_decay"] = 0.0  # which is Trainer's
     if step_on_zeros:
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         chosen.step()
     losses, norms, evaluated = [], [], []
     for step, batch in enumerate(zip(data.split(BATCH), labels.split(BATCH), strict=True)):
-        chosen.param_groups[0]["lr"] = RATES[optimizer] * (1 - step / STEPS)
+        chosen.param_groups[0]["lr"] = rate * (1 - step / STEPS)
         chosen.zero_grad()
         loss = loss_of(network, *batch)
         loss.backward()

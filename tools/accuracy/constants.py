@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from planner import catalog
 from planner.calibration.values import Calibration, Constant
@@ -85,7 +86,16 @@ def _newcomers(found: Material) -> Iterator[Sequence[str]]:
         if not own:
             continue
         constants = found.fit.without(lambda run, name=name: name in families_of(run))  # type: ignore[misc]
-        foreign = predict([entry.run for entry in own], constants)
+        calibration = found.calibration
+        foreign = predict(
+            [entry.run for entry in own],
+            replace(
+                constants,
+                residuals=(),
+                default_spread=calibration.default_spread,
+                sibling_spread=calibration.sibling_spread,
+            ),
+        )
         yield (
             name,
             str(len(own)),

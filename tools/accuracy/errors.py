@@ -79,7 +79,7 @@ def sources_section(found: Material) -> str:
 
 def bars_section(found: Material) -> str:
     """Spreads, and how many runs of sources left out lie within one."""
-    spreads = {(item.family, item.stack): item for item in found.calibration.residuals}
+    spreads = {(item.family, item.framework): item for item in found.calibration.residuals}
     held: dict[tuple[str, str], list[Prediction]] = {}
     for entry in found.left_out:
         if entry.error is not None:

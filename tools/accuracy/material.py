@@ -83,7 +83,7 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
         own,
         replace(
             constants,
-            residuals=tuple(item for item in calibration.residuals if (item.family, item.stack) in pairs),
+            residuals=tuple(item for item in calibration.residuals if (item.family, item.framework) in pairs),
             default_spread=calibration.default_spread,
             sibling_spread=calibration.sibling_spread,
         ),

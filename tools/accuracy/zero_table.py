@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 
-from planner.calibration.values import Stack
+from planner.calibration.values import Framework
 from planner.cluster.file import load_cluster
 from planner.cluster.topology import Topology
 from planner.cost.memory import Load, memory, parameters_of
@@ -43,7 +43,7 @@ def last_digit(printed: str) -> float:
 
 def agrees(row: dict[str, str]) -> bool:
     """True when parameters, gradients and optimizer equal the printed number to its digits."""
-    found = memory(MODEL, KIND, Stack(), replace(LOAD, dp=int(row["dp"]), zero=int(row["zero"])))
+    found = memory(MODEL, KIND, Framework(), replace(LOAD, dp=int(row["dp"]), zero=int(row["zero"])))
     states = found.parameters_bytes + found.gradients_bytes + found.optimizer_bytes
     scale = float(row["parameters_billions"]) / parameters_of(MODEL, layers=24, first=True, last=True, tp=1)
     printed = row["model_state_gb"]

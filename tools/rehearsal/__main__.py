@@ -13,7 +13,7 @@ from pathlib import Path
 
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
-from planner.calibration.values import Calibration, Stack
+from planner.calibration.values import Calibration, Framework
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
@@ -29,7 +29,7 @@ from tools.rehearsal.table import markdown
 TARGETS = ("deepspeed", "torch")
 """Runtimes that train on processors."""
 LARGEST_MIB = 16.0
-ON_PROCESSORS = Stack(overlap=0.0, wire=1.0, runtime_bytes=2**29)
+ON_PROCESSORS = Framework(overlap=0.0, link_utilisation=1.0, runtime_bytes=2**29)
 """A processor has no streams to hide communication in; curves measure the wire."""
 
 
@@ -95,7 +95,7 @@ def _calibrated(cluster: Rehearsed, target: str, folder: Path) -> tuple[ClusterS
         _tell(f"{cluster.name}: calibrating")
         _calibrate(cluster, model_file, cluster_file, measured)
     spec, model, found = load_cluster(cluster_file), load_model(model_file), load_calibration(measured)
-    if len(cluster.nodes) > 1 and not found.stack(target).micro_batch_launches:
+    if len(cluster.nodes) > 1 and not found.framework(target).micro_batch_launches:
         trial = measure_host(cluster, target, spec, found, folder)
         _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
         found = merged(found, trial.measured(target))
@@ -113,7 +113,7 @@ def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path
     """Devices first: what they are goes into the cluster file that names the networks."""
     gpus, devices = measure_devices(cluster, model, output.parent)
     cluster_file.write_text(yaml_text(cluster.document(gpus)), encoding="utf-8")
-    found = merged(devices, Calibration(stacks={"deepspeed": ON_PROCESSORS, "torch": ON_PROCESSORS}))
+    found = merged(devices, Calibration(frameworks={"deepspeed": ON_PROCESSORS, "torch": ON_PROCESSORS}))
     if len(cluster.nodes) > 1:
         networks = measure_networks(cluster, cluster_file, output.with_suffix(".network.yaml"), LARGEST_MIB)
         found = merged(found, networks)

@@ -21,7 +21,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import sharing_of
-from planner.training.example_data import Batch, sequences
+from planner.training.example_data import Batch, dealt, packing_of, sequences
 from planner.training.example_encoder import Encoder
 from planner.training.example_model import (
     Embedding,
@@ -34,7 +34,7 @@ from planner.training.example_model import (
     load_shape,
     loss_of,
 )
-from planner.training.example_optimizers import Lion, NarrowAdamW
+from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
 
@@ -76,7 +76,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
-    sharing = sharing_of(plan)
+    sharing = packing_of(shape) or sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
         how = checkpoint_of(config)
         encoder = Encoder(shape, plan.recompute, checkpoint=how) if shape.encoder is not None else None
@@ -88,8 +88,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     log = StepLog(plan)
     for step in steps_of(begin, options):
         losses = []
-        for micro in plan.micro_batches(step):
-            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
+        for micro, (inputs, labels) in dealt(plan, step, shape, options.text, sharing):
             loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
             engine.backward(loss)
             engine.step()
@@ -180,6 +179,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
         return Lion(trained, options.lr)
     if shape.optimizer_states == "bf16":
         return NarrowAdamW(trained, options.lr)
+    if shape.optimizer_states == "int8":
+        return EightBitAdamW(trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 

@@ -55,6 +55,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield f"its pipeline keeps whole gradients until the end of a step, as ZeRO 0 and 1 do, not {plan.zero}"
     if plan.pp == 1 and plan.zero == 1 and first.accumulation_steps > 1:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
+    if plan.fewer_steps:
+        yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one less"
     if plan.grid is not None:
         yield f"it divides matrices in one dimension, not by a grid of {plan.grid}"
     if plan.unequal_shards:
@@ -74,6 +76,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "its configurations train with AdamW in fp32"
     if training.lora or training.freeze:
         yield "its configurations train the whole model"
+    if training.documents is not None:
+        yield "its data are not dealt by documents"
     if training.attention != "flash" or model.drops:
         yield "its models have flash attention and no dropout"
 

@@ -27,9 +27,9 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import Sharing, sharing_of
-from planner.training.example_data import sequences
+from planner.training.example_data import dealt, packing_of, sequences
 from planner.training.example_model import Layer, Shape, load_shape, loss_of
-from planner.training.example_optimizers import Lion, NarrowAdamW, OnLocals, Together
+from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
 from planner.runtimes.torch.example_stage import ModelPart
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     on_host = config["on_host"] and DEVICE == "cuda"
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
-    sharing = sharing_of(plan)
+    sharing = packing_of(shape) or sharing_of(plan)
     model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
@@ -160,8 +160,8 @@ def whole_gradients(
 
     def of(step: int) -> list[torch.Tensor]:
         losses = []
-        for index, micro in enumerate(plan.micro_batches(step)):
-            inputs, labels = map(sharing.part, sequences(micro.sequences, shape, options.text))
+        micro_batches = dealt(plan, step, shape, options.text, sharing)
+        for index, (micro, (inputs, labels)) in enumerate(micro_batches):
             layout.accumulate(model, last=index == plan.steps - 1)
             loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
             (loss * (scale.value / plan.steps)).backward()
@@ -191,8 +191,8 @@ def pipeline_gradients(
     pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
 
     def of(step: int) -> list[torch.Tensor]:
-        dealt = [index for micro in plan.micro_batches(step) for index in micro.sequences]
-        inputs, labels = map(sharing.part, sequences(tuple(dealt), shape, options.text))
+        indices = [index for micro in plan.micro_batches(step) for index in micro.sequences]
+        inputs, labels = map(sharing.part, sequences(tuple(indices), shape, options.text))
         return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
 
     return of
@@ -304,6 +304,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
         return muon(model, parameters, options.lr)
     if shape.optimizer_states == "bf16":
         return NarrowAdamW(alike, options.lr)
+    if shape.optimizer_states == "int8":
+        return EightBitAdamW(alike, options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
     return torch.optim.AdamW(alike, lr=options.lr, fused=True)
 

@@ -234,5 +234,5 @@ class FamilyBounds:
                     first_seconds=(first + hops.outer_seconds, first + apart.first_seconds),
                     last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
                     tail_seconds=speed.tail_seconds,
-                    most_layers=min(self.estimator.model.layers, policy.room.layers(1)),
+                    room=policy.room,
                 )

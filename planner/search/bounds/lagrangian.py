@@ -25,7 +25,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.schedules import behind_twice, busiest_path, round_trip
+from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
+from planner.search.bounds.rates import Room
 
 _DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]
 """Prices of a device, as a part of the layers that it holds at best."""
@@ -53,11 +54,24 @@ _ROUNDING = 1e-9
 _NEVER = 1e30
 """Seconds of what cannot be, in arithmetic that knows no infinity."""
 
-_KINDS = (range(4), range(4, 6), range(6, 8))
-"""Roles of stages in the middle, of the first and of the last stage, in the order of ``StagePart``."""
+_SIDES = ((0, 1, 1, 2), (0, 1), (0, 1))
+"""Neighbours on other nodes in each role of a stage in the middle, of the first and of the last one."""
 
-_SIDES = (0, 1, 1, 2, 0, 1, 0, 1)
-"""Neighbours on other nodes in each role."""
+_ALIVE = (1, 2, 3, 5, 9, 17, 33)
+"""Micro-batches alive, at least, in stages in the middle that are looked at together: further ahead more are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Stages that hold alike, in one of several roles each."""
+
+    number: int
+    sides: tuple[int, ...]
+    """Neighbours on other nodes, [role]."""
+    more: NDArray[np.float64]
+    """Seconds beside the layers, [role][part]."""
+    most: NDArray[np.float64]
+    """Layers that memory holds, [part]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +93,8 @@ class StagePart:
     """The part of a node that it takes at least; 1 for stages of several nodes."""
     tail_seconds: float
     """Least end of the step per layer held."""
-    most_layers: int
+    room: Room
+    """Memory of a device."""
 
 
 class LagrangianBound:
@@ -94,14 +109,46 @@ class LagrangianBound:
         self._seconds = np.array([part.layer_seconds for part in parts])
         self._backward = np.array([part.backward_seconds for part in parts])
         self._nodes = np.array([part.nodes for part in parts])
-        more = [[*part.inner_seconds, *part.first_seconds, *part.last_seconds] for part in parts]
-        self._more = np.minimum(np.array(more).reshape(len(parts), len(_SIDES)).T, _NEVER)
+        self._more = [
+            np.minimum(np.array(roles).reshape(len(parts), len(sides)).T, _NEVER)
+            for roles, sides in zip(
+                (
+                    [part.inner_seconds for part in parts],
+                    [part.first_seconds for part in parts],
+                    [part.last_seconds for part in parts],
+                ),
+                _SIDES,
+                strict=True,
+            )
+        ]
         # What the border before or behind adds to a stage's sends.
-        added = self._more[3] - self._more[0]
-        self._border = float(added[added < _NEVER / 2].min(initial=0.0)) / 2
+        added = self._more[0][3] - self._more[0][0]
+        self._border = float(added[added < _NEVER / 2].max(initial=0.0)) / 2
         self._tail = np.array([part.tail_seconds for part in parts])
-        self._most = np.array([float(part.most_layers) for part in parts])
+        self._rooms = [part.room for part in parts]
         self._room = np.array(devices, dtype=float)
+        self._known_places: dict[int, tuple[_Place, ...]] = {}
+
+    def _places(self, depth: int) -> tuple[_Place, ...]:
+        """Where the stages of a pipeline stand."""
+        if depth not in self._known_places:
+            alive = each_alive(np.arange(depth), np.array(depth), self.micro_batches, 1)
+            # [stages behind]: the last one, those in the middle by what is alive in them, the first one.
+            least = np.array(_ALIVE)[np.searchsorted(_ALIVE, alive[1:-1], side="right") - 1]
+            places = [(1, 2, int(alive[0])), (1, 1, int(alive[-1]))]
+            places += [
+                (int(count), 0, int(each))
+                for each, count in zip(*np.unique(least, return_counts=True), strict=True)
+            ]
+            self._known_places[depth] = tuple(
+                _Place(number, _SIDES[kind], self._more[kind], self._most(each))
+                for number, kind, each in places
+            )
+        return self._known_places[depth]
+
+    def _most(self, alive: int) -> NDArray[np.float64]:
+        most = [min(self.layers, room.layers(alive)) for room in self._rooms]
+        return np.array(most, dtype=float)
 
     def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner, where none ends before ``known``.
@@ -134,9 +181,10 @@ class LagrangianBound:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
         if not len(self._device_type):
             return inf
-        steps, once = self.micro_batches, 0.0
+        steps, once, places = self.micro_batches, 0.0, self._places(depth)
         # m busy + tail <= T
-        caps = self._whole((seconds - steps * self._more) / (steps * self._seconds + self._tail))
+        full = steps * self._seconds + self._tail
+        caps = [_whole((seconds - steps * place.more) / full, place.most) for place in places]
         trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
         assert trip is not None, "any pipeline has this path"
         spare = trip.forward
@@ -144,51 +192,51 @@ class LagrangianBound:
         # once <= T or 2 once + (m - p - 1) b <= T: the busiest stage takes its part of a micro-batch at least.
         times = twice.once + twice.busy / depth if twice else float(trip.once)
         for _ in range(_ROUNDS):
-            if self._held(caps, depth) < self.layers - _ROUNDING:
+            if self._held(places, caps) < self.layers - _ROUNDING:
                 return inf
-            once = max(once, self._once(caps, depth))
+            once = max(once, self._once(places, caps))
             if times * once > seconds:
                 return inf
             if steps > 1:
                 # once + (m - p) busy + (p - 1) backward <= T
-                fewer = self._whole((seconds - once - spare * self._more) / each)
-                caps = np.minimum(caps, fewer)
+                left = seconds - once
+                caps = [
+                    _whole((left - spare * place.more) / each, cap)
+                    for place, cap in zip(places, caps, strict=True)
+                ]
             if twice and twice.busy:
                 # 2 once + (m - p - 1) busy <= T
                 busy = (seconds - twice.once * once) / twice.busy
-                caps = np.minimum(caps, self._whole((busy - self._more) / self._seconds))
-        return once if self._held(caps, depth) >= self.layers - _ROUNDING else inf
+                caps = [
+                    _whole((busy - place.more) / self._seconds, cap)
+                    for place, cap in zip(places, caps, strict=True)
+                ]
+        return once if self._held(places, caps) >= self.layers - _ROUNDING else inf
 
-    def _whole(self, layers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Whole layers that memory holds, [role][part]; none where not one is held."""
-        caps: NDArray[np.float64] = np.minimum(np.floor(layers + _ROUNDING), self._most)
-        return np.where(caps >= 1, caps, -inf)
-
-    def _rates(self, caps: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _rates(self, caps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Layers that a device of each device type holds at best, [device type]."""
         rates = np.zeros(len(self._room))
-        np.maximum.at(rates, self._device_type, np.maximum(caps.max(axis=0), 0.0) / self._devices)
+        best = np.maximum.reduce([cap.max(axis=0) for cap in caps])
+        np.maximum.at(rates, self._device_type, np.maximum(best, 0.0) / self._devices)
         return rates
 
-    def _held(self, caps: NDArray[np.float64], depth: int) -> float:
-        """Layers that ``depth`` stages hold together, at most."""
+    def _held(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]]) -> float:
+        """Layers that the stages hold together, at most."""
         rates = self._rates(caps)
-        border = _BORDER_LAYERS * max(0.0, float(caps.max()))
+        border = _BORDER_LAYERS * max(0.0, *(float(cap.max()) for cap in caps))
         paid = _DEVICE_PRICES * (rates[self._device_type] * self._devices) + 2 * border * self._nodes
-        best = []
-        for roles in _KINDS:
-            # [price of a border][price of a device][part]
-            dearest = np.maximum.reduce([caps[role] + _SIDES[role] * border for role in roles])
-            best.append((dearest - paid).max(axis=2))
-        inner = (depth - 2) * best[0] if depth > 2 else 0.0
         # Held layers <= the p dearest stages less what they pay + the price of all devices + that of the last node's
         # borders, for any prices.
-        total = (
-            inner + best[1] + best[2] + _DEVICE_PRICES[:, 0] * float(rates @ self._room) + 2 * border[:, :, 0]
-        )
+        total = _DEVICE_PRICES[:, 0] * float(rates @ self._room) + 2 * border[:, :, 0]
+        for place, cap in zip(places, caps, strict=True):
+            # [price of a border][price of a device][part]
+            dearest = np.maximum.reduce(
+                [held + side * border for held, side in zip(cap, place.sides, strict=True)]
+            )
+            total = total + place.number * (dearest - paid).max(axis=2)
         return float(total.min())
 
-    def _once(self, caps: NDArray[np.float64], depth: int) -> float:
+    def _once(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]]) -> float:
         """Seconds of one micro-batch through all stages, at least."""
         rates = self._rates(caps)
         layer = _LAYER_PRICES * float(self._seconds.min())
@@ -196,23 +244,24 @@ class LagrangianBound:
         border = _BORDER_SECONDS * self._border
         paid = device * (rates[self._device_type] * self._devices) + 2 * border * self._nodes
         line = self._seconds - layer
-        costs = []
-        for roles in _KINDS:
-            # Linear in layers, so cheapest with one or with all. [border][layer][device][part]
-            each = [
-                np.where(
-                    caps[role] > 0,
-                    self._more[role]
-                    - _SIDES[role] * border
-                    + np.minimum(line, line * np.maximum(caps[role], 0.0)),
-                    inf,
-                )
-                for role in roles
-            ]
-            costs.append((np.minimum.reduce(each) + paid).min(axis=3))
-        inner = (depth - 2) * costs[0] if depth > 2 else 0.0
-        total = inner + costs[1] + costs[2]
         # once >= the p cheapest stages + the price of all layers - those of all devices and of the last node's
         # borders, for any three prices.
-        total = total + layer[:, :, 0] * self.layers - device[:, :, 0] * float(rates @ self._room)
-        return max(0.0, float((total - 2 * border[:, :, :, 0]).max()))
+        total = (
+            layer[:, :, 0] * self.layers
+            - device[:, :, 0] * float(rates @ self._room)
+            - 2 * border[:, :, :, 0]
+        )
+        for place, cap in zip(places, caps, strict=True):
+            # Linear in layers, so cheapest with one or with all. [border][layer][device][part]
+            each = [
+                np.where(held > 0, more - side * border + np.minimum(line, line * np.maximum(held, 0.0)), inf)
+                for held, more, side in zip(cap, place.more, place.sides, strict=True)
+            ]
+            total = total + place.number * (np.minimum.reduce(each) + paid).min(axis=3)
+        return max(0.0, float(total.max()))
+
+
+def _whole(layers: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Whole layers, at most so many, [role][part]; none where not one is held."""
+    caps: NDArray[np.float64] = np.minimum(np.floor(layers + _ROUNDING), most)
+    return np.where(caps >= 1, caps, -inf)

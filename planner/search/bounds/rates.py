@@ -415,7 +415,7 @@ class Rates:
         # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
         micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         # The computation of an end may hide traffic of layers, and shows with what is left of it.
-        shown = 1.0 - pricer.stack.overlap if family.zero >= 2 else 1.0
+        shown = 1.0 - pricer.framework.overlap if family.zero >= 2 else 1.0
         embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
         return {
             "layer_seconds": micro.seconds - micro.host_seconds,
@@ -603,7 +603,7 @@ def ring_rates(
 ) -> tuple[float, float, int]:
     """Bytes per second of a ring of the type's replicas between and inside nodes, at most, and members side by side."""
     topology, calibration = estimator.topology, estimator.calibration
-    utilisation = calibration.stack(kernels).wire
+    utilisation = calibration.framework(kernels).link_utilisation
     paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
     between = max(
         (

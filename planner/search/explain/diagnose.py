@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import get_args
 
-from planner.calibration.values import ASSUMED_STACK
+from planner.calibration.values import ASSUMED_FRAMEWORK
 from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
@@ -113,7 +113,7 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     spread = estimator.calibration.memory_spread
     room = sum(
         device_type.devices
-        * (device_type.memory_bytes - kept_free(device_type, spread) - ASSUMED_STACK.runtime_bytes)
+        * (device_type.memory_bytes - kept_free(device_type, spread) - ASSUMED_FRAMEWORK.runtime_bytes)
         for device_type in device_types
     )
     frozen = f", {gib_from_bytes(_frozen_bytes(model)):.1f} GiB of them frozen" if model.frozen else ""
@@ -258,7 +258,8 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
         adapted.append(("base: nf4 in training.lora", changed(lora=nf4)))
     yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
-        yield [("training.optimizer_states: bf16", changed(optimizer_states="bf16"))]
+        formats = ("bf16", "int8")
+        yield [(f"training.optimizer_states: {name}", changed(optimizer_states=name)) for name in formats]
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
             yield [(f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32"))]

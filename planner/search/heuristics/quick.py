@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
@@ -22,15 +22,12 @@ from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, 
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
-from planner.search.pipeline import priced_on
+from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, depths, families, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
-
-if TYPE_CHECKING:
-    from planner.search.explorer import Explorer
 
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
@@ -314,10 +311,32 @@ THRIFTY_PLANS = 6
 """Choices of them that are planned."""
 
 
+class Incumbent(Protocol):
+    """A search that takes plans, and says how fast one must be."""
+
+    estimator: Estimator
+    limits: Limits
+    deadline: Deadline
+    best: Scored | None
+
+    @property
+    def incumbent(self) -> float:
+        """Seconds that a plan must beat."""
+
+    def offer(self, scored: Scored | None) -> None:
+        """Take a plan if it is better."""
+
+    def partition(self, item: Family) -> NetworkPartition:
+        """The part of the cluster that a family is about."""
+
+    def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        """A choice to be solved."""
+
+
 class FirstPlans:
     """Offers quick plans to one search."""
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: Incumbent) -> None:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []

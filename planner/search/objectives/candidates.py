@@ -1,24 +1,16 @@
-"""The search for time on one sub-cluster after the other, and what a second costs on each."""
+"""The parts of a cluster that are searched as clusters of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from planner.catalog import IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cost.estimate import Estimator
-from planner.cost.running_cost import Devices, price_per_hour, watts
-from planner.errors import PlanError
+from planner.cost.running_cost import Devices
 from planner.model.spec import ModelSpec
-from planner.plan.checks import node_faults
-from planner.search.bounds.device_rates import DeviceRates
-from planner.search.deadline import Deadline
-from planner.search.explorer import Explorer
-from planner.search.met import Met
-from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
 MOST = 100
 """Sub-clusters of one candidates."""
@@ -194,165 +186,3 @@ def _bus(pool: PoolSpec, kept: tuple[str, ...], model: ModelSpec) -> IntraNodeSp
         return link
     share = len(kept) / pool.devices.count(kept[0])
     return link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
-
-
-SLICE = 4
-"""Times its even part of the remaining time that one sub-cluster may take at first."""
-
-LEAST_SLICE_SECONDS = 0.5
-"""A shorter part of a search is not worth its beginning."""
-
-
-class GoalRates:
-    """What a second on given devices is worth under an objective."""
-
-    def __init__(self, estimator: Estimator, limits: Limits, goal: Goal) -> None:
-        self.cluster = estimator.cluster
-        self.goal = goal
-        self._rates = DeviceRates(estimator, limits)
-        training = estimator.model.training
-        self.tokens = training.global_batch * training.sequence_length
-
-    def weight(self, devices: Devices, objective: Objective | None = None) -> float:
-        """Objective per second of a step, in the unit of ``value_of``."""
-        objective = objective or self.goal.objective
-        if objective == "time":
-            return 1.0
-        if objective == "cost":
-            hourly = price_per_hour(devices, self.cluster)
-            assert hourly is not None, "prices are checked before the search"
-            return hourly / 3600 / self.tokens * 1e6
-        power = watts(devices, self.cluster)
-        assert power is not None, "powers are checked before the search"
-        return power / self.tokens
-
-    def most_seconds(self, devices: Devices) -> float:
-        """Longest step that the limits of the goal allow on exactly these devices."""
-        most = float("inf")
-        if self.goal.min_tokens_per_second is not None:
-            most = self.tokens / self.goal.min_tokens_per_second
-        goal, cost = self.goal, self.weight(devices, "cost") if self.goal.priced else 0.0
-        if goal.max_cost_per_million_tokens is not None:
-            most = min(most, seconds_at(goal.max_cost_per_million_tokens, cost))
-        if goal.tokens is not None:
-            share = goal.interruptions.goodput(sum(devices.values()))
-            if goal.deadline_seconds is not None:
-                most = min(most, share * goal.deadline_seconds * self.tokens / goal.tokens)
-            if goal.budget is not None:
-                most = min(most, seconds_at(share * goal.budget / goal.tokens * 1e6, cost))
-        return most
-
-    def least_seconds(self, devices: Devices) -> float:
-        """No step is shorter than all devices need at their best rates."""
-        return self._rates.least_seconds(devices)
-
-
-def seconds_at(value: float, weight: float) -> float:
-    """Step time at which an objective value is reached; devices that cost nothing never reach it."""
-    return value / weight if weight else float("inf")
-
-
-@dataclass(slots=True, kw_only=True)
-class SubClusterCandidate:
-    """One sub-cluster and what is known of it."""
-
-    sub: SubCluster
-    weight: float
-    """Objective per second of a step on all its devices."""
-    most_seconds: float
-    """Longest step that keeps the limits of the goal."""
-    bound: float
-    """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
-    unfinished: Explorer | None = None
-    """The search that ran out of its slice."""
-    met: Met = field(default_factory=Met)
-    """What its searches have priced."""
-
-
-class SubClusterCandidates:
-    """All sub-clusters that are considered, most promising first, and the time there is for them."""
-
-    def __init__(
-        self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
-    ) -> None:
-        self.estimator = estimator
-        self.deadline = deadline
-        self.limits = limits
-        self.goal = goal
-        self.reporter = reporter
-        self.rates = GoalRates(estimator, limits, goal)
-        self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
-        self.candidates = 0
-        self.solved = 0
-        self.interrupted = False
-
-    def considered(self) -> tuple[SubCluster, ...]:
-        """The candidates; the cluster alone where the fastest of all its plans is wanted."""
-        goal = self.goal
-        subs = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, goal.use_at_most)
-        limited = goal.max_cost_per_million_tokens is not None or goal.budget is not None
-        # Fewer devices fail less often.
-        limited = limited or (goal.deadline_seconds is not None and goal.interruptions.per_gpu_month > 0)
-        one = goal.objective == "time" and not limited
-        return subs[-1:] if one and not goal.use_at_most else subs
-
-    def _candidate(self, sub: SubCluster) -> SubClusterCandidate:
-        weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)
-        most = self.rates.most_seconds(sub.devices)
-        bound = weight * least if least <= most else float("inf")
-        return SubClusterCandidate(sub=sub, weight=weight, most_seconds=most, bound=bound)
-
-    def on(self, sub: SubCluster) -> Estimator:
-        """The estimator of a sub-cluster."""
-        if sub.cluster is self.estimator.cluster:
-            return self.estimator
-        return Estimator(sub.cluster, self.estimator.model, self.estimator.calibration)
-
-    def on_the_whole(self, scored: Scored) -> Scored | None:
-        """A plan of a sub-cluster where it will run; None when the target cannot start its nodes there."""
-        try:
-            if node_faults(scored.plan, self.estimator.cluster):
-                return None
-            return Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
-        except PlanError:
-            return None
-
-    def explore(
-        self,
-        candidate: SubClusterCandidate,
-        cutoff_seconds: float,
-        gap: float,
-        share: float,
-        better: Callable[[Scored], object] | None = None,
-    ) -> Explorer:
-        """The search for a step below the cutoff on a sub-cluster, or its next part, in a share of the time left."""
-        explorer, known = candidate.unfinished, (0, 0)
-        if explorer is None:
-            limits = replace(self.limits, gap=gap)
-            explorer = Explorer(
-                self.on(candidate.sub),
-                limits,
-                Silent(),
-                cutoff_seconds=cutoff_seconds,
-                better=better,
-                met=candidate.met,
-            )
-        else:
-            known = explorer.candidates, explorer.solved
-        explorer.go_on(self._slice(share), cutoff_seconds)
-        self.candidates += explorer.candidates - known[0]
-        self.solved += explorer.solved - known[1]
-        self.interrupted = self.interrupted or explorer.interrupted
-        candidate.unfinished = None if explorer.finished else explorer
-        return explorer
-
-    def _slice(self, share: float) -> Deadline:
-        """A hard sub-cluster leaves some time for the others."""
-        if self.deadline.left == float("inf"):
-            return self.deadline
-        return self.deadline.part(min(1.0, max(share, LEAST_SLICE_SECONDS / max(1e-9, self.deadline.left))))
-
-
-def _promise(candidate: SubClusterCandidate) -> tuple[float, int]:
-    """Best bound first; of equal ones that with fewer devices, which have less to tell each other."""
-    return candidate.bound, candidate.sub.total

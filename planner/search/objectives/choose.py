@@ -19,10 +19,9 @@ from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explain.ties import settled, simpler
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.objectives.candidates import SubClusterCandidate
-from planner.search.objectives.objectives import BestSearch
+from planner.search.objectives.objectives import BestSearch, Candidate, with_host_memory
 from planner.search.ranking import ranked
-from planner.search.solve import search
+from planner.search.solve import WIDENED, search, with_host_needs
 from planner.search.space.outside import outside
 from planner.search.values import (
     Alternative,
@@ -114,15 +113,13 @@ def _best(
             better=better,
         )
     else:
-        candidates = BestSearch(
-            Estimator(ranked(cluster), model, calibration),
-            limits,
-            inner,
-            reporter or Silent(),
-            deadline.part(SEARCH_SHARE) if explain else deadline,
-            better,
+        estimator, talk = Estimator(ranked(cluster), model, calibration), reporter or Silent()
+        part = deadline.part(SEARCH_SHARE) if explain else deadline
+        finder = with_host_memory(
+            limits, lambda allowed: BestSearch(estimator, allowed, inner, talk, part, better)
         )
-        result = _searched(candidates, explain, advice, deadline, start)
+        result = _searched(finder, explain, advice, deadline, monotonic() - start, process_time() - cpu_start)
+        result = with_host_needs(result, estimator, None if finder.limits is limits else WIDENED)
     result = replace(result, goal=goal)
     if explain and result.best is not None and not deadline.struck:
         result = replace(
@@ -182,18 +179,15 @@ def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goa
 
 
 def _searched(
-    finder: BestSearch, explain: bool, advice: bool, deadline: Deadline, start: float
+    finder: BestSearch, explain: bool, advice: bool, deadline: Deadline, seconds: float, cpu_seconds: float
 ) -> SearchResult:
-    """The answer of a search that began at ``start``: bounds of sub-clusters alone may prove that none will do."""
-    cpu_start = process_time()
-    finder.run()
-    seconds = monotonic() - start
+    """What a search has found in these seconds, with its reasons."""
     result = _result(finder, seconds)
     if not explain or finder.interrupted or result.status == "unknown":
         return result
     finder.reporter.phase("reasons")
     if result.best is not None:
-        deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
+        deadline = reasons_deadline(deadline, cpu_seconds, advice=advice)
     # What runs from here on may use all of the limit.
     finder.deadline = deadline
     try:
@@ -244,7 +238,7 @@ def _explained(result: SearchResult, finder: BestSearch, advice: bool) -> Search
         diagnosis, deadline = None, finder.deadline
         if not nearest:
             deadline = deadline.part(DIAGNOSIS_SHARE)
-            estimator = finder.on(_largest(finder).sub) if finder.sub_clusters else finder.estimator
+            estimator = finder.on(_largest(finder)) if finder.sub_clusters else finder.estimator
             diagnosis = diagnose(estimator, finder.limits, deadline)
         cut = (LEFT_OUT,) if deadline.struck else ()
         return replace(result, nearest=nearest, diagnosis=diagnosis, warnings=cut)
@@ -260,7 +254,7 @@ def _explained(result: SearchResult, finder: BestSearch, advice: bool) -> Search
         price=finder.on_the_whole,
         label=partial(_loss, finder.goal.objective),
         idle=False,
-        met=next(candidate.met for candidate in finder.sub_clusters if candidate.sub is finder.home),
+        met=finder.home.met,
         advice=advice,
     ).run()
     # A family without a plan here may have one on more devices.
@@ -279,7 +273,7 @@ def _for_speed(finder: BestSearch) -> Scored | None:
     if finder.goal.objective == "time" or finder.deadline.struck:
         return None
     largest = _largest(finder)
-    own = finder.on(largest.sub)
+    own = finder.on(largest)
     known = min(largest.met.plans.values(), key=lambda scored: scored.estimate.step_seconds, default=None)
     quick = known or cheap_plan(own, finder.limits, everywhere(own), finder.deadline)
     return None if quick is None else finder.on_the_whole(quick)
@@ -318,13 +312,13 @@ def _elsewhere(best: Scored, finder: BestSearch, fast: Scored | None) -> Iterato
     """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
     if fast is not None and fast is not best:
         yield _dearer("for speed", fast, best, finder)
-    own = frozenset() if finder.home is None else frozenset(pool for pool, _ in finder.home.devices)
+    own = frozenset() if finder.home is None else frozenset(pool for pool, _ in finder.home.sub.devices)
     for pools, scored in finder.met.items():
         if not pools <= own:
             yield _dearer(f"on {' + '.join(sorted(pools))}", scored, best, finder)
 
 
-def _largest(finder: BestSearch) -> SubClusterCandidate:
+def _largest(finder: BestSearch) -> Candidate:
     return max(finder.sub_clusters, key=lambda candidate: candidate.sub.total)
 
 

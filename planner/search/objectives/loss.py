@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, inf, log
 from time import monotonic
 
@@ -19,27 +20,23 @@ from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour
 from planner.cost.training import TrainingRun, training_run
 from planner.described import told
-from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.checks import node_faults
 from planner.ranges import BATCH
-from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline, Struck
 from planner.search.explorer import Explorer
-from planner.search.objectives.candidates import SLICE, SubCluster, seconds_at, sub_cluster_candidates
+from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.objectives.choose import choose
-from planner.search.ranking import ranked
-from planner.search.values import (
-    Goal,
-    Limits,
-    Reporter,
-    Scored,
-    SearchResult,
-    Silent,
-    Status,
-    proven,
+from planner.search.objectives.objectives import (
+    Candidate,
+    Slices,
+    seconds_at,
+    where_it_runs,
+    with_host_memory,
 )
+from planner.search.objectives.pareto import FrontOf, front_of
+from planner.search.ranking import ranked
+from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, Status, proven
 
 DOUBLINGS = 6
 """How often the batch of the model file is doubled and halved, unless batches are named."""
@@ -125,7 +122,7 @@ class LossResult:
     """Whether Ctrl-C stopped it."""
 
 
-@told("total", "price", inline=("point",), without=("devices",), names={"total": "devices"})
+@told("total", "value", inline=("point",), without=("devices",), names={"total": "devices", "value": "price"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """What some devices give: the batch that suits them, and what the loss takes and costs with it."""
@@ -145,59 +142,46 @@ class Size:
         return sum(self.devices.values())
 
     @property
-    def price(self) -> float:
+    def seconds(self) -> float:
+        """Time to the loss."""
+        assert self.point.seconds is not None, "sizes have plans"
+        return self.point.seconds
+
+    @property
+    def value(self) -> float:
         """What the training costs; device-hours where a device has no price."""
         run = self.point.run
         assert run is not None, "sizes have plans"
         return run.seconds * self.total / 3600 if run.price is None else run.price
 
 
-@told(without=("sizes",), names={"seconds": "search_seconds"})
+@told(without=("points",), names={"seconds": "search_seconds", "subclusters": "considered"})
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class Sizes(FrontOf[Size]):
     """Time and money to the loss by the size of the cluster."""
 
     convergence: Convergence
     """The steps of every batch."""
     batches: tuple[int, ...]
     """Batches of the space."""
-    sizes: tuple[Size, ...]
-    """Slowest first."""
     priced: bool
     """Whether prices are known; else device-hours stand for them."""
-    worth: int | None
-    """The size from which to any other money rises by more than speed; None without sizes."""
-    considered: int
-    """Sub-clusters that were looked at."""
-    unfinished: int
-    """Those that time did not suffice for."""
-    seconds: float
-    """How long it took."""
-    interrupted: bool
-    """Whether Ctrl-C stopped it."""
 
 
-@dataclass(slots=True)
-class Candidate:
-    """One batch on one sub-cluster, and what is known of it."""
+@dataclass(slots=True, kw_only=True)
+class BatchCandidate(Candidate):
+    """One batch on one sub-cluster; its weight is the steps that it takes to the loss."""
 
-    sub: SubCluster
     batch: int
-    steps: float
-    estimator: Estimator
-    bound: float
-    """Seconds to the loss that no plan of it is below."""
     best: Scored | None = None
-    unfinished: Explorer | None = None
-    searched: bool = False
 
     @property
     def value(self) -> float:
         """Seconds to the loss with its best plan; infinite without one."""
-        return self.steps * self.best.estimate.step_seconds if self.best else inf
+        return self.weight * self.best.estimate.step_seconds if self.best else inf
 
 
-class LossSearch:
+class LossSearch(Slices[BatchCandidate]):
     """Looks for the batch and the plan that reach the loss first; keeps the best so far whatever interrupts it."""
 
     def __init__(
@@ -207,121 +191,101 @@ class LossSearch:
         model: ModelSpec,
         calibration: Calibration,
         limits: Limits,
+        goal: Goal,
         steps: Convergence,
         batches: Sequence[int],
         deadline: Deadline,
         reporter: Reporter | None = None,
-        cutoff: float = inf,
         better: Callable[[Scored, int], object] | None = None,
     ) -> None:
-        """``cutoff``: seconds to the loss from which on nothing is wanted; ``better`` is told each better plan."""
-        self.cluster, self.model, self.calibration = cluster, model, calibration
-        self.limits, self.steps, self.deadline = limits, steps, deadline
-        self.reporter = reporter or Silent()
-        self.cutoff, self._better = cutoff, better
-        self.interrupted = False
+        """Of the goal what stops the run counts; ``better`` is told each better plan."""
+        super().__init__(limits, reporter or Silent(), deadline)
+        self.cluster, self.model, self.calibration, self.steps = cluster, model, calibration, steps
+        self.goal, self._better = goal, better
+        self._whole: dict[int, Estimator] = {}
+        """Estimators of the whole cluster by batch."""
         own = model.training.global_batch
         near = min(batches, key=lambda batch: abs(log(batch / own)))
         # The model's own batch is a good one to begin with; bounds alone would begin with the smallest.
-        self.candidates = sorted(
-            (self._candidate(sub, batch) for sub in subs for batch in batches),
-            key=lambda each: (each.batch != near, each.bound),
-        )
+        pairs = sorted(((sub, batch) for sub in subs for batch in batches), key=lambda each: each[1] != near)
+        for sub, batch in pairs:
+            self.sub_clusters.append(self._candidate(sub, batch))
+        self.sub_clusters.sort(key=lambda each: (*self._place(each), each.batch != near, each.bound))
 
-    def _candidate(self, sub: SubCluster, batch: int) -> Candidate:
-        model = with_batch(self.model, batch)
-        estimator = Estimator(sub.cluster, model, self.calibration)
-        steps = self.steps.steps(batch * model.training.sequence_length)
-        least = DeviceRates(estimator, self.limits).least_seconds(sub.devices)
-        return Candidate(sub=sub, batch=batch, steps=steps, estimator=estimator, bound=steps * least)
+    def _place(self, _: BatchCandidate) -> tuple[int, ...]:
+        """What comes first, before all else."""
+        return ()
+
+    def _candidate(self, sub: SubCluster, batch: int) -> BatchCandidate:
+        """Nothing is known of a batch that time does not suffice for, but that of the first one is."""
+        length = self.model.training.sequence_length
+        steps = self.steps.steps(batch * length)
+        candidate = BatchCandidate(sub=sub, batch=batch, weight=steps, bound=0.0)
+        if not self.sub_clusters or not self.ended:
+            least = DeviceRates(self.on(candidate), self.limits).least_seconds(sub.devices)
+            candidate.bound = steps * least
+        return candidate
+
+    def on(self, candidate: BatchCandidate) -> Estimator:
+        """The estimator of a batch on a sub-cluster."""
+        return Estimator(candidate.sub.cluster, with_batch(self.model, candidate.batch), self.calibration)
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> BatchCandidate | None:
         """What reaches the loss first."""
-        best = min(self.candidates, key=lambda each: each.value, default=None)
+        best = min(self.sub_clusters, key=lambda each: each.value, default=None)
         return best if best is not None and best.best is not None else None
 
     @property
     def value(self) -> float:
         """Its seconds; infinite without a plan."""
-        return min((each.value for each in self.candidates), default=inf)
+        return min((each.value for each in self.sub_clusters), default=inf)
 
     @property
     def bound(self) -> float:
         """No batch of the space reaches the loss sooner."""
-        return min((self.value, *(each.bound for each in self.candidates)))
+        return min((self.value, *(each.bound for each in self.sub_clusters)))
 
     @property
-    def finished(self) -> bool:
-        """True when no batch is left that might win."""
-        return not any(
-            self._may_win(each) and (each.unfinished is not None or not each.searched)
-            for each in self.candidates
+    def best_step(self) -> float | None:
+        """Seconds of the step of the best."""
+        best = self.best
+        return best.best.estimate.step_seconds if best and best.best else None
+
+    @property
+    def best_bound(self) -> float:
+        """The least that its step may take."""
+        best = self.best
+        return self.bound / best.weight if best else 0.0
+
+    def wanted(self, _: BatchCandidate) -> float:
+        """Seconds to the loss from which on a plan is of no use."""
+        return self.value
+
+    def may_win(self, candidate: BatchCandidate) -> bool:
+        """True below what is wanted by more than the gap."""
+        return candidate.bound < self.wanted(candidate) * (1 - self.limits.gap)
+
+    def search(self, candidate: BatchCandidate, share: float) -> None:
+        """The fastest plan of a batch, for steps short enough to win."""
+        cutoff = self.wanted(candidate) / candidate.weight
+        explorer = self.explore(
+            candidate, cutoff, self.limits.gap, share, lambda scored: self.take(candidate, scored)
         )
+        candidate.bound = max(candidate.bound, candidate.weight * explorer.bound)
 
-    def run(self) -> None:
-        """Search every batch that can still win; the deadline or an interrupt keeps the best so far."""
-        try:
-            for done, candidate in enumerate(self.candidates):
-                if self._ended and (done or self.interrupted):
-                    break
-                if self._may_win(candidate):
-                    self._search(candidate, SLICE / (len(self.candidates) - done))
-                self._tell(done + 1)
-            self._go_on()
-        except KeyboardInterrupt:
-            self.interrupted = True
-
-    def _go_on(self) -> None:
-        while not self._ended:
-            waiting = [each for each in self.candidates if each.unfinished and self._may_win(each)]
-            if not waiting:
-                break
-            self._search(min(waiting, key=lambda each: each.bound), 1 / len(waiting))
-            self._tell(len(self.candidates))
-
-    @property
-    def _ended(self) -> bool:
-        self.interrupted = self.interrupted or self.deadline.interrupted
-        return self.interrupted or self.deadline.struck
-
-    @property
-    def _wanted(self) -> float:
-        return min(self.cutoff, self.value)
-
-    def _may_win(self, candidate: Candidate) -> bool:
-        return candidate.bound < self._wanted * (1 - self.limits.gap)
-
-    def _search(self, candidate: Candidate, share: float) -> None:
-        explorer = candidate.unfinished or Explorer(candidate.estimator, self.limits, Silent())
-        part = self.deadline if self.deadline.left == inf else self.deadline.part(min(1.0, share))
-        before = self.value
-        explorer.go_on(part, self._wanted / candidate.steps)
-        self.interrupted = self.interrupted or explorer.interrupted
-        candidate.bound = max(candidate.bound, candidate.steps * explorer.bound)
-        candidate.unfinished, candidate.searched = None if explorer.finished else explorer, True
-        self.take(candidate, explorer.best)
-        if candidate.best is not None and candidate.value < before and self._better is not None:
-            self._better(candidate.best, candidate.batch)
-
-    def take(self, candidate: Candidate, scored: Scored | None) -> None:
+    def take(self, candidate: BatchCandidate, scored: Scored | None) -> None:
         """Keep a plan of a batch where it will run: on the whole cluster."""
         if scored is not None and candidate.sub.cluster is not self.cluster:
-            try:
-                if node_faults(scored.plan, self.cluster):
-                    return
-                whole = Estimator(self.cluster, candidate.estimator.model, self.calibration)
-                scored = Scored(plan=scored.plan, estimate=whole.estimate(scored.plan))
-            except PlanError:
-                return
-        faster = scored is not None and candidate.steps * scored.estimate.step_seconds < candidate.value
-        candidate.best = scored if faster else candidate.best
-
-    def _tell(self, done: int) -> None:
-        best = self.best
-        step = best.best.estimate.step_seconds if best and best.best else None
-        bound = self.bound / best.steps if best else 0.0
-        self.reporter.progress(done=done, total=len(self.candidates), best_seconds=step, bound_seconds=bound)
+            if candidate.batch not in self._whole:
+                model = with_batch(self.model, candidate.batch)
+                self._whole[candidate.batch] = Estimator(self.cluster, model, self.calibration)
+            scored = where_it_runs(scored, self._whole[candidate.batch])
+        if scored is None or candidate.weight * scored.estimate.step_seconds >= candidate.value:
+            return
+        before, candidate.best = self.value, scored
+        if candidate.value < before and self._better is not None:
+            self._better(scored, candidate.batch)
 
     def look(self) -> None:
         """A plan that is found quickly for each batch that the bound does not put outside the bar of the best."""
@@ -329,44 +293,88 @@ class LossSearch:
         if best is None or best.best is None:
             return
         bar = self._bar(best, best.best)
-        for candidate in self.candidates:
+        for candidate in self.sub_clusters:
             if candidate.best is None and candidate.bound <= self.value * (1 + bar):
-                if self._ended:
+                if self.ended:
                     return
                 explorer = Explorer(
-                    candidate.estimator, self.limits, Silent(), deadline=self.deadline.part(0.2)
+                    self.on(candidate), self.limits, Silent(), deadline=self.deadline.part(0.2)
                 )
                 self.take(candidate, explorer.quick())
 
-    def _bar(self, candidate: Candidate, scored: Scored) -> float:
+    def _bar(self, candidate: BatchCandidate, scored: Scored) -> float:
         tokens = candidate.batch * self.model.training.sequence_length
         return hypot(scored.estimate.spread, self.steps.steps_spread(tokens))
 
-    def points(self, goal: Goal, chosen: Scored | None = None) -> tuple[BatchPoint, ...]:
+    def points(self, chosen: Scored | None = None) -> tuple[BatchPoint, ...]:
         """Every batch with the best of its sub-clusters, smallest first; ``chosen`` is the plan of the best one."""
         best = self.best
         limit = 0.0 if best is None or best.best is None else self.value * (1 + self._bar(best, best.best))
+        own: dict[int, list[BatchCandidate]] = {}
+        for each in self.sub_clusters:
+            own.setdefault(each.batch, []).append(each)
         return tuple(
-            self._point(batch, goal, chosen if best and batch == best.batch else None, limit)
-            for batch in sorted({each.batch for each in self.candidates})
+            self._point(own[batch], chosen if best and batch == best.batch else None, limit)
+            for batch in sorted(own)
         )
 
-    def _point(self, batch: int, goal: Goal, chosen: Scored | None, limit: float) -> BatchPoint:
-        own = [each for each in self.candidates if each.batch == batch]
+    def _point(self, own: Sequence[BatchCandidate], chosen: Scored | None, limit: float) -> BatchPoint:
+        """A batch with the best of these sub-clusters."""
         nearest = min(own, key=lambda each: each.value)
         scored = chosen or nearest.best
-        length = self.model.training.sequence_length
-        tokens = nearest.steps * batch * length
-        seconds = nearest.steps * scored.estimate.step_seconds if scored else inf
+        of_step = nearest.batch * self.model.training.sequence_length
+        tokens = nearest.weight * of_step
+        seconds = nearest.weight * scored.estimate.step_seconds if scored else inf
         return BatchPoint(
-            batch=batch,
+            batch=nearest.batch,
             tokens=tokens,
-            steps=nearest.steps,
-            steps_spread=self.steps.steps_spread(batch * length),
+            steps=nearest.weight,
+            steps_spread=self.steps.steps_spread(of_step),
             bound_seconds=min(seconds, *(each.bound for each in own)),
             inside=seconds <= limit or chosen is not None,
             scored=scored,
-            run=None if scored is None else training_run(scored.estimate, tokens, goal.interruptions),
+            run=None if scored is None else training_run(scored.estimate, tokens, self.goal.interruptions),
+        )
+
+
+class SizesSearch(LossSearch):
+    """The best batch of every sub-cluster that no other is as soon and as cheap as."""
+
+    @cached_property
+    def parts(self) -> dict[int, list[BatchCandidate]]:
+        """The candidates of each sub-cluster."""
+        parts: dict[int, list[BatchCandidate]] = {}
+        for each in self.sub_clusters:
+            parts.setdefault(id(each.sub), []).append(each)
+        return parts
+
+    def _place(self, candidate: BatchCandidate) -> tuple[int, ...]:
+        """The largest first, whose points beat many of the others."""
+        return (-candidate.sub.total,)
+
+    def size(self, own: Sequence[BatchCandidate]) -> Size | None:
+        """What a sub-cluster gives; None without a plan."""
+        best = min(own, key=lambda each: each.value)
+        if best.best is None:
+            return None
+        point = self._point([best], None, inf)
+        bound = min((best.value, *(each.bound for each in own)))
+        return Size(devices=best.sub.devices, point=point, gap=max(0.0, 1 - bound / best.value))
+
+    def wanted(self, candidate: BatchCandidate) -> float:
+        """The best of its own sub-cluster, or a size that is known and is as soon there, and as cheap."""
+        hourly = price_per_hour(candidate.sub.devices, self.cluster)
+        weight = candidate.sub.total / 3600 if hourly is None else hourly / 3600
+        sizes = (self.size(own) for own in self.parts.values())
+        beaten = (max(size.seconds, seconds_at(size.value, weight)) for size in sizes if size)
+        return min(*(each.value for each in self.parts[id(candidate.sub)]), *beaten, inf)
+
+    @property
+    def unfinished(self) -> int:
+        """Sub-clusters of which a batch is left that may win."""
+        return sum(
+            any((each.unfinished or not each.searched) and self.may_win(each) for each in own)
+            for own in self.parts.values()
         )
 
 
@@ -400,16 +408,29 @@ def to_loss(
     order = ranked(cluster)
     used = goal.use_at_most
     subs = sub_cluster_candidates(order, model, used) if used else (_whole(order),)
-    finder = _found(
-        subs, order, model, calibration, limits, steps, batches, deadline.part(SEARCH_SHARE), reporter, better
+    part = deadline.part(SEARCH_SHARE)
+
+    finder = with_host_memory(
+        limits,
+        lambda allowed: LossSearch(
+            subs, order, model, calibration, allowed, goal, steps, batches, part, reporter, better
+        ),
     )
+    try:
+        finder.look()
+    except (Struck, KeyboardInterrupt):
+        finder.interrupted = finder.interrupted or part.interrupted
     best = finder.best
     chosen_model = model if best is None else with_batch(model, best.batch)
-    tokens = None if best is None else best.steps * best.batch * model.training.sequence_length
+    tokens = None if best is None else best.weight * best.batch * model.training.sequence_length
 
     def told(scored: Scored) -> None:
         """This search begins anew; what the one before has found stays until it is beaten."""
-        if better is not None and best is not None and best.steps * scored.estimate.step_seconds < best.value:
+        if (
+            better is not None
+            and best is not None
+            and best.weight * scored.estimate.step_seconds < best.value
+        ):
             better(scored, best.batch)
 
     result = choose(
@@ -426,8 +447,8 @@ def to_loss(
     )
     if best is not None and best.best is not None:
         result = _at_least(result, best.best, limits.gap)
-        best.bound = max(best.bound, best.steps * result.bound_seconds) if len(subs) == 1 else best.bound
-    points = finder.points(goal, result.best)
+        best.bound = max(best.bound, best.weight * result.bound_seconds) if len(subs) == 1 else best.bound
+    points = finder.points(result.best)
     bound = min((point.bound_seconds for point in points), default=inf)
     point = next((each for each in points if best and each.batch == best.batch), None)
     gap = 1.0 if point is None or not point.seconds else max(0.0, 1 - bound / point.seconds)
@@ -445,48 +466,6 @@ def to_loss(
         seconds=monotonic() - start,
         interrupted=finder.interrupted or result.interrupted,
     )
-
-
-def _found(
-    subs: Sequence[SubCluster],
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    calibration: Calibration,
-    limits: Limits,
-    steps: Convergence,
-    batches: Sequence[int],
-    deadline: Deadline,
-    reporter: Reporter | None = None,
-    better: Callable[[Scored, int], object] | None = None,
-    cutoff: float = inf,
-) -> LossSearch:
-    """The search over all batches, with host memory where no batch has a plan without."""
-
-    def search(allowed: Limits) -> LossSearch:
-        finder = LossSearch(
-            subs,
-            cluster,
-            model,
-            calibration,
-            allowed,
-            steps,
-            batches,
-            deadline,
-            reporter,
-            cutoff,
-            better,
-        )
-        finder.run()
-        return finder
-
-    finder = search(limits)
-    if limits.offload is None and finder.bound == inf and not finder.interrupted:
-        finder = search(replace(limits, offload=OFFLOAD_PARTS))
-    try:
-        finder.look()
-    except (Struck, KeyboardInterrupt):
-        finder.interrupted = finder.interrupted or deadline.interrupted
-    return finder
 
 
 def _at_least(result: SearchResult, found: Scored, gap: float) -> SearchResult:
@@ -537,74 +516,27 @@ def sizes_to_loss(
 
     Host memory is used where no part of the cluster has a plan without.
     """
-    start, reporter = monotonic(), reporter or Silent()
-    deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    start = monotonic()
+    until = deadline or Deadline.after(limits.time_limit_seconds)
     order = ranked(cluster)
     subs = sub_cluster_candidates(order, model, goal.use_at_most, MOST_SIZES)
-    found: dict[frozenset[tuple[tuple[str, str], int]], Size] = {}
-    done, interrupted = 0, False
-    for number, sub in enumerate(sorted(subs, key=lambda each: -each.total)):
-        if deadline.struck or interrupted:
-            break
-        part = deadline.part(min(1.0, SLICE / (len(subs) - number)))
-        hourly = price_per_hour(sub.devices, order)
-        # Seconds from which on a size that is known is as soon there, and as cheap.
-        weight = sub.total / 3600 if hourly is None else hourly / 3600
-        beaten = min(
-            (max(each.point.seconds or inf, seconds_at(each.price, weight)) for each in found.values()),
-            default=inf,
-        )
-        finder = LossSearch((sub,), order, model, calibration, limits, steps, batches, part, cutoff=beaten)
-        finder.run()
-        interrupted = finder.interrupted
-        size = _size(sub, finder, goal)
-        done += finder.finished
-        if size is not None:
-            known = found.get(frozenset(size.devices.items()))
-            if known is None or (size.point.seconds or inf) < (known.point.seconds or inf):
-                found[frozenset(size.devices.items())] = size
-        soonest = min(
-            (each.point.scored.estimate.step_seconds for each in found.values() if each.point.scored),
-            default=None,
-        )
-        reporter.progress(done=number + 1, total=len(subs), best_seconds=soonest, bound_seconds=0.0)
-    sizes = _with_front(tuple(found.values()))
-    if limits.offload is None and not sizes and done == len(subs) and not interrupted:
-        on_hosts = replace(limits, offload=OFFLOAD_PARTS)
-        again = sizes_to_loss(
-            cluster, model, calibration, on_hosts, goal, steps, batches, reporter, deadline=deadline
-        )
-        return replace(again, seconds=monotonic() - start)
+
+    finder = with_host_memory(
+        limits,
+        lambda allowed: SizesSearch(
+            subs, order, model, calibration, allowed, goal, steps, batches, until, reporter
+        ),
+    )
+    found = (finder.size(own) for own in finder.parts.values())
+    sizes, worth = front_of(size for size in found if size is not None)
     return Sizes(
         convergence=steps,
         batches=tuple(batches),
-        sizes=sizes,
+        points=sizes,
         priced=all(size.point.run is not None and size.point.run.price is not None for size in sizes),
-        worth=_worth(sizes),
-        considered=len(subs),
-        unfinished=len(subs) - done,
+        worth=worth,
+        subclusters=len(subs),
+        unfinished=finder.unfinished,
         seconds=monotonic() - start,
-        interrupted=interrupted,
+        interrupted=finder.interrupted,
     )
-
-
-def _size(sub: SubCluster, finder: LossSearch, goal: Goal) -> Size | None:
-    best = finder.best
-    if best is None:
-        return None
-    point = next(each for each in finder.points(goal) if each.batch == best.batch)
-    return Size(devices=sub.devices, point=point, gap=max(0.0, 1 - finder.bound / finder.value))
-
-
-def _with_front(sizes: Sequence[Size]) -> tuple[Size, ...]:
-    """Slowest first, with marks on those that no other beats in time and money."""
-    least, marked = inf, []
-    for size in sorted(sizes, key=lambda each: (each.point.seconds or inf, each.price)):
-        marked.append(replace(size, front=size.price < least))
-        least = min(least, size.price)
-    return tuple(reversed(marked))
-
-
-def _worth(sizes: Sequence[Size]) -> int | None:
-    products = [((size.point.seconds or inf) * size.price, index) for index, size in enumerate(sizes)]
-    return min(products)[1] if products else None

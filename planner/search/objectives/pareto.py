@@ -5,28 +5,76 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from time import monotonic
+from typing import Generic, Protocol, TypeVar
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.running_cost import Devices, devices_of
 from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
-from planner.search.objectives.candidates import (
-    SLICE,
-    SubCluster,
-    SubClusterCandidate,
+from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
+from planner.search.objectives.objectives import (
+    Candidate,
     SubClusterCandidates,
     seconds_at,
-    sub_cluster_candidates,
+    with_host_memory,
 )
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent
 
 MOST = 32
 """Sub-clusters of one table."""
+
+
+class OfFront(Protocol):
+    """What stands in a front: two values, both the better the lower."""
+
+    @property
+    def seconds(self) -> float:
+        """Of a step, or of a training."""
+
+    @property
+    def value(self) -> float:
+        """What stands against time."""
+
+
+P = TypeVar("P", bound=OfFront)
+
+
+def front_of(points: Iterable[P]) -> tuple[tuple[P, ...], int | None]:
+    """Slowest first, with marks on those that no other beats; and the one with the least product of both values.
+
+    From that one to any other, cost rises by more than speed.
+    """
+    marked: list[P] = []
+    least = float("inf")
+    for point in sorted(points, key=lambda each: (each.seconds, each.value)):
+        marked.append(replace(point, front=point.value < least))  # type: ignore[type-var]
+        least = min(least, point.value)
+    ordered = tuple(reversed(marked))
+    products = [(point.seconds * point.value, index) for index, point in enumerate(ordered)]
+    return ordered, min(products)[1] if products else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontOf(Generic[P]):
+    """What growing parts of a cluster give, time against something else."""
+
+    points: tuple[P, ...]
+    """Slowest first, each on other devices."""
+    worth: int | None
+    """Index of the point beyond which devices cost more than they speed up; None without points."""
+    subclusters: int
+    """Sub-clusters considered."""
+    unfinished: int
+    """Sub-clusters that the search did not come to, or left without a plan."""
+    seconds: float
+    """How long the search took."""
+    interrupted: bool
+    """Whether Ctrl-C stopped the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +94,23 @@ class Point:
         """Seconds of a step."""
         return self.scored.estimate.step_seconds
 
+    @property
+    def devices(self) -> Devices:
+        """Number of devices by (pool, gpu)."""
+        return devices_of(self.scored.plan)
+
 
 @told(without=("points",), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
-    """What growing sub-clusters give."""
+class Front(FrontOf[Point]):
+    """Time against cost or energy."""
 
     objective: Objective
     """What stands against time: cost or energy."""
-    points: tuple[Point, ...]
-    """Slowest first, each on other devices."""
-    worth: int | None
-    """Index of the point beyond which devices cost more than they speed up; None without points."""
-    subclusters: int
-    """Sub-clusters considered."""
     beaten: int
     """Sub-clusters whose plans lose to a point in time and cost, or leave devices idle."""
     without_plan: int
     """Sub-clusters without a plan that fits and meets the goal."""
-    unfinished: int
-    """Sub-clusters that the search did not come to, or left without a plan."""
-    seconds: float
-    """How long the search took."""
-    interrupted: bool
-    """Whether Ctrl-C stopped the search."""
 
 
 def front_objective(cluster: ClusterSpec) -> Objective | None:
@@ -92,22 +133,23 @@ def front(
 ) -> Front:
     """Time against the objective of the goal, cost or energy; an interrupt keeps the points so far.
 
-    Prices, or powers, must be known.
+    Prices, or powers, must be known. Host memory is used where nothing fits on any devices alone.
     """
-    start = monotonic()
-    deadline = deadline or Deadline.after(limits.time_limit_seconds)
+    start, talk = monotonic(), reporter or Silent()
+    until = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
-    search = FrontSearch(estimator, limits, goal, reporter or Silent(), deadline)
-    search.run()
-    points = _with_front(search.points.values())
+
+    search = with_host_memory(limits, lambda allowed: FrontSearch(estimator, allowed, goal, talk, until))
+    points, worth = front_of(search.points.values())
+    without, open_ones = search.without_plan, search.open
     return Front(
         objective=goal.objective,
         points=points,
-        worth=_worth(points),
+        worth=worth,
         subclusters=len(search.sub_clusters),
-        beaten=search.finished - search.without_plan - len(points),
-        without_plan=search.without_plan,
-        unfinished=len(search.sub_clusters) - search.finished,
+        beaten=len(search.sub_clusters) - open_ones - without - len(points),
+        without_plan=without,
+        unfinished=open_ones,
         seconds=monotonic() - start,
         interrupted=search.interrupted,
     )
@@ -116,14 +158,14 @@ def front(
 class FrontSearch(SubClusterCandidates):
     """Finds the fastest plan of every sub-cluster that no other beats in time and cost."""
 
+    one_whatever = False
+
     def __init__(
         self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
         self.points: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
-        self.finished = 0
-        self.without_plan = 0
         most = max((candidate.sub.total for candidate in self.sub_clusters), default=0)
         # All devices and single pools first: the ends of the front beat many of the others at once.
         self.sub_clusters.sort(
@@ -135,65 +177,56 @@ class FrontSearch(SubClusterCandidates):
         )
 
     def considered(self) -> tuple[SubCluster, ...]:
-        """A candidates that fits on a page."""
+        """As many as fit on a page."""
         return sub_cluster_candidates(
             self.estimator.cluster, self.estimator.model, self.goal.use_at_most, MOST
         )
 
-    def run(self) -> None:
-        """Search every sub-cluster that may be on the front; an interrupt keeps the points so far."""
-        try:
-            for done, candidate in enumerate(self.sub_clusters):
-                self.interrupted = self.interrupted or self.deadline.interrupted
-                if self.deadline.struck or self.interrupted:
-                    break
-                self._search(candidate, SLICE / (len(self.sub_clusters) - done))
-                fastest = min((point.seconds for point in self.points.values()), default=None)
-                self.reporter.progress(
-                    done=done + 1, total=len(self.sub_clusters), best_seconds=fastest, bound_seconds=0.0
-                )
-        except KeyboardInterrupt:
-            self.interrupted = True
+    @property
+    def open(self) -> int:
+        """Sub-clusters that it did not come to, or left without a plan."""
+        left = sum(each.unfinished is not None and not each.kept for each in self.sub_clusters[: self.seen])
+        return len(self.sub_clusters) - self.seen + left
 
-    def _search(self, candidate: SubClusterCandidate, share: float) -> None:
-        """The fastest plan of a sub-cluster, while it may be a point of the front."""
-        beaten_at = min(
-            (max(point.seconds, seconds_at(point.value, candidate.weight)) for point in self.points.values()),
-            default=float("inf"),
+    @property
+    def without_plan(self) -> int:
+        """Sub-clusters that have no plan that fits and meets the goal, of those it came to."""
+        return sum(each.bound == float("inf") for each in self.sub_clusters[: self.seen])
+
+    @property
+    def best_step(self) -> float | None:
+        """The fastest point."""
+        return min((point.seconds for point in self.points.values()), default=None)
+
+    def may_win(self, candidate: Candidate) -> bool:
+        """True while it may have a point of the front, or a better one."""
+        least = self.rates.least_seconds(candidate.sub.devices)
+        return candidate.bound < float("inf") and least < self._cutoff(candidate)
+
+    def _cutoff(self, candidate: Candidate) -> float:
+        """Seconds from which on a known point is as fast and as cheap, or the goal is missed."""
+        beaten = (
+            max(point.seconds, seconds_at(point.value, candidate.weight)) for point in self.points.values()
         )
-        cutoff = min(beaten_at, candidate.most_seconds)
-        if self.rates.least_seconds(candidate.sub.devices) < cutoff:
-            explorer = self.explore(candidate, cutoff, self.limits.gap, share)
-            if explorer.status == "unknown":
-                return
-            if explorer.best is not None and self._keep(explorer.best, explorer.gap):
-                cutoff = 0.0
-        self.finished += 1
-        self.without_plan += cutoff == candidate.most_seconds
+        return min(candidate.most_seconds, *beaten, float("inf"))
+
+    def search(self, candidate: Candidate, share: float) -> None:
+        """The fastest plan of a sub-cluster, while it may be a point of the front."""
+        cutoff = self._cutoff(candidate)
+        explorer = self.explore(candidate, cutoff, self.limits.gap, share)
+        if explorer.best is not None:
+            candidate.kept |= self._keep(explorer.best, explorer.gap)
+        if explorer.finished and not candidate.kept and cutoff == candidate.most_seconds:
+            candidate.bound = float("inf")
 
     def _keep(self, sub_plan: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
         scored = self.on_the_whole(sub_plan)
         if scored is None or not meets(scored.estimate, self.goal):
             return False
-        key = frozenset(devices_of(scored.plan).items())
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))
-        if key not in self.points or point.seconds < self.points[key].seconds:
+        key = frozenset(point.devices.items())
+        known = self.points.get(key)
+        if known is None or (point.seconds, point.gap) < (known.seconds, known.gap):
             self.points[key] = point
         return True
-
-
-def _with_front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Slowest first, with marks on those that no other beats."""
-    ordered = sorted(points, key=lambda point: (point.seconds, point.value))
-    marked, least = [], float("inf")
-    for point in ordered:
-        marked.append(replace(point, front=point.value < least))
-        least = min(least, point.value)
-    return tuple(reversed(marked))
-
-
-def _worth(points: tuple[Point, ...]) -> int | None:
-    """The point with the least product of time and cost: from it to any other, cost rises by more than speed."""
-    products = [(point.seconds * point.value, index) for index, point in enumerate(points)]
-    return min(products)[1] if products else None

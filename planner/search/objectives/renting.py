@@ -306,7 +306,7 @@ class RentSearch:
     def _efficiency(self, machines: Machines) -> float:
         """What several machines of that place did, at most, of what each does at best."""
         place = self._place(machines)
-        tokens = self.model.training.global_batch * self.model.training.sequence_length
+        tokens = self.model.training.tokens
         known = [
             tokens / result.bound_seconds / self.program.rate(each)
             for each, result in self.searched.items()
@@ -338,7 +338,7 @@ class RentSearch:
         self.searches += 1
         self.searched[machines] = result
         self.interrupted = self.interrupted or result.interrupted
-        tokens = self.model.training.global_batch * self.model.training.sequence_length
+        tokens = self.model.training.tokens
         if result.bound_seconds > 0:
             self.program.learn(machines, tokens / result.bound_seconds)
         if result.best is not None:

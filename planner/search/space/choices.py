@@ -65,6 +65,11 @@ class Family:
         """Sequences of one micro-batch of one replica, when all stages have the same dp."""
         return None if self.dp is None else self.batch * self.context.ways // self.dp
 
+    def fewer_steps(self, model: ModelSpec) -> int:
+        """Replicas that run a micro-batch less than the others, so that all together have the global batch."""
+        lacking = self.batch * self.micro_batches - model.training.global_batch
+        return lacking // self.micro_batch if lacking and self.micro_batch else 0
+
     def shape(
         self,
         layers: Sequence[int],
@@ -107,6 +112,7 @@ class Choice:
             ep=self.family.ep,
             cp=self.family.context.ways,
             cp_kind=self.family.context.kind,
+            fewer_steps=self.family.fewer_steps(model),
             offload=self.family.offload,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
@@ -189,7 +195,7 @@ def families(
                 tp=tp,
                 dp=dp,
                 batch=batch,
-                micro_batches=model.training.global_batch // batch,
+                micro_batches=-(-model.training.global_batch // batch),
                 network=network,
                 ep=ep,
                 context=context,
@@ -221,6 +227,35 @@ def families(
                         dp = together * context.ways
                         if dp <= replicas:
                             yield from each(recompute, tp, dp, batch, alone if dp == 1 else several, context)
+            if row.fewer_steps_zero and allowed((1,), limits.cp):
+                for dp, batch in unequal_steps(model, tp, device_types, limits):
+                    for family in each(recompute, tp, dp, batch, several):
+                        if family.zero in row.fewer_steps_zero and family.ep == 1:
+                            yield family
+
+
+def unequal_steps(
+    model: ModelSpec, tp: int, device_types: tuple[DeviceType, ...], limits: Limits
+) -> Iterator[tuple[int, int]]:
+    """Replicas, and sequences of a micro-batch over all of them, where some replicas run a micro-batch less.
+
+    Replicas that fill the devices of a type evenly, and of the micro-batches that need the same number of steps the
+    smallest: larger ones only take longer.
+    """
+    total = model.training.global_batch
+    sizes = [size for size in divisors(total) if limits.micro_batch is None or size in limits.micro_batch]
+    widths = {
+        width for device_type in device_types for width in divisors(device_type.replicas(tp)) if width > 1
+    }
+    for dp in sorted(widths):
+        known: set[int] = set()
+        for size in sizes:
+            steps, left = divmod(total // size, dp)
+            if steps + bool(left) in known:
+                continue
+            known.add(steps + bool(left))
+            if steps and left:
+                yield dp, dp * size
 
 
 def uniform(
@@ -241,7 +276,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     """True when plans of a family have one stage alone, whatever their target does with others."""
     divided = family.context.ways > 1 and not TARGETS[family.target].context_in_pipeline
     crosses = model.encoder is not None and TARGETS[family.target].encoder_decoders == "whole"
-    return bool(model.frozen) or divided or crosses
+    return bool(model.frozen) or model.training.documents is not None or divided or crosses
 
 
 def depths(

@@ -77,9 +77,9 @@ def _calibrate_model(
 
 def _without_context(found: Calibration) -> Calibration:
     """On a CPU the tensors alone are measured, so nothing beside them is predicted."""
-    constant = Constant(name=f"stacks.{PLAIN_TORCH.name}.runtime_bytes", value=0.0, provenance="assumed")
-    stack = replace(found.stack(PLAIN_TORCH.name), runtime_bytes=0.0)
-    return merged(found, Calibration(stacks={PLAIN_TORCH.name: stack}, constants=(constant,)))
+    constant = Constant(name=f"frameworks.{PLAIN_TORCH.name}.runtime_bytes", value=0.0, provenance="assumed")
+    framework = replace(found.framework(PLAIN_TORCH.name), runtime_bytes=0.0)
+    return merged(found, Calibration(frameworks={PLAIN_TORCH.name: framework}, constants=(constant,)))
 
 
 def train_all(

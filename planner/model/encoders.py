@@ -1,0 +1,216 @@
+"""How the shape of a text encoder that is not quite BERT follows from its Hugging Face configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.model.families import COMMON, Config, Family, Shape
+from planner.model.heads import Head, labels_of
+
+_TABLES = {"embedding_norm": True, "final_norm": False, "head_transform": True, "head_bias": True}
+
+
+def _bert(config: Config, *, token_types: int = 2) -> Shape:
+    return {
+        **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": config["hidden_size"]},
+        **{"heads": config["num_attention_heads"], "ffn": config["intermediate_size"]},
+        **{"vocab": config["vocab_size"], "learned_positions": config["max_position_embeddings"]},
+        **{"token_types": config.get("type_vocab_size", token_types), **_TABLES},
+    }
+
+
+def _albert(config: Config) -> Shape:
+    """One layer that is run again and again; tables and norms of the embedding's own width."""
+    shape, width = _bert(config), config["hidden_size"]
+    narrow = int(config.get("embedding_size") or 128)
+    tables = (shape["learned_positions"] + shape["token_types"]) * narrow
+    # Biases of both projections and a norm on either side; where nothing is narrower, both are there all the same.
+    rest = width + narrow + 2 * 2 * narrow + (2 * width * narrow if narrow == width else 0)
+    gone = {"learned_positions": 0, "token_types": 0, "embedding_norm": False, "head_transform": False}
+    layers = {"layers": 1, "block": ({"layers": config["num_hidden_layers"], "shared": True},)}
+    return {**shape, **gone, **layers, "embedding_width": narrow, "other_parameters": tables + rest}
+
+
+def _albert_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("num_hidden_groups", "inner_group_num"):
+        if config.get(key, 1) != 1:
+            yield key, "several groups of layers that share their weights"
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "encoders with an output layer of their own"
+    if (config.get("embedding_size") or 128) == config.get("hidden_size"):
+        yield "embedding_size", "embeddings as wide as the layers of this type"
+
+
+def _deberta(config: Config) -> Shape:
+    """Attention to words and to distances, with a table of these, or projections of it in each layer."""
+    first, width = config["model_type"] == "deberta", config["hidden_size"]
+    shape = _bert(config, token_types=0)
+    if not config.get("position_biased_input", True):
+        shape["learned_positions"] = 0
+    named = config.get("pos_att_type") or ()
+    kinds = named.split("|") if isinstance(named, str) else list(named)
+    own, others = 0, 0
+    if config.get("relative_attention"):
+        rows = config.get("max_relative_positions", -1)
+        rows = rows if rows >= 1 else config["max_position_embeddings"]
+        buckets = 0 if first else config.get("position_buckets", -1)
+        others += 2 * (buckets if buckets > 0 else rows) * width
+        if first or not config.get("share_att_key"):
+            own += width * (width + (not first)) * ("c2p" in kinds) + width * (width + 1) * ("p2c" in kinds)
+        if not first and "layer_norm" in str(config.get("norm_rel_ebd", "none")):
+            others += 2 * width
+    size = 0 if first else config.get("conv_kernel_size") or 0
+    if size:
+        others += width * (width // config.get("conv_groups", 1)) * size + width + 2 * width
+    if first and config.get("talking_head"):
+        own += 2 * config["num_attention_heads"] ** 2
+    return {**shape, "key_bias": not first, "attention_other": own, "other_parameters": others}
+
+
+def _deberta_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("embedding_size") not in (None, config.get("hidden_size")):
+        yield "embedding_size", "embeddings of another width of this type"
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "encoders with an output layer of their own"
+    if config.get("pooler_hidden_size") not in (None, config.get("hidden_size")):
+        yield "pooler_hidden_size", "poolers of another width"
+    if config.get("legacy") is False:
+        yield "legacy", "the newer head of this type"
+
+
+def _xlnet(config: Config) -> Shape:
+    """Queries of words and of distances; the order of the words is drawn, so that every token may see all."""
+    width, heads = config["d_model"], config["n_head"]
+    head = config.get("d_head") or width // heads
+    return {
+        **{"kind": "encoder", "layers": config["n_layer"], "hidden": width, "heads": heads, "head_dim": head},
+        **{"ffn": config["d_inner"], "vocab": config["vocab_size"], "final_norm": False},
+        **{"qkv_bias": False, "output_bias": False, "head_bias": True},
+        "attention_other": width * heads * head + 5 * heads * head,
+        **{"other_parameters": width, "sequence_length": 512},
+    }
+
+
+def _untied(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "encoders with an output layer of their own"
+
+
+def _xlnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("ff_activation") == "none" or config.get("untie_r") is False:
+        yield "untie_r", "biases of queries that all layers share"
+    if config.get("summary_use_proj") is False:
+        yield "summary_use_proj", "summaries without a projection"
+
+
+def _esm(config: Config) -> Shape:
+    """Norms ahead of attention and feed-forward; a regression over all attention maps predicts contacts."""
+    shape = _bert(config, token_types=0)
+    rows = shape["learned_positions"] * (config.get("position_embedding_type", "absolute") == "absolute")
+    maps = config["num_hidden_layers"] * config["num_attention_heads"] + 1
+    return {
+        **shape,
+        **{"learned_positions": rows, "token_types": 0, "final_norm": True, "other_parameters": maps},
+        **{"embedding_norm": bool(config.get("emb_layer_norm_before")), "sequence_length": 1024},
+    }
+
+
+def _esm_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("is_folding_model"):
+        yield "is_folding_model", "models that fold proteins"
+
+
+def _layoutlmv3(config: Config) -> Shape:
+    """Words, their places on a page, and patches of its image."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    places = 2 * config.get("max_2d_position_embeddings", 1024)
+    tables = places * (config.get("coordinate_size", 128) + config.get("shape_size", 128))
+    biases = config.get("rel_pos_bins", 32) * bool(config.get("has_relative_attention_bias", True))
+    biases += 2 * config.get("rel_2d_pos_bins", 64) * bool(config.get("has_spatial_attention_bias", True))
+    tables += biases * heads
+    if config.get("visual_embed", True):
+        side = config.get("patch_size", 16)
+        patches = (config.get("input_size", 224) // side) ** 2
+        inputs = config.get("num_channels", 3) * side * side
+        tables += width * (inputs + 1) + width + (patches + 1) * width + 2 * 2 * width
+    gone = {"head_transform": False, "head_bias": False, "tied_embeddings": False, "labels": 0}
+    return {**_bert(config), **gone, "other_parameters": tables}
+
+
+def _xlm(config: Config) -> Shape:
+    """Names of its own; languages may have a table."""
+    width, tongues = config["emb_dim"], config.get("n_langs", 1)
+    spoken = tongues > 1 and config.get("use_lang_emb", True)
+    return {
+        **{"kind": "encoder", "layers": config["n_layers"], "hidden": width, "heads": config["n_heads"]},
+        **{"vocab": config["n_words"] if "n_words" in config else config["vocab_size"], "ffn": 4 * width},
+        **{"learned_positions": config.get("max_position_embeddings", 512), "embedding_norm": True},
+        **{"final_norm": False, "head_bias": True, "other_parameters": tongues * width if spoken else 0},
+    }
+
+
+def _xlm_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("asm"):
+        yield "asm", "adaptive output layers"
+    for key in ("summary_use_proj", "summary_proj_to_labels"):
+        if config.get(key) is False:
+            yield key, "summaries without a projection to labels"
+
+
+ENCODERS: dict[str, Family] = {
+    "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),
+    "deberta": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
+    "deberta-v2": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
+    "esm": Family(_esm, (*COMMON, "max_position_embeddings"), _esm_unlike),
+    "flaubert": Family(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
+    "layoutlmv3": Family(_layoutlmv3, (*COMMON, "max_position_embeddings")),
+    "xlm": Family(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
+    "xlnet": Family(_xlnet, ("d_model", "n_layer", "n_head", "vocab_size"), _xlnet_unlike),
+}
+"""Text encoders, by ``model_type``."""
+
+
+def _if_many(config: Config) -> int:
+    """A square layer ahead of ten labels and more."""
+    width = int(config["hidden_size"])
+    return width * (width + 1) if labels_of(config) >= 10 else 0
+
+
+def _order(config: Config) -> int:
+    """What says whether two texts stand in their order."""
+    return labels_of(config) * (int(config["hidden_size"]) + 1)
+
+
+_EACH = {"ForTokenClassification": Head("labels"), "ForQuestionAnswering": Head("labels")}
+_POOLED = {"ForSequenceClassification": Head("labels", pooled=True, dense=1)}
+_CHOICES = {"ForMultipleChoice": Head(1, pooled=True, dense=1)}
+_DEBERTA = {"Model": Head(0), **_POOLED, **_EACH, **_CHOICES}
+_SUMMED = {
+    "Model": Head(0),
+    "ForSequenceClassification": Head("labels", pooled=True),
+    "ForTokenClassification": Head("labels"),
+    "ForQuestionAnsweringSimple": Head("labels"),
+}
+ENCODER_HEADS: dict[str, dict[str, Head]] = {
+    "albert": {**_DEBERTA, "Model": Head(0, dense=1), "ForPreTraining": Head("tokens", dense=1, more=_order)},
+    "deberta": _DEBERTA,
+    "deberta-v2": _DEBERTA,
+    "esm": {"Model": Head(0, dense=1), **_POOLED, "ForTokenClassification": Head("labels")},
+    "flaubert": _SUMMED,
+    "layoutlmv3": {
+        "Model": Head(0),
+        **_POOLED,
+        "ForTokenClassification": Head("labels", more=_if_many),
+        "ForQuestionAnswering": Head("labels", dense=1),
+    },
+    "xlm": _SUMMED,
+    "xlnet": {
+        **_SUMMED,
+        "ForSequenceClassification": Head("labels", pooled=True, dense=1),
+        **_CHOICES,
+    },
+}
+"""Heads of these, by the end of an architecture's name."""

@@ -1,0 +1,104 @@
+"""How the shape of a model of sound follows from its Hugging Face configuration, by its ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.model.families import Config, Family, Shape
+from planner.model.heads import Head
+
+SECONDS, RATE = 15, 16_000
+"""Sound of one sequence where nobody says, and its samples in a second: utterances of LibriSpeech have up to 17."""
+
+
+def _wav2vec(config: Config, *, masked: bool = False) -> Shape:
+    """Convolutions over samples, a projection, positions by a convolution, layers of full attention; no head.
+
+    ``masked`` where the vector of masked tokens is always there.
+    """
+    width, channels = config["hidden_size"], 1
+    sizes = list(zip(config["conv_dim"], config["conv_kernel"], config["conv_stride"], strict=True))
+    biased, layered = bool(config.get("conv_bias", False)), config.get("feat_extract_norm") == "layer"
+    tokens, front, others = SECONDS * RATE, [], 0
+    for index, (outputs, kernel, stride) in enumerate(sizes):
+        tokens = (tokens - kernel) // stride + 1
+        front.append({"inputs": kernel * channels, "outputs": outputs, "tokens": tokens, "bias": biased})
+        others += 2 * outputs * (layered or index == 0)
+        channels = outputs
+    front.append({"inputs": channels, "outputs": width, "tokens": tokens})
+    others += 2 * channels * bool(config.get("feat_proj_layer_norm", True))
+    # A kernel for each group of channels, its bias, and the norm that the weight is parted from.
+    kernel, groups = (
+        config.get("num_conv_pos_embeddings", 128),
+        config.get("num_conv_pos_embedding_groups", 16),
+    )
+    others += width * (width // groups) * kernel + width + kernel
+    masks = config.get("mask_time_prob", 0.05) > 0 or config.get("mask_feature_prob", 0.0) > 0
+    others += width * (masked or masks)
+    adapted = config.get("adapter_attn_dim")
+    own = 2 * width + 2 * width * adapted + width + adapted if adapted else 0
+    return {
+        **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": width},
+        **{"heads": config["num_attention_heads"], "ffn": config["intermediate_size"]},
+        # The norm of the encoder stands ahead of its layers or behind them.
+        **{"vocab": 1, "tied_embeddings": False, "labels": 0, "norm": "layer"},
+        "attention_other": own,
+        **{"front": tuple(front), "other_parameters": others, "sequence_length": tokens},
+    }
+
+
+def _wavlm(config: Config) -> Shape:
+    """Biases by distance, which a gate of each head scales."""
+    shape = _wav2vec({**config, "adapter_attn_dim": None})
+    heads = config["num_attention_heads"]
+    width = config["hidden_size"] // heads
+    rows = config.get("num_buckets", 320)
+    return {**shape, "attention_other": heads + 8 * (width + 1), "relative_positions": rows}
+
+
+def _unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("add_adapter"):
+        yield "add_adapter", "convolutions behind the layers"
+    if config.get("conv_pos_batch_norm"):
+        yield "conv_pos_batch_norm", "batch norms"
+    if config.get("num_conv_pos_embedding_groups") == 0:
+        yield "num_conv_pos_embedding_groups", "convolutions of no groups"
+
+
+def _weights(config: Config) -> int:
+    """Weights of the layers, of which a classifier takes the mean."""
+    return int(config["num_hidden_layers"]) + 1 if config.get("use_weighted_layer_sum") else 0
+
+
+def _projected(config: Config) -> int:
+    """What labels take more, and what they take less, than of the hidden width: a projection stands between."""
+    width, narrow = int(config["hidden_size"]), int(config.get("classifier_proj_size", 256))
+    return _weights(config) + (width + 1) * narrow
+
+
+def _quantised(config: Config) -> int:
+    """Codes that pretraining predicts, and projections of both sides."""
+    groups, codes = config.get("num_codevector_groups", 2), config.get("num_codevectors_per_group", 320)
+    width, out = config.get("codevector_dim", 256), config.get("proj_codevector_dim", 256)
+    books = groups * codes * (width // groups) + groups * codes * (config["conv_dim"][-1] + 1)
+    return int(books + (config["hidden_size"] + 1) * out + (width + 1) * out)
+
+
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+HEARD: dict[str, Family] = {
+    **dict.fromkeys(("wav2vec2", "unispeech", "unispeech-sat"), Family(_wav2vec, _SIZES, _unlike)),
+    "hubert": Family(_wav2vec, _SIZES, _unlike),
+    "wavlm": Family(_wavlm, _SIZES, _unlike),
+}
+"""Models of sound, by ``model_type``."""
+_HEADS = {
+    "Model": Head(0),
+    "ForCTC": Head("vocab_size"),
+    "ForSequenceClassification": Head("labels", pooled=True, more=_projected, width="classifier_proj_size"),
+    "ForAudioFrameClassification": Head("labels", more=_weights),
+}
+HEARD_HEADS: dict[str, dict[str, Head]] = {
+    **dict.fromkeys(HEARD, _HEADS),
+    "wav2vec2": {**_HEADS, "ForPreTraining": Head(0, more=_quantised)},
+}
+"""Heads of these, by the end of an architecture's name."""

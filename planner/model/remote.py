@@ -1,0 +1,131 @@
+"""Decoders that transformers has no class for: their repositories bring code of their own, which is never run.
+
+What is read here is counted by formula, out of the code that each repository publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from planner.model.families import (
+    COMMON,
+    LATENT,
+    Config,
+    Family,
+    Shape,
+    _deepseek,
+    _falcon,
+    _phi,
+    _shared,
+    _sparse,
+    _stablelm,
+    llama,
+    mixed_dense,
+)
+
+
+def _renamed(config: Config, names: dict[str, str]) -> Config:
+    """The configuration with the usual keys where it has others for them."""
+    return {**config, **{key: config[other] for key, other in names.items() if config.get(other) is not None}}
+
+
+def _chatglm(config: Config) -> Shape:
+    """ChatGLM2, ChatGLM3 and GLM-4 (THUDM, ``modeling_chatglm.py``); the first ChatGLM has other keys and layers."""
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    common = {
+        **{"layers": config["num_layers"], "hidden": hidden, "heads": heads},
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+    }
+    if config.get("inner_hidden_size"):
+        # One table serves both ends.
+        first = {"ffn": config["inner_hidden_size"], "vocab": config["vocab_size"], "tied_embeddings": True}
+        return {**common, **first}
+    bias = bool(config.get("add_bias_linear", False))
+    groups = config["multi_query_group_num"] if config.get("multi_query_attention") else heads
+    return {
+        **common,
+        **{"kv_heads": groups, "head_dim": config.get("kv_channels") or hidden // heads},
+        **{"ffn": config["ffn_hidden_size"], "gated_mlp": True, "vocab": config["padded_vocab_size"]},
+        **{"norm": "rms" if config.get("rmsnorm", True) else "layer"},
+        "final_norm": bool(config.get("post_layer_norm", True)),
+        **{
+            "qkv_bias": bias or bool(config.get("add_qkv_bias", False)),
+            "output_bias": bias,
+            "mlp_bias": bias,
+        },
+    }
+
+
+def _qwen(config: Config) -> Shape:
+    """The first Qwen (``modeling_qwen.py``): its feed-forward is half as wide as the key says."""
+    halved = {**config, "intermediate_size": config["intermediate_size"] // 2}
+    width = config.get("kv_channels")
+    biased: dict[str, Any] = {} if config.get("no_bias", True) else {"output_bias": True}
+    return llama(halved, width=width, qkv_bias=True, out_bias=None, **biased)
+
+
+def _qwen_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("no_bias") is False:
+        yield "no_bias", "biases of this type"
+
+
+def _internlm2(config: Config) -> Shape:
+    return llama(config, qkv_bias="bias", out_bias="bias", mlp_bias=None)
+
+
+def _internlm(config: Config) -> Shape:
+    """Biases of attention unless they are switched off."""
+    return _internlm2({"bias": True, **config})
+
+
+def _exaone(config: Config) -> Shape:
+    return llama(_renamed(config, {"num_hidden_layers": "num_layers"}))
+
+
+def _refined_web(config: Config) -> Shape:
+    """Falcon under its first name; 40B has two norms of a layer (``modelling_RW.py``)."""
+    new = config["model_type"] == "RefinedWeb"
+    names = {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "num_kv_heads": "n_head_kv"}
+    return _falcon({**_renamed(config, names), "new_decoder_architecture": new})
+
+
+def _phi_first(config: Config) -> Shape:
+    """Phi under its first keys (``modeling_phi.py`` of microsoft/phi-2)."""
+    names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    shape = _renamed(config, {**names, "num_key_value_heads": "n_head_kv"})
+    return _phi({**shape, "intermediate_size": config.get("n_inner") or 4 * config["n_embd"]})
+
+
+def _bailing(config: Config) -> Shape:
+    """Ling (``modeling_bailing_moe.py``)."""
+    more: dict[str, Any] = {"qkv_bias": "use_qkv_bias", "out_bias": "use_bias", "mlp_bias": "use_bias"}
+    return _sparse(config, experts=_shared, **more)
+
+
+_GPT = ("n_layer", "n_embd", "n_head", "vocab_size")
+
+REMOTE: dict[str, Family] = {
+    "RefinedWeb": Family(_refined_web, ("n_layer", "hidden_size", "n_head", "vocab_size")),
+    "RefinedWebModel": Family(_refined_web, ("n_layer", "hidden_size", "n_head", "vocab_size")),
+    "Yi": Family(llama),
+    "aquila": Family(llama),
+    "baichuan": Family(llama),
+    "bailing_moe": Family(_bailing, unlike=mixed_dense, experts=True),
+    "chatglm": Family(_chatglm, ("num_layers", "hidden_size", "num_attention_heads")),
+    "deepseek": Family(partial(_sparse, experts=_shared), unlike=mixed_dense, experts=True),
+    "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
+    "internlm": Family(_internlm),
+    "internlm2": Family(_internlm2),
+    "kimi_k2": Family(_deepseek, LATENT, mixed_dense, experts=True),
+    "mimo": Family(partial(llama, qkv_bias=True, out_bias=None)),
+    "minicpm": Family(partial(llama, tied=True)),
+    "orion": Family(partial(llama, norm="layer")),
+    "phi-msft": Family(_phi_first, _GPT),
+    "qwen": Family(_qwen, COMMON, _qwen_unlike),
+    "skywork": Family(llama),
+    "stablelm_epoch": Family(_stablelm),
+    "xverse": Family(llama),
+}
+"""What is read of them, by ``model_type``."""

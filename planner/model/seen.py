@@ -1,0 +1,268 @@
+"""How the shape of a model of images follows from its Hugging Face configuration, by its ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from planner.model.families import Config, Family, Shape
+from planner.model.heads import Head, labels_of
+
+
+def sides(value: Any) -> tuple[int, int]:
+    """Height and width, which a configuration gives as one number or two; raises ValueError for anything else."""
+    both = value if isinstance(value, list) else [value, value]
+    if len(both) != 2 or not all(isinstance(each, int) and 0 < each <= 100_000 for each in both):
+        raise ValueError("sides of an image")
+    return both[0], both[1]
+
+
+def patches_of(config: Config) -> int:
+    """Patches of an image."""
+    (high, wide), (rows, columns) = sides(config["image_size"]), sides(config["patch_size"])
+    return (high // rows) * (wide // columns)
+
+
+def vision(config: Config, *, ahead: int = 1, placed: int | None = None, patch_bias: bool = True) -> Shape:
+    """Patches, ``ahead`` of them tokens of a class and the like, and layers of full attention, without a head.
+
+    ``placed`` tokens have a row of the table of positions; all where it is None.
+    """
+    patches, width = patches_of(config), config["hidden_size"]
+    rows, columns = sides(config["patch_size"])
+    inputs = config.get("num_channels", 3) * rows * columns
+    biased = bool(config.get("qkv_bias", True))
+    return {
+        **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": width},
+        **{"heads": config["num_attention_heads"], "vocab": 1, "tied_embeddings": False, "labels": 0},
+        "ffn": config.get("intermediate_size") or int(config.get("mlp_ratio", 4) * width),
+        "front": ({"inputs": inputs, "outputs": width, "tokens": patches, "bias": patch_bias},),
+        **{"sequence_length": patches + ahead, "qkv_bias": biased, "norm": "layer"},
+        "learned_positions": patches + ahead if placed is None else placed,
+        "other_parameters": ahead * width,
+    }
+
+
+def _beit(config: Config) -> Shape:
+    """Keys without biases, tables of biases by distance, scales of both residual sums."""
+    shape, width = vision(config), config["hidden_size"]
+    (high, wide), (rows, columns) = sides(config["image_size"]), sides(config["patch_size"])
+    table = (2 * (high // rows) - 1) * (2 * (wide // columns) - 1) + 3
+    tables = config["num_hidden_layers"] * bool(config.get("use_relative_position_bias"))
+    tables += bool(config.get("use_shared_relative_position_bias"))
+    scaled = config.get("layer_scale_init_value", 0.1) > 0
+    return {
+        **shape,
+        "learned_positions": shape["learned_positions"]
+        * bool(config.get("use_absolute_position_embeddings")),
+        "key_bias": False,
+        "relative_positions": tables * table,
+        "attention_other": 2 * width * scaled,
+        "other_parameters": width * (1 + bool(config.get("use_mask_token"))),
+    }
+
+
+def _dinov2(config: Config) -> Shape:
+    registers = int(config.get("num_register_tokens") or 0) * (config["model_type"] != "dinov2")
+    width = config["hidden_size"]
+    masked = 1 if config["model_type"] != "dinov2" else int(bool(config.get("use_mask_token", True)))
+    shape = vision({**config, "intermediate_size": None}, ahead=1 + registers, placed=patches_of(config) + 1)
+    if config.get("use_swiglu_ffn"):
+        shape |= {"gated_mlp": True, "ffn": (int(shape["ffn"] * 2 / 3) + 7) // 8 * 8}
+        shape |= {"output_bias": True, "mlp_bias": True}
+    return {
+        **shape,
+        "attention_other": 2 * width,
+        "other_parameters": (1 + registers + masked) * width,
+    }
+
+
+def _dinov3(config: Config) -> Shape:
+    """Rotary positions; each projection has a switch for its bias."""
+    width, registers = config["hidden_size"], int(config.get("num_register_tokens") or 0)
+    shape = vision(config, ahead=1 + registers, placed=0)
+    biased = {key: bool(config.get(f"{key}_bias", key != "key")) for key in ("query", "key", "value", "proj")}
+    return {
+        **shape,
+        "gated_mlp": bool(config.get("use_gated_mlp", False)),
+        **{"qkv_bias": biased["query"], "key_bias": biased["key"], "output_bias": biased["proj"]},
+        "mlp_bias": bool(config.get("mlp_bias", True)),
+        "attention_other": 2 * width,
+        "other_parameters": (2 + registers) * width,
+    }
+
+
+def _dinov3_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("query_bias", True) != config.get("value_bias", True):
+        yield "value_bias", "biases of values without those of queries"
+    if config.get("key_bias", False) and not config.get("query_bias", True):
+        yield "key_bias", "biases of keys alone"
+
+
+def clip_vision(config: Config) -> Shape:
+    """CLIP's: norms on both sides."""
+    return {**vision(config, patch_bias=False), "embedding_norm": True, "qkv_bias": True}
+
+
+def pooling(config: Config) -> int:
+    """Parameters of SigLIP's pooling head: a probe, attention, a norm and a feed-forward."""
+    width, ffn = int(config["hidden_size"]), int(config["intermediate_size"])
+    return 4 * width * (width + 1) + width + 2 * width + 2 * width * ffn + width + ffn
+
+
+def siglip_vision(config: Config) -> Shape:
+    """SigLIP's: no token ahead."""
+    shape = vision(config, ahead=0)
+    return {**shape, "other_parameters": pooling(config) if config.get("vision_use_head", True) else 0}
+
+
+def siglip2_vision(config: Config) -> Shape:
+    """Images of any size, of up to as many patches as there are positions."""
+    patches = config["num_patches"]
+    shape = vision({**config, "image_size": [patches, 1], "patch_size": [1, 1]}, ahead=0)
+    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
+    front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": patches}
+    head = pooling(config) if config.get("vision_use_head", True) else 0
+    return {**shape, "front": (front,), "other_parameters": head}
+
+
+def _ijepa(config: Config) -> Shape:
+    return vision(config, ahead=0)
+
+
+def _spectrogram(config: Config) -> Shape:
+    """Patches of a spectrogram that overlap, a class token and one more."""
+    size, width = config["patch_size"], config["hidden_size"]
+    high = (config.get("num_mel_bins", 128) - size) // config.get("frequency_stride", 10) + 1
+    wide = (config.get("max_length", 1024) - size) // config.get("time_stride", 10) + 1
+    shape = vision({**config, "image_size": [high, wide], "patch_size": [1, 1]}, ahead=2)
+    front = {"inputs": size * size, "outputs": width, "tokens": high * wide}
+    return {**shape, "front": (front,)}
+
+
+def clip_text(config: Config) -> Shape:
+    """CLIP's: causal, though no token is predicted."""
+    return {
+        **{"kind": "decoder", "layers": config["num_hidden_layers"], "hidden": config["hidden_size"]},
+        **{"heads": config["num_attention_heads"], "ffn": config["intermediate_size"]},
+        **{"vocab": config["vocab_size"], "learned_positions": config["max_position_embeddings"]},
+        **{"tied_embeddings": False, "labels": 0, "sequence_length": config["max_position_embeddings"]},
+    }
+
+
+def siglip_text(config: Config) -> Shape:
+    """SigLIP's: full attention, and a projection of one token."""
+    out = config.get("projection_size") or config["hidden_size"]
+    return {**clip_text(config), "kind": "encoder", "labels": out, "pooled": True, "head_bias": True}
+
+
+def _beside(seen: Shape) -> Shape:
+    """A model of images as the tower beside a text."""
+    (front,) = seen["front"]
+    tokens = seen["sequence_length"]
+    given: Shape = {key: seen[key] for key in ("layers", "hidden", "heads", "ffn") if key in seen}
+    return {
+        **given,
+        "patch": front["inputs"],
+        "patch_bias": front.get("bias", True),
+        **{"tokens": tokens, "outputs": 1, "positions": seen["learned_positions"]},
+        "norm_first": bool(seen.get("embedding_norm")),
+        "norm_last": True,
+        "other_parameters": seen["other_parameters"],
+    }
+
+
+def _clip(config: Config) -> Shape:
+    """Two towers, whose outputs of a token each are projected to one width and compared."""
+    out = config.get("projection_dim", 512)
+    tower = _beside(clip_vision(config["vision_config"]))
+    text = clip_text(config["text_config"])
+    tower |= {"projector": (out,), "projector_bias": False}
+    return {**text, "labels": out, "pooled": True, "tower": tower, "other_parameters": 1}
+
+
+def _siglip(config: Config, *, tower: Callable[[Config], Shape]) -> Shape:
+    """The same with a feed-forward behind the tower."""
+    seen = config["vision_config"]
+    made = _beside(tower(seen))
+    width, ffn = seen["hidden_size"], seen["intermediate_size"]
+    if not seen.get("vision_use_head", True):
+        raise ValueError("a tower without its head")
+    feeds = 2 * width * ffn + width + ffn
+    made |= {"projector": (ffn, width), "other_parameters": made["other_parameters"] - feeds}
+    return {**siglip_text(config["text_config"]), "tower": made, "other_parameters": 2}
+
+
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads")
+_BOTH = (*_SIZES, "intermediate_size")
+_TEXT = (*_BOTH, "vocab_size", "max_position_embeddings")
+
+SEEN: dict[str, Family] = {
+    "audio-spectrogram-transformer": Family(_spectrogram, _BOTH),
+    **dict.fromkeys(("beit", "data2vec-vision"), Family(_beit, _BOTH)),
+    "clip": Family(_clip, ()),
+    "clip_text_model": Family(clip_text, _TEXT),
+    "clip_vision_model": Family(clip_vision, _BOTH),
+    "deit": Family(partial(vision, ahead=2), _BOTH),
+    "dinov2": Family(_dinov2, _SIZES),
+    "dinov2_with_registers": Family(_dinov2, _SIZES),
+    "dinov3_vit": Family(_dinov3, _BOTH, _dinov3_unlike),
+    "ijepa": Family(_ijepa, _BOTH),
+    "siglip": Family(partial(_siglip, tower=siglip_vision), ()),
+    "siglip2": Family(partial(_siglip, tower=siglip2_vision), ()),
+    "siglip2_vision_model": Family(siglip2_vision, _BOTH),
+    "siglip_text_model": Family(siglip_text, _TEXT),
+    "siglip_vision_model": Family(siglip_vision, _BOTH),
+    "vit": Family(vision, _BOTH),
+    "vit_msn": Family(vision, _BOTH),
+}
+"""Models of images, by ``model_type``."""
+
+
+def _pooler(config: Config) -> int:
+    width = int(config["hidden_size"])
+    return (width + 1) * int(config.get("pooler_output_size") or width)
+
+
+def _unpooled(config: Config) -> int:
+    """The norm of a pooler that is not there."""
+    return -2 * int(config["hidden_size"]) * bool(config.get("use_mean_pooling", True))
+
+
+def _doubled(config: Config) -> int:
+    """What a classifier takes besides: the mean of all patches beside the class token."""
+    return int(config["hidden_size"]) * labels_of(config)
+
+
+_CLASSES = {"ForImageClassification": Head("labels", pooled=True)}
+_PROJECTED = {"WithProjection": Head("projection_dim", pooled=True, bias=False)}
+_TWICE = {"Model": Head(0), "ForImageClassification": Head("labels", pooled=True, more=_doubled)}
+SEEN_HEADS: dict[str, dict[str, Head]] = {
+    "audio-spectrogram-transformer": {
+        "Model": Head(0),
+        "ForAudioClassification": Head("labels", pooled=True, more=lambda config: 2 * config["hidden_size"]),
+    },
+    "beit": {"Model": Head(0), **_CLASSES},
+    "data2vec-vision": {"Model": Head(0, more=_unpooled), **_CLASSES},
+    "clip": {"Model": Head("shape")},
+    "clip_text_model": {"Model": Head(0), **_PROJECTED},
+    "clip_vision_model": {"Model": Head(0), **_PROJECTED},
+    "deit": {
+        "Model": Head(0, more=_pooler),
+        **_CLASSES,
+        "WithTeacher": Head("labels", pooled=True, more=lambda config: _doubled(config) + labels_of(config)),
+    },
+    "dinov2": _TWICE,
+    "dinov2_with_registers": _TWICE,
+    "dinov3_vit": {"Model": Head(0)},
+    "ijepa": {"Model": Head(0), **_CLASSES},
+    "siglip": {"Model": Head("shape")},
+    "siglip2": {"Model": Head("shape")},
+    "siglip2_vision_model": {"Model": Head(0)},
+    "siglip_text_model": {"Model": Head("shape")},
+    "siglip_vision_model": {"Model": Head(0)},
+    "vit": {"Model": Head(0, more=_pooler), **_CLASSES},
+    "vit_msn": {"Model": Head(0), **_CLASSES},
+}
+"""Heads of these, by the end of an architecture's name."""

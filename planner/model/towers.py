@@ -1,0 +1,305 @@
+"""What stands beside a text decoder, by the ``model_type`` of the whole: towers of images and of sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from planner.model.families import (
+    CLIP,
+    SEEING,
+    Config,
+    Seeing,
+    Shape,
+    _clip,
+    _pixtral,
+    _siglip,
+    _two,
+    folded,
+)
+from planner.model.seen import patches_of, sides
+
+
+def _weights(inputs: int, outputs: int, bias: bool = True) -> int:
+    """Parameters of a linear layer."""
+    return (inputs + bias) * outputs
+
+
+def _biased(tower: Shape, biases: int) -> Shape:
+    """A tower whose layers have so many elements of biases: as its own where they are all, else with the others."""
+    width, feeds = tower["hidden"], (2 if tower.get("gated_mlp") else 1) * tower["ffn"]
+    if biases == 5 * width + feeds:
+        return tower
+    others = tower.get("other_parameters", 0) + tower["layers"] * biases
+    return {**tower, "bias": False, "other_parameters": others}
+
+
+def _sizes(config: Config) -> Shape:
+    return {
+        **{"layers": config["num_hidden_layers"], "hidden": config["hidden_size"]},
+        **{"heads": config["num_attention_heads"], "ffn": config["intermediate_size"]},
+    }
+
+
+def _patch(config: Config) -> int:
+    rows, columns = sides(config["patch_size"])
+    return int(config.get("num_channels", 3)) * rows * columns
+
+
+def _internvl(config: Config, text: int) -> Shape:
+    """InternViT: scales of both residual sums; four tokens side by side, a norm and two matrices."""
+    vision = config["vision_config"]
+    remote = config["model_type"] == "internvl_chat"
+    tower, patches, width = _sizes(vision), patches_of(vision), vision["hidden_size"]
+    merged = int(1 / config.get("downsample_ratio", 0.5)) ** 2
+    normed = vision.get("qk_normalization" if remote else "use_qk_norm", False)
+    others = 2 * merged * width + tower["layers"] * (2 * width + 2 * width * bool(normed))
+    others += width * bool(vision.get("use_mask_token") and not remote)
+    placed = remote or vision.get("use_absolute_position_embeddings", True)
+    biased = vision.get("qkv_bias" if remote else "attention_bias", remote)
+    tower |= {
+        "norm": "rms" if vision.get("norm_type") == "rms_norm" else "layer",
+        **{"patch": _patch(vision), "patch_bias": True, "class_token": True},
+        **{"tokens": patches + 1, "outputs": patches // merged, "positions": (patches + 1) * bool(placed)},
+        "norm_last": not (remote or vision.get("use_mean_pooling", True)),
+        **{"merged": merged, "projector": (text, text), "other_parameters": others},
+    }
+    return _biased(tower, 2 * width + tower["ffn"] + 3 * width * bool(biased))
+
+
+def _aya(config: Config, text: int) -> Shape:
+    """SigLIP, four tokens side by side, a norm and a gated feed-forward."""
+    tower, merged = _siglip(config["vision_config"]), int(config.get("downsample_factor", 2)) ** 2
+    wide, half = merged * tower["hidden"], (config.get("alignment_intermediate_size") or text) // 2
+    others = tower["other_parameters"] + 2 * wide + _weights(wide, half)
+    made = {"merged": merged, "outputs": tower["tokens"] // merged, "projector": (half, text)}
+    return {**tower, **made, "other_parameters": others}
+
+
+def _vipllava(config: Config, text: int) -> Shape:
+    """CLIP, of which several layers give features, side by side."""
+    layers = config.get("vision_feature_layers", config.get("vision_feature_layer", -2))
+    count = len(layers) if isinstance(layers, list) else 1
+    tower = _clip(config["vision_config"])
+    others = 2 * count * tower["hidden"]
+    return {**tower, "merged": count, "projector": (text, text), "other_parameters": others}
+
+
+def _llava(config: Config, text: int) -> Shape:
+    """Towers of several makers ahead of two matrices."""
+    kind = config["vision_config"].get("model_type", "clip_vision_model")
+    newline = text if config["model_type"] in ("llava_next", "llava_next_video") else 0
+    if kind == "pixtral":
+        tower = {**_pixtral(config, text), "merged": 1, "projector_norm": False}
+        tower |= {"outputs": tower["tokens"], "other_parameters": 0}
+    else:
+        tower = (
+            _clip(config["vision_config"])
+            if kind != "siglip_vision_model"
+            else _siglip(config["vision_config"])
+        )
+    layers = config.get("vision_feature_layer", -2)
+    tower |= {"merged": len(layers)} if isinstance(layers, list) else {}
+    others = tower.get("other_parameters", 0) + newline
+    return {**tower, **_two(config, text), "other_parameters": others}
+
+
+def _llama4(config: Config, text: int) -> Shape:
+    """A class token behind the patches, four tokens side by side, two matrices and one more."""
+    vision = config["vision_config"]
+    tower, patches = _sizes(vision), patches_of(vision)
+    merged = round(1 / float(vision.get("pixel_shuffle_ratio", 0.5))) ** 2
+    inner, out = vision.get("projector_input_dim", 4096), vision.get("projector_output_dim", 4096)
+    # Whatever the tokens side by side are wide, the first matrix is as wide as the feed-forward, and so on.
+    others = (tower["ffn"] - merged * tower["hidden"]) * inner + (out - inner) * out
+    others += (vision.get("vision_output_dim", 4096) - out) * text
+    if others < 0:
+        raise ValueError("widths of the projector")
+    return {
+        **tower,
+        **{"patch": _patch(vision), "class_token": True, "norm_first": True, "norm_last": True},
+        **{"tokens": patches + 1, "outputs": patches // merged, "positions": patches + 1, "merged": merged},
+        **{"projector": (inner, out, text), "projector_bias": False, "other_parameters": others},
+    }
+
+
+def _idefics2(config: Config, text: int) -> Shape:
+    """SigLIP's layers, a gated feed-forward, and a few latent tokens that attend to what these make."""
+    vision, given = config["vision_config"], config["perceiver_config"]
+    tower, ffn = _siglip({**vision, "vision_use_head": False}), config["text_config"]["intermediate_size"]
+    width, heads, head = given["hidden_size"], given["resampler_n_heads"], given["resampler_head_dim"]
+    pairs, latents = given["num_key_value_heads"], given["resampler_n_latents"]
+    layer = 2 * width * head * (heads + pairs) + 3 * width + 3 * width * 4 * width
+    others = tower["hidden"] * ffn + latents * width + given["resampler_depth"] * layer + width
+    made = {"outputs": latents, "projector": (ffn, text), "projector_bias": False}
+    return {**tower, **made, "other_parameters": others}
+
+
+def _blip2(config: Config, text: int) -> Shape:
+    """A tower, and a few queries in layers of their own, of which every second attends to it."""
+    vision, given = config["vision_config"], config["qformer_config"]
+    tower, patches, wide = _sizes(vision), patches_of(vision), vision["hidden_size"]
+    width, ffn, count = given["hidden_size"], given["intermediate_size"], given["num_hidden_layers"]
+    every = given.get("cross_attention_frequency", 2)
+    crossing = len(range(0, count, every))
+    feeds = _weights(width, ffn) + _weights(ffn, width) + 2 * width
+    asked = given.get("use_qformer_text_input", config["model_type"] != "blip-2")
+    layers = count * (4 * _weights(width, width) + 2 * width + feeds * (1 + bool(asked)))
+    own = 2 * _weights(width, width) + 2 * _weights(given.get("encoder_hidden_size", 1408), width)
+    layers += crossing * (own + 2 * width)
+    if asked:
+        layers += (given["vocab_size"] + given["max_position_embeddings"]) * width
+    queries = config.get("num_query_tokens", 32)
+    # One of the keys' matrices stands for what leads from the tower to the queries.
+    others = layers + 2 * width + queries * width - _weights(wide, width)
+    tower |= {
+        **{"patch": _patch(vision), "patch_bias": True, "class_token": True, "norm_last": True},
+        **{"tokens": patches + 1, "outputs": queries, "positions": patches + 1},
+        **{"projector": (width, text), "other_parameters": others},
+    }
+    biased = 3 * wide * bool(vision.get("qkv_bias", True))
+    return _biased(tower, 2 * wide + tower["ffn"] + biased)
+
+
+def _qwen2_audio(config: Config, text: int) -> Shape:
+    """Whisper's encoder, two tokens of which are taken as their mean, and one matrix."""
+    audio = config["audio_config"]
+    width, heard = audio["d_model"], audio["max_source_positions"]
+    tower: Shape = {
+        **{"layers": audio["encoder_layers"], "hidden": width, "heads": audio["encoder_attention_heads"]},
+        **{"ffn": audio["encoder_ffn_dim"], "patch": 3 * audio["num_mel_bins"], "patch_bias": True},
+        **{"tokens": heard, "outputs": heard // 2, "positions": heard, "norm_last": True},
+        **{"projector": (text,), "other_parameters": _weights(3 * width, width)},
+    }
+    return _biased(tower, 4 * width + tower["ffn"])
+
+
+def _glm4v(config: Config, text: int) -> Shape:
+    """Norms without shift, a gated feed-forward, four patches to a token, one more gated feed-forward."""
+    vision = config["vision_config"]
+    width, out, inner = vision["hidden_size"], vision["out_hidden_size"], vision["intermediate_size"]
+    merged, side = int(vision.get("spatial_merge_size", 2)) ** 2, vision["patch_size"]
+    patches = patches_of(vision)
+    tower: Shape = {
+        **{"layers": vision["depth"], "hidden": width, "heads": vision["num_heads"], "gated_mlp": True},
+        # The layers' feed-forward is as wide as the text takes it, the merger's as the key says.
+        **{"ffn": out, "norm": "rms", "norm_first": True, "norm_last": True, "patch_bias": True},
+        "patch": vision.get("in_channels", 3) * int(vision.get("temporal_patch_size", 2)) * side * side,
+        **{"tokens": patches, "outputs": patches // merged, "positions": patches, "merged": merged},
+        **{"projector": (out, out, inner, out), "projector_bias": False},
+        "other_parameters": out + 2 * out + out * inner,
+    }
+    return _biased(tower, 3 * width * bool(vision.get("attention_bias", False)))
+
+
+def _mllama(config: Config, shape: Shape) -> Shape:
+    """Layers that attend to what a tower makes of the tiles of an image."""
+    vision, text = config["vision_config"], config["text_config"]
+    crossing = set(text["cross_attention_layers"])
+    kinds = [("cross" if index in crossing else "attention", "dense") for index in range(shape["layers"])]
+    width, tiles, ids = vision["hidden_size"], vision.get("max_num_tiles", 4), 1
+    ratios = vision.get("supported_aspect_ratios")
+    ids += len(ratios) if isinstance(ratios, list) else 8
+    patches, ffn = patches_of(vision) + 1, vision["intermediate_size"]
+    layers = vision["num_hidden_layers"] + vision["num_global_layers"]
+    # Norms with shifts, and biases of the feed-forwards.
+    others = layers * (2 * width + width + ffn) + 2 * vision["num_global_layers"]
+    others += 2 * 2 * width + width + 1 + ids * tiles * patches * width + 2 * (ids * tiles * width + 1)
+    hidden, head, pairs = shape["hidden"], shape["head_dim"], shape["kv_heads"]
+    indices = vision.get("intermediate_layers_indices")
+    given = len(indices) if isinstance(indices, list) else 5
+    others += _weights(width * (1 + given), hidden)
+    # Keys and values are made of the projected output, not of the tower's own.
+    crossed = 2 * pairs * head * (hidden - width) + 2 * head + 2
+    encoder = {
+        **{"layers": layers, "hidden": width, "heads": vision["attention_heads"], "ffn": ffn},
+        **{"gated_mlp": False, "sequence_length": tiles * patches, "learned_positions": patches},
+        "front": (
+            {"inputs": _patch(vision), "outputs": width, "tokens": tiles * (patches - 1), "bias": False},
+        ),
+        **{"final_norm": False, "other_parameters": others + len(crossing) * crossed + 8 * hidden},
+    }
+    return {**folded(shape, kinds), "encoder": encoder}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside(Seeing):
+    """One value of ``model_type`` with something other than one tower of images beside its text."""
+
+    section: str = "vision_config"
+    """Key of the configuration of what stands beside."""
+    text: str = "text_config"
+    """Key of that of the text."""
+    further: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(key, its keys that must be whole numbers) of other configurations that are read."""
+    towers: tuple[str, ...] = ()
+    """Other values of ``model_type`` of the tower."""
+    whole: Callable[[Config, Shape], Shape] | None = None
+    """The shape of the whole, where what stands beside is no tower."""
+
+
+def _no_tower(config: Config, text: int) -> Shape:
+    raise ValueError("a tower")
+
+
+_VISION: dict[str, Any] = {"needed": (*CLIP, "image_size")}
+_PERCEIVER = ("hidden_size", "resampler_n_heads", "resampler_head_dim", "num_key_value_heads")
+_QFORMER = ("hidden_size", "intermediate_size", "num_hidden_layers")
+_SIDED = CLIP[:-1]
+BESIDE: dict[str, Seeing] = {
+    **SEEING,
+    "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
+    "blip-2": Beside(
+        _blip2,
+        "blip_2_vision_model",
+        (*CLIP, "image_size"),
+        further=(("qformer_config", _QFORMER),),
+    ),
+    "glm4v": Seeing(
+        _glm4v,
+        "glm4v_vision",
+        (
+            "depth",
+            "num_heads",
+            "hidden_size",
+            "out_hidden_size",
+            "intermediate_size",
+            "patch_size",
+            "image_size",
+        ),
+    ),
+    "idefics2": Beside(
+        _idefics2,
+        "idefics2_vision",
+        (*CLIP, "image_size"),
+        further=(("perceiver_config", (*_PERCEIVER, "resampler_n_latents", "resampler_depth")),),
+    ),
+    "internvl": Seeing(_internvl, "internvl_vision", _SIDED),
+    "internvl_chat": Beside(_internvl, "intern_vit_6b", (*CLIP, "image_size"), text="llm_config"),
+    "llama4": Seeing(_llama4, "llama4_vision_model", (*CLIP, "image_size")),
+    **dict.fromkeys(
+        ("llava", "llava_next", "llava_next_video"),
+        Beside(_llava, "clip_vision_model", CLIP, towers=("siglip_vision_model", "pixtral")),
+    ),
+    "mllama": Beside(
+        _no_tower,
+        "mllama_vision_model",
+        (
+            *("num_hidden_layers", "hidden_size", "attention_heads", "intermediate_size", "patch_size"),
+            *("image_size", "num_global_layers"),
+        ),
+        whole=_mllama,
+    ),
+    "qwen2_audio": Beside(
+        _qwen2_audio,
+        "qwen2_audio_encoder",
+        (
+            *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins"),
+            "max_source_positions",
+        ),
+        section="audio_config",
+    ),
+    "vipllava": Seeing(_vipllava, "clip_vision_model", (*CLIP, "image_size")),
+}
+"""Models with something beside a text decoder, by ``model_type``."""
