@@ -147,6 +147,7 @@ class ExchangeCurves:
 
     def seconds(self, gpu: str, sync: Sync, elements: float) -> float | None:
         """An exchange of so many elements; None where it was not measured."""
+        kernel: str
         if sync.local:
             kernel, setting = sync.method, 0.0
         elif sync.rank is not None:

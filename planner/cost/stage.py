@@ -251,9 +251,9 @@ class Pricer:
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
         anchored = anchored and not model.training.packed
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
+        self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         plain &= model.training.optimizer_states != "int8"
-        self.exchange_curves = ExchangeCurves(calibration)
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._axes: dict[tuple[str, str], grids.Axes] = {}
