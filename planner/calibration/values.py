@@ -36,8 +36,23 @@ from planner.ranges import DEVICES
 
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send"]
-Kernel = Literal["matmul", "attention", "copy", "triad", "floor", "launch", "optimizer"]
-"""floor: a kernel without work; launch: host time per kernel of a layer without work."""
+Kernel = Literal[
+    "matmul",
+    "attention",
+    "copy",
+    "triad",
+    "floor",
+    "launch",
+    "optimizer",
+    "bf16",
+    "int8",
+    "factors",
+    "largest",
+    "average",
+    "diloco",
+]
+"""floor: a kernel without work; launch: host time per kernel of a layer without work; from bf16 on what an exchange
+between islands costs beside its network: gradients in a format, by factors or their largest elements, and weights."""
 
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -137,6 +137,7 @@ def measure_device(
     spec = _model(model, precision, sequence_length)
     from planner.measure.backend import open_backend
     from planner.measure.session import Request, Session
+    from planner.runtimes.torch import hetplan_exchange
 
     if memory_gib is not None and not (as_poplar and MEMORY_GIB.holds(memory_gib)):
         limits = f"a number from {MEMORY_GIB.least:g} to {MEMORY_GIB.most:g}, with --as-poplar"
@@ -153,6 +154,7 @@ def measure_device(
         zeros=integers("--zero", zero, ZERO) or (),
         largest=largest_micro_batch,
         seconds=seconds,
+        exchange=hetplan_exchange,
     )
     backend = open_backend(device, checked_name(name))
     facts = facts_of(backend, spec, " ".join(["hetplan", *sys.argv[1:]]))

@@ -18,7 +18,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
-from planner.model.file import load_model, unsaid
+from planner.model.file import load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.difference import cluster_differences, model_differences, told
 from planner.plan.file import PlanFile, UsedCalibration, read
@@ -210,4 +210,4 @@ def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:
     if overrides.precision is not None:
         choices("--precision", overrides.precision, PRECISIONS)
     training = TrainingSpec.model_validate({**model.training.model_dump(), **overrides.given()})
-    return model.model_copy(update={"training": training})
+    return with_training(model, training)

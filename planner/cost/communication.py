@@ -120,16 +120,16 @@ class Ring:
         least = self._least("all-reduce", size)
         return messages * (max(passes, least) if least else passes)
 
-    def broadcast_seconds(self, size_bytes: float) -> float:
-        """All bytes from one member to all others, over each hop once, in pieces one behind the other.
+    def broadcast_seconds(self, size_bytes: float, messages: int = 1) -> float:
+        """All bytes from one member to all others, over each hop once, in so many equal messages.
 
         Where only gathers were measured, that of parts of this size from all others moves as many over each hop.
         """
         if self.alone:
             return 0.0
-        measured = self._measured("broadcast", size_bytes)
+        measured = self._measured("broadcast", size_bytes / messages)
         gathered = size_bytes * self.size / (self.size - 1)
-        return self.gather_seconds(gathered) if measured is None else measured
+        return self.gather_seconds(gathered, messages) if measured is None else messages * measured
 
     def sum_seconds(self, size_bytes: float) -> float:
         """The sum of all members' bytes on one of them: a broadcast the other way, where it was not measured."""

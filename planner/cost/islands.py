@@ -13,8 +13,8 @@ from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, crossing_rings, data_ring
 from planner.cost.compute import Device
-from planner.cost.measured_curves import LinkCurves
-from planner.dims.sync import factors
+from planner.cost.measured_curves import ExchangeCurves, LinkCurves
+from planner.dims.sync import factors, matrices
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Stage, Sync
@@ -114,16 +114,32 @@ def exchange_seconds(sync: Sync, model: ModelSpec, elements: float, ring: Ring) 
 
 
 def local_seconds(
-    sync: Sync, model: ModelSpec, elements: float, device: Device, ring: Ring, *, sharded: bool
+    sync: Sync,
+    model: ModelSpec,
+    elements: float,
+    device: Device,
+    ring: Ring,
+    *,
+    sharded: bool,
+    measured: ExchangeCurves,
 ) -> float:
-    """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others."""
+    """Seconds of an exchange inside an island: kernels, copies and processors where it is made, then all others.
+
+    What was measured of the device stands for the first three; formats of weights are counted beside it.
+    """
     host = device.kind.host
     sent, streamed, kernels, passes = _moved(sync, model, elements)
     rate = host.parameters_per_second
     streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
-    told = ring.broadcast_seconds(4.0 * elements)
-    gathered = ring.gather_seconds(4.0 * elements) if sharded else 0.0
+    # The emitted runtime tells, and gathers, each parameter by itself.
+    messages = parameters_of(model)
+    told = ring.broadcast_seconds(4.0 * elements, messages)
+    gathered = ring.gather_seconds(4.0 * elements, messages) if sharded else 0.0
+    made = measured.seconds(device.kind.gpu, sync, elements)
+    if made is not None:
+        coded = CODING[sync.format] - CODING["fp32"] if sync.local else 0.0
+        return gathered + made + coded * elements / streams + told
     return gathered + device.stream(streamed, kernels) + copied + passes * elements / streams + told
 
 
@@ -140,6 +156,13 @@ def _moved(sync: Sync, model: ModelSpec, elements: float) -> tuple[float, float,
         return 4.0 * (rows + columns + whole), 64.0 * elements, 16 * model.layers, CODING["fp32"]
     # Parts of all islands come in, and sums of parts go out, before all sums come in.
     return 2.0 * SENT_BYTES[sync.format] * elements, CODING[sync.format] * elements, 16, 0.0
+
+
+def parameters_of(model: ModelSpec) -> int:
+    """Matrices and vectors of a model."""
+    norms = model.layer_norms * (1 if model.norm == "rms" else 2)
+    biases = 2 * model.qkv_bias + model.output_bias + model.mlp_matrices * model.mlp_bias
+    return model.layers * (len(matrices(model)) + norms + biases) + (1 if model.tied_embeddings else 2)
 
 
 def kept_on_device(sync: Sync) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
+from planner.plan.values import Sync
 
 Curve = Callable[[float], tuple[float, bool]]
 """From an abscissa to (value, extrapolated)."""
@@ -123,6 +124,44 @@ class OptimizerCurves:
             return None
         largest, seconds = self._largest[key]
         return seconds * elements / largest if elements > largest else self._curves[key](elements)[0]
+
+
+class ExchangeCurves:
+    """What islands exchange, beside the network, as it was measured on a device and its host."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        rates: dict[tuple[str, str], dict[int, float]] = {}
+        for point in calibration.kernel_points:
+            if point.kernel in EXCHANGES:
+                *setting, elements = point.sizes
+                # A rank; of the largest elements those that travel in a million.
+                own = (
+                    setting[0]
+                    if point.kernel == "factors"
+                    else round(1e6 * setting[0] / elements)
+                    if setting
+                    else 0
+                )
+                rates.setdefault((name_key(point.gpu), point.kernel), {})[own] = point.seconds / elements
+        self._curves = {key: straight(own) for key, own in rates.items()}
+
+    def seconds(self, gpu: str, sync: Sync, elements: float) -> float | None:
+        """An exchange of so many elements; None where it was not measured."""
+        kernel: str
+        if sync.local:
+            kernel, setting = sync.method, 0.0
+        elif sync.rank is not None:
+            kernel, setting = "factors", float(sync.rank)
+        elif sync.ratio is not None:
+            kernel, setting = "largest", 1e6 * sync.ratio
+        else:
+            kernel, setting = sync.format, 0.0
+        curve = self._curves.get((name_key(gpu), kernel))
+        return None if curve is None else curve(setting)[0] * elements
+
+
+EXCHANGES = ("bf16", "int8", "factors", "largest", "average", "diloco")
+"""Kernels that are ways to exchange."""
 
 
 class LinkCurves:

@@ -36,6 +36,7 @@ from planner.cost.compute import (
 from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
 from planner.cost.many import Numbers, as_array, as_number
 from planner.cost.measured_curves import (
+    ExchangeCurves,
     LayerCurves,
     LayerFormula,
     LayerTimes,
@@ -250,6 +251,7 @@ class Pricer:
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
         anchored = anchored and not model.training.packed
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
+        self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         plain &= model.training.optimizer_states != "int8"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
@@ -589,7 +591,9 @@ class Pricer:
         device = self._device(self.topology.device_type(group.pool, group.gpu))
         exchange = exchange_seconds(shape.sync, self.model, elements, between)
         sharded = shape.zero > 0
-        return exchange + local_seconds(shape.sync, self.model, elements, device, inside, sharded=sharded)
+        return exchange + local_seconds(
+            shape.sync, self.model, elements, device, inside, sharded=sharded, measured=self.exchange_curves
+        )
 
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last

@@ -16,6 +16,8 @@ from planner.calibration.merge import kernel_key, layer_key, merged, name_key
 from planner.calibration.values import Calibration, Constant, Framework, KernelPoint, LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
+from planner.measure.exchange import Runtime, exchange_cases, measure_exchange
+from planner.measure.exchange import what as exchange_text
 from planner.measure.fits import Peaks, fit_family, measured_peaks, with_errors
 from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import STEADY, LayerBench
@@ -47,6 +49,8 @@ class Request:
     largest: int | None = None
     """Micro-batch at which the growth ends; None for the model's batch, or LARGEST_ON_CPU."""
     seconds: float = float("inf")
+    exchange: Runtime | None = None
+    """What exchanges between islands, to be measured with the model; None for nothing."""
 
 
 class Session:
@@ -76,7 +80,9 @@ class Session:
     @property
     def total(self) -> int:
         """Points that are certain: kernels, and one micro-batch of each degree."""
-        return len(self._cases) + (len(self.request.tps) if self.request.model else 0)
+        model = self.request.model
+        exchanges = len([*exchange_cases(model)]) if model and self.request.exchange else 0
+        return len(self._cases) + (len(self.request.tps) if model else 0) + exchanges
 
     def run(self) -> bool:
         """Measure; False when the time budget ended it. Raises UsageError when not even one sequence fits."""
@@ -85,6 +91,7 @@ class Session:
                 self._kernel(case)
             for tp in self.request.tps if self.request.model else ():
                 self._grow(tp)
+            self._exchanges()
         except OutOfTimeError:
             return False
         finally:
@@ -114,14 +121,26 @@ class Session:
         for ways in shares:
             yield optimizer_case(-(-parameters // ways))
 
-    def _kernel(self, case: Case) -> None:
+    def _exchanges(self) -> None:
+        """What islands exchange, beside the network."""
+        model, runtime = self.request.model, self.request.exchange
+        if model is None or runtime is None:
+            return
+        for case, sync in exchange_cases(model):
+            self._kernel(
+                case, partial(measure_exchange, self.backend, model, case, sync, runtime), exchange_text(case)
+            )
+
+    def _kernel(
+        self, case: Case, measure: Callable[[], KernelPoint] | None = None, what: str | None = None
+    ) -> None:
         key = (name_key(self.backend.name), case.kernel, case.precision, case.shape)
         self._done += 1
         if key in self._kernels:
             return
         self._check_time()
-        what = f"{case.kernel} {case.shape} {case.precision}"
-        point = self._tried(lambda: measure_kernel(self.backend, case), what)
+        what = what or f"{case.kernel} {case.shape} {case.precision}"
+        point = self._tried(measure or partial(measure_kernel, self.backend, case), what)
         if point:
             self._kernels.add(key)
             self._add(Calibration(kernel_points=(point,)), what)

@@ -335,12 +335,13 @@ SIBLING_SPREAD = 0.10
 """Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
 """Runs that a family and framework need for an error bar of their own; measured peaks that a framework needs."""
-ROUNDS = 12
+ROUNDS = 16
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
 EXACT_ROUNDS = 4
 """Rounds that all have derivatives of their own; later ones every other."""
-FULL_STEPS = 4
+AGAIN = 1.5
+"""Times as much of its step as before a constant goes that goes on in the same direction; half as much back."""
 LARGEST_STEP = 0.5
 LARGEST_LEFT_OUT = 1.5
 """Largest change of a logarithm in a round, and of a constant that only one source tells when that is left out."""
@@ -410,22 +411,28 @@ class _Problem:
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
+        self.moved = 0.0
+        """Largest change of a constant's logarithm in the last round."""
 
     def solved(self) -> Vector:
         """The most likely constants."""
         values = np.minimum(self.before, self.most)
+        pace, last = np.ones(len(values)), np.zeros(len(values))
         for rounds in range(1, ROUNDS + 1):
-            if rounds <= EXACT_ROUNDS or rounds % 2 == 0:
+            exact = rounds <= EXACT_ROUNDS or rounds % 2 == 0
+            if exact:
                 errors, slopes = self.errors_and_slopes(values)
             else:  # nothing moves far any more: the slopes of the round before do, at a third of the time
                 errors = self.errors(self.calibration(values), range(len(self.runs)))
             step = self._step(values, list(self._normal(errors, slopes).values()))
-            # Late steps are shorter: where the longest path changes, full ones go to and fro.
-            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * min(1.0, 2.0 ** (FULL_STEPS - rounds))
-            values = np.minimum(values + change, self.most)
+            # Where the longest path changes, full steps go to and fro: who turns back has passed what it looks for.
+            pace = np.where(step * last < 0, pace / 2, np.minimum(1.0, AGAIN * pace))
+            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * pace
+            values, last = np.minimum(values + change, self.most), step
             if self.progress is not None:
                 self.progress(rounds, float(np.mean(np.abs(errors))))
-            if float(np.max(np.abs(change))) < NEAR:
+            self.moved = float(np.max(np.abs(change)))
+            if exact and self.moved < NEAR:
                 break
         return values
 
@@ -542,10 +549,16 @@ class _Problem:
             errors=tuple(map(float, errors)),
             left_out_errors=tuple(map(float, left_out)),
             without=without,
-            warnings=tuple(
-                _warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"])
+            warnings=(
+                *self._unsettled(),
+                *_warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"]),
             ),
         )
+
+    def _unsettled(self) -> Iterator[str]:
+        """That the last round was one too few."""
+        if self.moved >= NEAR:
+            yield f"after {ROUNDS} rounds constants still moved by up to {exp(self.moved) - 1:.0%}"
 
     def without(
         self,

@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from planner.errors import Problem, SpecError
+from planner.errors import Problem, SpecError, UsageError
 from planner.files.document import Document, fail_on, is_config, read_as, read_document
 from planner.files.fields import (
     Batch,
@@ -81,6 +81,16 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     else:
         model = _from_shape(document)
     return model if training is None else model.model_copy(update={"training": training})
+
+
+def with_training(model: ModelSpec, training: TrainingSpec) -> ModelSpec:
+    """The model with another training; raises UsageError where its images no longer have room in a sequence."""
+    tower = model.tower
+    if tower is not None and tower.images * tower.outputs > training.sequence_length:
+        least = tower.images * tower.outputs
+        what = f"expected at least {least}, the tokens of the images of {model.name}, got {training.sequence_length}"
+        raise UsageError(f"sequence_length: {what}")
+    return model.model_copy(update={"training": training})
 
 
 def unsaid(path: Path) -> str | None:

@@ -20,7 +20,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import HetplanError, UsageError
 from planner.files.document import fail_on, read_document
 from planner.files.fields import Frozen
-from planner.model.file import load_model
+from planner.model.file import load_model, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import TIME_LIMIT
 from planner.runtimes.capabilities import RECOMPUTES
@@ -174,7 +174,7 @@ def _world(point: SweepPoint) -> tuple[ClusterSpec, ModelSpec]:
     settings = {name: point.options[name] for name in TRAINING if name in point.options}
     if settings:
         training = TrainingSpec.model_validate({**model.training.model_dump(), **settings})
-        model = model.model_copy(update={"training": training})
+        model = with_training(model, training)
     if "change" in point.options:
         _, (_, cluster, model) = worlds(cluster, model, [str(point.options["change"])])
     return cluster, model

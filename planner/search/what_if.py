@@ -11,6 +11,7 @@ from planner.cluster.change import changed, scalar
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
 from planner.files.messages import messages_of
+from planner.model.file import with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -61,4 +62,4 @@ def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[Cluster
     except ValidationError as error:
         message = messages_of(error, TrainingSpec, settings)[0]
         raise UsageError(f"--change {text!r}: {message.what}", hint=message.hint) from None
-    return cluster, model.model_copy(update={"training": training})
+    return cluster, with_training(model, training)

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cli.inputs import concerning
 from planner.errors import EmitError, HetplanError, PlanError, UsageError
-from tests.cli.running import Command, write_plan
+from tests.cli.running import ROOT, Command, write_plan
 
 
 @pytest.mark.parametrize("kind", [EmitError, PlanError, UsageError])
@@ -27,3 +27,15 @@ def test_a_plan_that_cannot_be_emitted_is_named(hetplan: Command, files: Path) -
     assert done.code == 2
     assert done.err.startswith("error: plan.yaml: ")
     assert hetplan("emit", "plan.yaml", "-o", "run", "--launcher", "x").err.startswith("error: launcher x: ")
+
+
+@pytest.mark.parametrize(
+    "words", [("search", "--sequence-length", "64"), ("what-if", "--change", "training.sequence_length=64")]
+)
+def test_images_need_room_in_a_sequence(hetplan: Command, words: tuple[str, ...]) -> None:
+    """Also where the length is not that of the file: no plan file that nobody can read."""
+    command, *rest = words
+    cluster, llava = ROOT / "cluster_specs" / "dgx_a100.yaml", ROOT / "model_specs" / "llava_1.5_7b.yaml"
+    done = hetplan(command, cluster, llava, *rest)
+    assert done.code == 2
+    assert "sequence_length: expected at least 576, the tokens of the images of" in " ".join(done.err.split())

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.grids import copies_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.placement import place
+from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.search.exhaustive import plans
 from tests.search.variants import renamed, shuffled
-from tests.worlds import cluster, pool, with_odd_nodes
+from tests.worlds import cluster, gpt, pool, with_odd_nodes
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -129,3 +131,29 @@ def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
 def test_hundreds_of_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
     """The same on more clusters and targets."""
     check_answers(seed, target)
+
+
+@pytest.mark.parametrize("hosts", [(8,), (3, 5), (2, 1, 5), (1, 3, 4)])
+@pytest.mark.parametrize(
+    ("side", "depth", "per_node", "count"),
+    [(4, 1, 8, 3), (4, 2, 8, 1), (2, 4, 8, 3), (2, 2, 4, 2), (2, 1, 8, 5)],
+)
+def test_a_grid_costs_the_same_on_parts(
+    side: int, depth: int, per_node: int, count: int, hosts: tuple[int, ...]
+) -> None:
+    """Grids that lie in nodes or fill several, however unequal the parts: each layer of a depth stands somewhere."""
+    parts = [pool(f"part-{number}", nodes=nodes, per_node=per_node) for number, nodes in enumerate(hosts)]
+    spec, grid = cluster(*parts), Grid(rows=side, columns=side, depth=depth)
+    trained = gpt(2, 512, 8, global_batch=16 * count, vocab=512)
+    group = ReplicaGroup(
+        pool="part-0", gpu="A100", tp=grid.devices, count=count, local_batch=16, accumulation_steps=2
+    )
+    stage = Stage(first_layer=0, end_layer=2, replicas=(group,))
+    whole = Plan(target="torch", zero=1, grid=grid, stages=(stage,))
+    seen = joined(spec)
+    there = on_own_pools(whole, seen, spec)
+    for one, where in ((whole, seen), (there, spec)):
+        slots = [copies_of(slots, grid) for slots in place(one, where)]
+        assert sum(slot.replicas for slot in slots[0]) == one.copies.stages[0].dp == depth * count
+    step = Estimator(seen, trained).estimate(whole).step_seconds
+    assert Estimator(spec, trained).estimate(there).step_seconds == pytest.approx(step, rel=1e-12)

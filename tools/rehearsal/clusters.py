@@ -128,8 +128,10 @@ def yaml_text(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False)
 
 
+EQUAL = replicas(0, ("a", 2, 6, 12), ("b", 2, 6, 12))
+"""Each device has as many sequences."""
 EVEN = {
-    "equal batches, ZeRO 0": replicas(0, ("a", 2, 6, 12), ("b", 2, 6, 12)),
+    "equal batches, ZeRO 0": EQUAL,
     "equal batches, ZeRO 1": replicas(1, ("a", 2, 6, 12), ("b", 2, 6, 12)),
     "equal pipeline over the pools": pipeline(0, 6, 2, ("a", 4), ("b", 4)),
 }
@@ -154,10 +156,19 @@ CLUSTERS: Sequence[Rehearsed] = (
             "pipeline of 5 + 3 layers": pipeline(0, 6, 2, ("a", 5), ("b", 3)),
             "pipeline of four stages": pipeline(0, 4, 1, ("a", 2), ("a", 2), ("b", 2), ("b", 2)),
             "the wide pool alone": replicas(0, ("a", 2, 6, 24)),
-            "pools exchange every 4 steps": islands(EVEN["equal batches, ZeRO 0"], "a", "b", every=4),
-            "nodes exchange every 4 steps": islands(EVEN["equal batches, ZeRO 0"], every=4),
-            "nodes exchange bf16 gradients": islands(EVEN["equal batches, ZeRO 0"], format="bf16"),
-            "pools exchange int8 gradients": islands(EVEN["equal batches, ZeRO 0"], "a", "b", format="int8"),
+        },
+    ),
+    Rehearsed(
+        "islands",
+        (Pool("a", "cpu-22", 0.22, 1000), Pool("b", "cpu-22", 0.22, 100)),
+        {
+            "equal batches, ZeRO 0": EQUAL,
+            "pools exchange every 4 steps": islands(EQUAL, "a", "b", every=4),
+            "nodes exchange every 4 steps": islands(EQUAL, every=4),
+            "nodes exchange bf16 gradients": islands(EQUAL, format="bf16"),
+            "pools exchange int8 gradients": islands(EQUAL, "a", "b", format="int8"),
+            "nodes exchange factors of rank 4": islands(EQUAL, rank=4),
+            "nodes exchange 1 % of the gradients": islands(EQUAL, ratio=0.01),
         },
     ),
     Rehearsed(

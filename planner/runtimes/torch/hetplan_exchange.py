@@ -31,6 +31,9 @@ LARGEST = 127.0
 OUTER = "outer.pt"
 """File of a checkpoint with the outer optimizer's momentum."""
 
+_gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+"""torch renamed it in 2.13; the old name warns."""
+
 
 class Exchange:
     """What one rank does of the exchanges of its island."""
@@ -84,13 +87,7 @@ class Exchange:
 
     def _update(self, row: torch.Tensor) -> None:
         """Bring the weights of the last exchange to what all islands have made of them since."""
-        change = self.anchor - row
-        averaged(change.mul_(self.weight), self.leaders, self.sync.format)
-        if self.sync.method == "diloco":
-            # SGD with Nesterov's momentum, as torch.optim.SGD does it.
-            self.momentum.mul_(self.sync.outer_momentum).add_(change)
-            change.add_(self.momentum, alpha=self.sync.outer_momentum).mul_(self.sync.outer_lr)
-        self.anchor -= change
+        updated(self.anchor, row, self.momentum, self.sync, self.weight, self.leaders)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def gradients(self) -> None:
@@ -123,6 +120,19 @@ class Exchange:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
         if self.leads and distributed.get_rank() == self.sync.islands[0][0]:
             torch.save(self.momentum, folder / OUTER)
+
+
+def updated(
+    anchor: torch.Tensor, row: torch.Tensor, momentum: torch.Tensor, sync: SyncPlan, weight: float, group: Any
+) -> None:
+    """Bring weights, in place, to what all islands have made of them: this one the ``row`` (collective)."""
+    change = anchor - row
+    averaged(change.mul_(weight), group, sync.format)
+    if sync.method == "diloco":
+        # SGD with Nesterov's momentum, as torch.optim.SGD does it.
+        momentum.mul_(sync.outer_momentum).add_(change)
+        change.add_(momentum, alpha=sync.outer_momentum).mul_(sync.outer_lr)
+    anchor -= change
 
 
 def _whole(tensor: Any) -> torch.Tensor:
@@ -165,7 +175,7 @@ def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tens
     sums = []
     for each in encoded(total, number_format):
         whole = torch.empty(ranks * each.numel(), dtype=each.dtype)
-        distributed.all_gather_into_tensor(whole, each.cpu(), group=group)
+        _gather(whole, each.cpu(), group=group)
         sums.append(whole.to(values.device))
     return values.copy_(decoded(sums)[: values.numel()])
 
@@ -186,7 +196,7 @@ def _dealt(sent: torch.Tensor, ranks: int, own: int, group: Any) -> torch.Tensor
                 distributed.irecv, into[other].view(torch.uint8), group=group, group_peer=other
             ),
         ]
-    for work in distributed.batch_isend_irecv(steps):
+    for work in distributed.batch_isend_irecv(steps) if steps else ():
         work.wait()
     return taken
 
