@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -31,7 +32,7 @@ from planner.runtimes.registry import in_words
 from planner.runtimes.registry import target as runtime
 from planner.search.deadline import Deadline
 from planner.search.values import Limits
-from planner.share.crossover import Crossover
+from planner.share.crossover import Crossing, Crossover
 from planner.share.jobs import load_jobs
 from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
 
@@ -105,10 +106,12 @@ def share(
         constants = read_calibration(calibration)
         part = ends.part(0.5) if crossover else ends
         answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
-        pairs = None
+        pairs: Sequence[Crossing] | None = None
         if crossover and not wish.is_set():
             talk.phase("crossover")
-            pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
+            pairs = ()
+            with suppress(KeyboardInterrupt):  # a second one: the answer is there
+                pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
     files = share_files(answer, pairs or (), used_calibration(calibration))
     unwritten = _kept(files, output, force)
     if as_json:

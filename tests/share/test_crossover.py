@@ -11,7 +11,7 @@ from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.report.share import crossing_lines
-from planner.search.deadline import Deadline
+from planner.search.deadline import Deadline, Struck
 from planner.search.values import Limits, Scored
 from planner.share.crossover import Crossing, Crossover, Moment, beside, moments_of, waiting
 from planner.units import bytes_from_gib
@@ -143,3 +143,9 @@ def test_a_pair_without_room_is_no_proof() -> None:
     )
     (line,) = crossing_lines(pair)
     assert line.endswith("two does not fit beside it in any of three ways to divide the memory")
+
+
+def test_the_simulation_ends_with_the_time() -> None:
+    """Long before its last moment."""
+    with pytest.raises(Struck):
+        beside(job(2.0, 1.0), job(1.0, 3.0), Deadline.after(0.0))
