@@ -19,16 +19,12 @@ from planner.cli.process import (
     INFEASIBLE,
     INTERRUPTED,
     NO_PLAN_IN_TIME,
-    Wish,
-    keeping_the_best,
-    started,
 )
-from planner.cli.progress import reporter
+from planner.cli.progress import searching
 from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
-from planner.search.deadline import Deadline
 from planner.search.objectives.loss import (
     LossResult,
     batches_around,
@@ -121,15 +117,13 @@ def answer_loss(
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
 
     def better(scored: Scored, batch: int) -> None:
         if output is not None:
             with suppress(OutputError):  # said at the end, where it is tried again
                 _write(scored, replace(request, model=with_batch(request.model, batch)), output, None)
 
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         result = to_loss(
             request.cluster,
             request.model,
@@ -216,9 +210,7 @@ def _show(
 
 def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool) -> NoReturn:
     """Print the table by the size of the cluster; the exit code says what kind of answer it is."""
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         sizes = sizes_to_loss(
             request.cluster,
             request.model,

@@ -48,7 +48,7 @@ from planner.cli.process import (
     started,
     warn,
 )
-from planner.cli.progress import History, reporter
+from planner.cli.progress import History, reporter, searching
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.plan.values import Sync
@@ -143,9 +143,7 @@ class KeptPlan:
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         table = front(
             request.cluster,
             request.model,
@@ -524,13 +522,7 @@ def _answer(
     kept = None if output is None else KeptPlan(request, output, history)
     wish = Wish()
     with keeping_the_best(wish):
-        try:
-            result = _run(request, kept, wish)
-        except Exception:
-            # The second Ctrl-C may have been raised inside a solver, which makes something else of it.
-            if wish.insisted:
-                raise typer.Exit(INTERRUPTED) from None
-            raise
+        result = _run(request, kept, wish)
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
