@@ -78,3 +78,12 @@ def test_a_search_says_it() -> None:
     assert "stages that mix device types other than for remainders" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
+
+
+def test_equal_pools_are_one() -> None:
+    """Two of a node each are seen as one of two nodes, on whatever network they are equal."""
+    parts = "stages on parts of several nodes"
+    alike = cluster(pool("a", per_node=3), pool("b", per_node=3))
+    assert parts in outside(alike, gpt(), Limits(target="deepspeed"))
+    unlike = cluster(pool("a", per_node=3), pool("b", "V100", per_node=3))
+    assert parts not in outside(unlike, gpt(), Limits(target="deepspeed"))

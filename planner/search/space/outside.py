@@ -13,10 +13,12 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
 from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
+from planner.search.space.partitions import networks
 from planner.search.values import Limits
 
 
@@ -29,10 +31,15 @@ def outside(
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
     topology = Topology(cluster)
-    device_types = usable_device_types(topology, model)
-    if not rows or not device_types:
+    if not rows or not usable_device_types(topology, model):
         return ()
-    plans = [what for row in rows for what in _of_target(row, device_types, model, limits)]
+    # Pools that are equal on one of a runtime's networks are one for its search.
+    plans = [
+        what
+        for row in rows
+        for seen in networks(row, topology).values()
+        for what in _of_target(row, usable_device_types(Topology(joined(seen)), model), model, limits)
+    ]
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
@@ -44,6 +51,8 @@ def _of_target(
     model: ModelSpec,
     limits: Limits,
 ) -> Iterator[str]:
+    if not device_types:
+        return
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
