@@ -202,7 +202,7 @@ KeepHistory = Annotated[
         "differ from search to search.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer, on one line.")]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -313,7 +313,7 @@ AllowBackup = Annotated[
         metavar="N",
         min=1,
         max=int(DEVICES.most),
-        help="Also plans of up to so many more replicas than a step waits for: the slowest gradients are dropped. It "
+        help="Also plans with up to N replicas more than a step waits for: the slowest gradients are dropped. It "
         "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
     ),
 ]
@@ -464,7 +464,7 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    is_to_loss = to_loss.asked(wanted, advice=advice, write_lp=write_lp, history=history)
+    is_to_loss = to_loss.given(wanted, advice=advice, write_lp=write_lp, history=history)
     run = Goal(interruptions=wanted.run.stops.interruptions()) if is_to_loss else wanted.run.goal()
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     run = replace(run, interruptions=run.interruptions.of(model_spec))
@@ -488,10 +488,10 @@ def search(
         strict=wanted.strict or history,
     )
     if is_to_loss:
-        ask = to_loss.ask(request, wanted.run.tokens)
+        loss = to_loss.request(request, wanted.run.tokens)
         if wanted.pareto:
-            answer_sizes(request, ask, as_json, quiet)
-        answer_loss(request, ask, top, output, as_json, quiet)
+            answer_sizes(request, loss, as_json, quiet)
+        answer_loss(request, loss, top, output, as_json, quiet)
     if wanted.pareto:
         answer_front(request, as_json, detail)
     if history and not goal.fastest:

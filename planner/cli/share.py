@@ -40,8 +40,8 @@ Objective = Annotated[
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the least "
-        "favoured job has as much of its equal share as can be.",
+        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
+        "that gets least of its equal share gets as much of it as possible.",
     ),
 ]
 Output = Annotated[
@@ -61,8 +61,8 @@ CrossoverOption = Annotated[
     bool,
     typer.Option(
         "--crossover",
-        help="Say of every pair of jobs what both would take on the same devices, one computing while the other waits "
-        "for the network. Takes half of the time limit.",
+        help="Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
+        "network. Takes half of the time limit.",
     ),
 ]
 TimeLimit = Annotated[
