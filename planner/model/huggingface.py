@@ -208,7 +208,9 @@ _TIED_BY_TEXT = ("blip-2", "internvl_chat", "llama4")
 """Where that of the text alone says it."""
 _TIED = {
     **dict.fromkeys(("aya_vision", "gemma3", "internvl", "lighton_ocr", "mistral3", "paligemma"), True),
-    **dict.fromkeys(("idefics2", "idefics3", "llava_next", "smolvlm", "vipllava"), False),
+    **dict.fromkeys(
+        ("idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm", "vipllava"), False
+    ),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
