@@ -207,8 +207,13 @@ _TIED_BY_EITHER = (
 _TIED_BY_TEXT = ("blip-2", "internvl_chat", "llama4")
 """Where that of the text alone says it."""
 _TIED = {
-    **dict.fromkeys(("aya_vision", "gemma3", "internvl", "lighton_ocr", "mistral3", "paligemma"), True),
-    **dict.fromkeys(("idefics2", "idefics3", "llava_next", "smolvlm", "vipllava"), False),
+    **dict.fromkeys(
+        ("aya_vision", "cohere2_vision", "gemma3", "internvl", "lighton_ocr", "mistral3", "paligemma"), True
+    ),
+    **dict.fromkeys(
+        ("idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm", "vipllava", "voxtral"),
+        False,
+    ),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
@@ -506,6 +511,7 @@ _RANGES = {
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
+    "num_frames": LAYERS,
     **dict.fromkeys(("vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
     "type_vocab_size": ROWS._replace(least=0),
 }
