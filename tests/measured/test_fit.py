@@ -298,7 +298,7 @@ def test_few_runs_are_said_to_be_few() -> None:
 
 def test_it_stops_where_nothing_moves_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant that moves evenly is followed to its end, and one that goes to and fro is bracketed."""
-    problem = _Problem(few(), BEFORE, None)
+    problem = _Problem(few(), BEFORE, None, 0.0)
     goals = problem.before + np.linspace(-2.0, 2.0, len(problem.before))
     goals = np.minimum(goals, problem.most)
 
