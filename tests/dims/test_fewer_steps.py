@@ -45,7 +45,9 @@ def test_the_table_deals_every_sequence_once() -> None:
     """Each pipeline in turn, the last one with a micro-batch less, and all sequences weigh the same."""
     table = json.loads(table_text(job_of(unequal(), CLUSTER, MODEL)))
     for stage in (0, 1):
-        rows = sorted((row for row in table["ranks"] if row["stage"] == stage), key=lambda row: row["replica"])
+        rows = sorted(
+            (row for row in table["ranks"] if row["stage"] == stage), key=lambda row: row["replica"]
+        )
         assert [(row["first_sequence"], row["share"]) for row in rows] == [(0, 6), (6, 6), (12, 4)]
         for row in rows:
             batch = table["batches"][row["batch"]]
@@ -69,8 +71,8 @@ def test_rules() -> None:
     for wrong in ({"fewer": 3}, {"fewer": -1}, {"steps": 1}):
         with pytest.raises(PlanError, match="expected"):
             unequal(**wrong)
+    uneven = (group("a", "A100", count=3, share=5, steps=3),)
     with pytest.raises(PlanError, match="equal micro-batches"):
-        uneven = (group("a", "A100", count=3, share=5, steps=3),)
         plan("torch", 1, [2, 2], [uneven, uneven], fewer_steps=1)
 
 
@@ -84,7 +86,9 @@ def test_files_say_it_where_there_are_any(tmp_path: Path) -> None:
     path.write_text("target: torch\nzero: 1\npp: 2\ndp: 3\nmicro_batch: 2\nfewer_steps: 1\n")
     assert load_plan(path, CLUSTER, MODEL) == unequal()
     path.write_text("target: torch\nzero: 1\npp: 2\ndp: 3\nmicro_batch: 2\nfewer_steps: 2\n")
-    with pytest.raises(PlanError, match="20 = the global batch \\+ 2 x 2 does not divide by dp 3 x micro_batch 2"):
+    with pytest.raises(
+        PlanError, match="20 = the global batch \\+ 2 x 2 does not divide by dp 3 x micro_batch 2"
+    ):
         load_plan(path, CLUSTER, MODEL)
     even = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 18})})
     assert "fewer_steps" not in to_text(PlanFile(plan=unequal(0), cluster=CLUSTER, model=even))
@@ -93,12 +97,15 @@ def test_files_say_it_where_there_are_any(tmp_path: Path) -> None:
 def test_the_search_uses_all_devices() -> None:
     """A width that does not divide the batch keeps all six devices busy; without such plans two were idle."""
     limits = Limits(target="torch", pp=(2,), tp=(1,), zero=(0, 1), gap=0.0)
-    best = search(CLUSTER, MODEL, limits=limits, explain=False).best
+    uneven, even = (
+        MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": batch})})
+        for batch in (64, 66)
+    )
+    best = search(CLUSTER, uneven, limits=limits, explain=False).best
     assert best is not None
     assert best.plan.devices == 6
     assert best.plan.fewer_steps > 0
-    assert not faults(best.plan, CLUSTER, MODEL)
-    even = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 18})})
+    assert not faults(best.plan, CLUSTER, uneven)
     found = search(CLUSTER, even, limits=limits, explain=False).best
     assert found is not None
     assert found.plan.fewer_steps == 0

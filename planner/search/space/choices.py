@@ -31,8 +31,11 @@ from planner.units import divisors
 MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
 
-MOST_ODD = 15
+MOST_ODD = 7
 """Largest odd part of numbers of replicas that do not divide the batch; times any power of two."""
+
+MOST_WAITING = 0.1
+"""Largest part of a step for which these replicas wait for those that have a micro-batch more, on average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +240,11 @@ def families(
                             yield family
 
 
-def unequal_steps(
-    model: ModelSpec, replicas: int, limits: Limits
-) -> Iterator[tuple[int, int]]:
+def unequal_steps(model: ModelSpec, replicas: int, limits: Limits) -> Iterator[tuple[int, int]]:
     """Replicas, and sequences of a micro-batch over all of them, where some replicas run a micro-batch less.
 
-    Numbers of replicas that whole nodes often are, whatever the cluster has of them; and of the micro-batches that need
-    the same number of steps the smallest: larger ones only take longer.
+    Numbers of replicas that nodes often add up to, the same whatever the cluster has; and of the micro-batches that
+    need the same number of steps the smallest: larger ones only take longer.
     """
     total = model.training.global_batch
     sizes = [size for size in divisors(total) if limits.micro_batch is None or size in limits.micro_batch]
@@ -256,7 +257,8 @@ def unequal_steps(
             if steps + bool(left) in known:
                 continue
             known.add(steps + bool(left))
-            if steps and left:
+            # Of (steps + 1) dp micro-batches dp - left are none.
+            if steps and left and dp - left <= MOST_WAITING * (steps + 1) * dp:
                 yield dp, dp * size
 
 
