@@ -218,9 +218,9 @@ def test_unequal_shards_are_the_best_now_and_then() -> None:
 
 
 def check_unequal_steps(seed: int) -> None:
-    """Pipelines of torch, two types of two to four devices each, and batches that few numbers divide."""
-    cluster, model, calibration = with_unequal_steps(seed)
-    check((cluster, model, calibration), Limits(gap=0.0, target="torch", zero=(seed % 2,)), 2 * QUICK)
+    """Plans of torch, most often pipelines alone, of batches that few numbers divide."""
+    depths = (2, 3) if seed % 8 else None
+    check(with_unequal_steps(seed), Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=depths), QUICK)
 
 
 @given(SEEDS)
@@ -242,7 +242,7 @@ def test_unequal_steps_are_the_best_now_and_then() -> None:
     """The search has plans in which replicas run unequal numbers of micro-batches as the best, and others."""
     found = set()
     for seed in range(16):
-        asked = Limits(gap=0.0, target="torch", zero=(0, 1))
+        asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(2, 3), tp=(1,))
         best = search(*with_unequal_steps(seed), asked, explain=False).best
         if best is not None:
             found.add(best.plan.fewer_steps > 0)
