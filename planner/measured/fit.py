@@ -335,13 +335,12 @@ SIBLING_SPREAD = 0.10
 """Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
 """Runs that a family and framework need for an error bar of their own; measured peaks that a framework needs."""
-ROUNDS = 16
+ROUNDS = 12
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
 EXACT_ROUNDS = 4
 """Rounds that all have derivatives of their own; later ones every other."""
-AGAIN = 1.5
-"""Times as much of its step as before a constant goes that goes on in the same direction; half as much back."""
+FULL_STEPS = 4
 LARGEST_STEP = 0.5
 LARGEST_LEFT_OUT = 1.5
 """Largest change of a logarithm in a round, and of a constant that only one source tells when that is left out."""
@@ -415,28 +414,22 @@ class _Problem:
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
-        self.moved = 0.0
-        """Largest change of a constant's logarithm in the last round."""
 
     def solved(self) -> Vector:
         """The most likely constants."""
         values = np.minimum(self.before, self.most)
-        pace, last = np.ones(len(values)), np.zeros(len(values))
         for rounds in range(1, ROUNDS + 1):
-            exact = rounds <= EXACT_ROUNDS or rounds % 2 == 0
-            if exact:
+            if rounds <= EXACT_ROUNDS or rounds % 2 == 0:
                 errors, slopes = self.errors_and_slopes(values)
             else:  # nothing moves far any more: the slopes of the round before do, at a third of the time
                 errors = self.errors(self.calibration(values), range(len(self.runs)))
             step = self._step(values, list(self._normal(errors, slopes).values()))
-            # Where the longest path changes, full steps go to and fro: who turns back has passed what it looks for.
-            pace = np.where(step * last < 0, pace / 2, np.minimum(1.0, AGAIN * pace))
-            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * pace
-            values, last = np.minimum(values + change, self.most), step
+            # Late steps are shorter: where the longest path changes, full ones go to and fro.
+            change = np.clip(step, -LARGEST_STEP, LARGEST_STEP) * min(1.0, 2.0 ** (FULL_STEPS - rounds))
+            values = np.minimum(values + change, self.most)
             if self.progress is not None:
                 self.progress(rounds, float(np.mean(np.abs(errors))))
-            self.moved = float(np.max(np.abs(change)))
-            if exact and self.moved < NEAR:
+            if float(np.max(np.abs(change))) < NEAR:
                 break
         return values
 
@@ -556,15 +549,21 @@ class _Problem:
             left_out_errors=tuple(map(float, left_out)),
             without=without,
             warnings=(
-                *self._unsettled(),
+                *self._unsettled(self._step(values, list(told.values())), after),
                 *_warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"]),
             ),
         )
 
-    def _unsettled(self) -> Iterator[str]:
-        """That the last round was one too few."""
-        if self.moved >= NEAR:
-            yield f"after {ROUNDS} rounds constants still moved by up to {exp(self.moved) - 1:.0%}"
+    def _unsettled(self, step: Vector, after: Vector) -> Iterator[str]:
+        """Constants that another whole step would move by more than they are known to.
+
+        Rounds end by steps that they shorten themselves, so that alone says little.
+        """
+        far = np.abs(step) / after
+        if len(far) and float(np.max(far)) > 1.0:
+            name = self.parameters[int(np.argmax(far))].dotted[0]
+            moved = exp(float(step[int(np.argmax(far))])) - 1
+            yield f"the fit has not come to rest: {name} would still move by {moved:+.0%}, beyond its spread"
 
     def without(
         self,

@@ -12,7 +12,7 @@ import pytest
 from planner.calibration.values import Constant, Residual
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.fit import MOST, NEAR, Fit, Vector, _Problem, fit, robust_variance
+from planner.measured.fit import MOST, Fit, _Problem, fit, robust_variance
 from planner.measured.priors import best_share
 from planner.measured.values import Run
 from tests.measured.synthetic import BEFORE, ONE, TRUTH, measured, named, plan, predicted, run, unmeasured

@@ -26,7 +26,7 @@ from tools.rehearsal.running import keep_busy, run
 
 HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
 PORT = 29600
-LIMIT_SECONDS = 900.0
+LIMIT_SECONDS = 1800.0
 TRIAL_STEPS = 12
 
 
