@@ -79,15 +79,16 @@ class Field:
 
 def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
     """True when a stage stands on parts of more nodes than in the plan on joined pools, or apart from one with which it
-    shares a node there: the search has no such plans.
+    shares a node there, or where joined pools have no place for it: the search has no such plans.
     """
     try:
-        alike = (
-            place(on_joined_pools(plan, seen, cluster), seen),
-            Joined(cluster).placement(place(plan, cluster)),
-        )
+        own_placement = Joined(cluster).placement(place(plan, cluster))
     except PlanError:
         return False
+    try:
+        alike = place(on_joined_pools(plan, seen, cluster), seen), own_placement
+    except PlanError:
+        return True
     fewest, used = ([len(_nodes(slots)) for slots in placed] for placed in alike)
     if any(one < other for one, other in zip(fewest, used, strict=True)):
         return True

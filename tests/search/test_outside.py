@@ -64,7 +64,7 @@ def test_offloading_beside_other_dimensions() -> None:
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     """Neighbours share a node while it has room; that is named wherever there is another node to go to."""
-    apart = "neighbouring stages apart where one node has room for both"
+    apart = "stages on other nodes of their pool than the order of the pipeline gives"
     one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
     assert apart in outside(two, gpt(), Limits(target="megatron"))
     assert apart not in outside(one, gpt(), Limits(target="megatron"))
@@ -78,3 +78,12 @@ def test_a_search_says_it() -> None:
     assert "stages that mix device types other than for remainders" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
+
+
+def test_equal_pools_are_one() -> None:
+    """Two of a node each are seen as one of two nodes, on whatever network they are equal."""
+    parts = "stages on parts of several nodes"
+    alike = cluster(pool("a", per_node=3), pool("b", per_node=3))
+    assert parts in outside(alike, gpt(), Limits(target="deepspeed"))
+    unlike = cluster(pool("a", per_node=3), pool("b", "V100", per_node=3))
+    assert parts not in outside(unlike, gpt(), Limits(target="deepspeed"))

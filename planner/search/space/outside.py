@@ -14,10 +14,12 @@ from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
 from planner.model.spec import ModelSpec
+from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
 from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
+from planner.search.space.partitions import networks
 from planner.search.values import Limits
 
 
@@ -30,10 +32,15 @@ def outside(
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
     topology = Topology(cluster)
-    device_types = usable_device_types(topology, model)
-    if not rows or not device_types:
+    if not rows or not usable_device_types(topology, model):
         return ()
-    plans = [what for row in rows for what in _of_target(row, device_types, model, limits)]
+    # Pools that are equal on one of a runtime's networks are one for its search.
+    plans = [
+        what
+        for row in rows
+        for seen in networks(row, topology).values()
+        for what in _of_target(row, usable_device_types(Topology(joined(seen)), model), model, limits)
+    ]
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
@@ -45,6 +52,8 @@ def _of_target(
     model: ModelSpec,
     limits: Limits,
 ) -> Iterator[str]:
+    if not device_types:
+        return
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
@@ -54,9 +63,9 @@ def _of_target(
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    # Where a run of stages goes on to another node decides what that crossing carries, however slow it is.
+    # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "neighbouring stages apart where one node has room for both"
+        yield "stages on other nodes of their pool than the order of the pipeline gives"
     if len(device_types) > 1 and row.dp_per_stage:
         yield "stages of several device types"
     elif len(device_types) > 1 and pipelines:
