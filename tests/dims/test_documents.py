@@ -16,6 +16,7 @@ from planner.model.file import load_model
 from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, Sync
+from planner.report.understood import _model
 from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits
@@ -263,3 +264,18 @@ def test_halves_of_a_sequence(tmp_path: Path) -> None:
     path.write_text(FILE.format(training="preference: {}", more="").replace("512", "513"))
     with pytest.raises(SpecError, match="sequence_length: expected an even number of tokens with preference"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (made(), ", packed documents of 1024 tokens"),
+        (made(packing=False), ", documents of 1024 tokens with 88 % padding"),
+        (pairs(), ", pairs of answers beside a frozen copy of the model"),
+        (whole(), "flash attention"),
+    ],
+)
+def test_what_is_understood(spec: ModelSpec, said: str) -> None:
+    """At the end of the line on the training."""
+    lines = dict(_model(spec))
+    assert lines["training"].endswith(said)
