@@ -110,6 +110,8 @@ FRACTION = Range(0, 1)
 """Share of something, none included."""
 SPREAD = Range(0, 1000)
 """Relative standard error or deviation."""
+BETA = Range(1e-6, 1000)
+"""How strongly preference optimization keeps a model near what it was."""
 DEFAULT_SPREAD = Range(1e-6, 1000)
 """Relative standard error of a step time where no residual is known."""
 FACTOR = Range(0, 1e6)

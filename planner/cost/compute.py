@@ -397,10 +397,8 @@ def attention_seconds(
 
 def attention_calls(model: ModelSpec, micro_batch: int) -> float:
     """Kernels of a layer's attention: with packed documents the examples call one for each."""
-    documents = model.training.documents
-    if documents is None or not documents.packing:
-        return 1.0
-    return larger(1.0, micro_batch * model.training.sequence_length / documents.mean_length)
+    mean = model.training.mean_document
+    return 1.0 if mean is None else larger(1.0, micro_batch * model.training.sequence_length / mean)
 
 
 def state_seconds(

@@ -316,6 +316,10 @@ class Footprint:
         self._frozen_layer, self._frozen_ends = self._freeze(model, load)
         one = layer_elements(model, tp=load.tp, ep=load.ep)
         self._measured_elements = (load.parameter_ratio - 1.0) * one
+        if model.training.keeps_reference:
+            copied = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
+            self._frozen_layer += one * copied
+            self._frozen_ends += parameters_of(model, layers=0, tp=load.tp, ep=load.ep, **here) * copied
         size, more = (
             ELEMENT_BYTES[model.training.precision],
             model.training.end_moment_bytes - model.training.moment_bytes,

@@ -472,7 +472,11 @@ class Pricer:
             context_hidden += more.context_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         slowest = self.stretch(device_type, ring, tp)
-        exposed_forward, hidden_forward = self.traffic.exposed(gather, slowest * forward)
+        forwards = self.model.training.forwards
+        if forwards > 1:
+            # Such plans have neither tensor parallelism nor divided sequences.
+            forward, routing_forward = forwards * forward, forwards * routing_forward
+        exposed_forward, hidden_forward = self.traffic.exposed(forwards * gather, slowest * forward)
         exposed_backward, hidden_backward = self.traffic.exposed(
             gather + scatter, slowest * (backward + again)
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.dims.documents import dealt_whole
 from planner.dims.shards import trains_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of, in_words
@@ -52,8 +53,8 @@ def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterato
         yield Fault(
             path, f"models of which a part is trained drop no gradients, expected 0, got {plan.backup}"
         )
-    if model.training.documents is not None:
-        yield Fault(path, f"training on documents drops no gradients, expected 0, got {plan.backup}")
+    if dealt_whole(model):
+        yield Fault(path, f"training on documents or pairs drops no gradients, expected 0, got {plan.backup}")
     if model.training.optimizer not in target.sharding_optimizers:
         able = in_words(target.sharding_optimizers)
         yield Fault(path, f"expected {able} with backup replicas, got {model.training.optimizer}")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
+from planner.dims.documents import dealt_whole
 from planner.dims.expert import holds_experts
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -126,8 +127,8 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"{pieces} pieces for cp {cp} do not divide the sequence length {length}"
     elif target.sequence_parallel and tp > 1 and length % tp == 0 and length // cp % tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
-    if model.training.documents is not None:
-        yield "documents stay whole, expected none in the model's training"
+    if dealt_whole(model):
+        yield "documents and pairs stay whole, expected none in the model's training"
     if model.training.attention != "flash":
         yield "divided sequences need fused attention, expected attention flash in the model's training"
     if model.kind != "decoder":

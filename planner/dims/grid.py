@@ -13,6 +13,7 @@ from dataclasses import replace
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
+from planner.dims.documents import dealt_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Grid, Plan, groups_of
 from planner.runtimes.capabilities import Capabilities
@@ -146,7 +147,7 @@ def _strange(model: ModelSpec) -> str:
         "relative positions": model.relative_positions > 0,
         "biases of values without those of keys": model.qkv_bias and not model.key_bias,
         "adapters or frozen parts": bool(model.frozen),
-        "documents": model.training.documents is not None,
+        "documents or pairs of answers": dealt_whole(model),
         "gated attention": model.output_gate,
         "latent attention": model.latent is not None,
         "norms of queries over all heads": model.qk_norm == "whole",

@@ -137,7 +137,7 @@ def offloads(
     """What a search may keep in host memory, nothing first; ``stages`` for plans that may be pipelines."""
     able = target.offloading
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
-    known &= not model.quantised
+    known &= not model.quantised and model.training.preference is None
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     choices = [ON_DEVICE]
     if not stages or able.in_pipeline:

@@ -92,7 +92,7 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
-    if model.training.optimizer in target.whole_optimizers or model.frozen:
+    if model.training.optimizer in target.whole_optimizers or model.frozen or model.training.preference:
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1

@@ -199,6 +199,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     shape: dict[str, object] = model.model_dump(exclude={"training"})
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
+    if training.preference is not None:
+        shape["preference"] = training.preference.model_dump()
     if training.documents is not None:
         shape["documents"] = training.documents.model_dump()
     if training.freeze is not None:

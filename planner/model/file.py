@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import KeyPath, Problem, SpecError, UsageError
 from planner.files.document import Document, fail_on, is_config, read_as, read_document
 from planner.files.fields import (
     Batch,
@@ -297,8 +297,10 @@ def _end_problems(document: Document) -> list[Problem]:
 
 
 def _document_problems(document: Document) -> list[Problem]:
-    """What documents do not go with, and documents longer than a sequence."""
+    """What documents and pairs do not go with, documents longer than a sequence, and halves of one."""
     training = document.data.get("training")
+    if isinstance(training, dict) and isinstance(training.get("preference"), dict):
+        return _preference_problems(document, training)
     documents = training.get("documents") if isinstance(training, dict) else None
     if not isinstance(training, dict) or not isinstance(documents, dict):
         return []
@@ -311,19 +313,34 @@ def _document_problems(document: Document) -> list[Problem]:
         what = f"expected at most the {length} tokens of sequence_length, got {mean}"
         hint = "longer documents are cut: leave documents out, or train on longer sequences"
         return [document.problem((*path, "mean_length"), what, hint)]
+    return _strange_problems(document, path, together=documents.get("packing") is not False)
+
+
+def _preference_problems(document: Document, training: Mapping[str, object]) -> list[Problem]:
+    path, length = ("training", "preference"), training.get("sequence_length")
+    if training.get("documents") is not None:
+        what = "a sequence is a pair of answers, expected none with preference"
+        return [document.problem(("training", "documents"), what, "remove it")]
+    if isinstance(length, int) and length % 2:
+        what = f"expected an even number of tokens with preference, half for each answer, got {length}"
+        return [document.problem(("training", "sequence_length"), what, f"write {length + 1}")]
+    return _strange_problems(document, path, together=True)
+
+
+def _strange_problems(document: Document, path: KeyPath, *, together: bool) -> list[Problem]:
+    """Models that are not trained on documents, ``together`` where several stand in a sequence."""
     given = document.data
+    training = given.get("training")
     reasons = {
         "an encoder": given.get("kind") == "encoder",
         "an encoder-decoder": given.get("encoder") is not None,
         "a tower of images": given.get("tower") is not None,
-        "a state that goes from one document to the next": given.get("state") is not None
-        and documents.get("packing") is not False,
-        "modules that predict further tokens": bool(training.get("mtp_layers")),
+        "a state that goes from one document to the next": given.get("state") is not None and together,
+        "modules that predict further tokens": isinstance(training, dict)
+        and bool(training.get("mtp_layers")),
     }
     has = next((name for name, there in reasons.items() if there), None)
-    return (
-        [] if has is None else [document.problem(path, f"expected none, the model has {has}", "remove them")]
-    )
+    return [] if has is None else [document.problem(path, f"expected none, the model has {has}", "remove it")]
 
 
 def _adapter_problems(document: Document) -> list[Problem]:

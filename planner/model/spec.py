@@ -11,6 +11,7 @@ from pydantic import Field
 from planner.files.fields import (
     Batch,
     BatchTokens,
+    Beta,
     CapacityFactor,
     CriticalTokens,
     DataGib,
@@ -131,6 +132,18 @@ class DocumentsSpec(Frozen):
     padded to its length."""
 
 
+class PreferenceSpec(Frozen):
+    """Training on pairs of answers (direct preference optimization, arXiv:2305.18290): each sequence of the batch is a
+    pair, the chosen one in its first half and the rejected one in its second.
+
+    What the model made of both before it was trained is computed beside: with adapters by the same weights without
+    these, else by a frozen copy of the model.
+    """
+
+    beta: Beta = 0.1
+    """How strongly the model is kept near what it was."""
+
+
 class TrainingSpec(Frozen):
     """One optimizer step: how much data, in which number format, by which optimizer."""
 
@@ -171,11 +184,34 @@ class TrainingSpec(Frozen):
     """The training data in storage, for clusters that say how fast they read it."""
     documents: DocumentsSpec | None = None
     """Documents shorter than a sequence; absent, every sequence is one whole document."""
+    preference: PreferenceSpec | None = None
+    """Pairs of answers in place of texts, a half of ``sequence_length`` each; absent, the next token is predicted."""
+
+    @property
+    def keeps_reference(self) -> bool:
+        """True when a frozen copy of the model stands beside it."""
+        return self.preference is not None and self.lora is None
+
+    @property
+    def forwards(self) -> int:
+        """Forwards of the model for one backward."""
+        return 1 if self.preference is None else 2
+
+    @property
+    def mean_document(self) -> float | None:
+        """Tokens of a document in the mean, where several stand in a sequence; None where it is one."""
+        if self.preference is not None:
+            return self.sequence_length / 2
+        return (
+            float(self.documents.mean_length)
+            if self.documents is not None and self.documents.packing
+            else None
+        )
 
     @property
     def packed(self) -> bool:
         """True when several documents stand in a sequence."""
-        return self.documents is not None and self.documents.packing
+        return self.mean_document is not None
 
     @property
     def tokens(self) -> float:
@@ -188,10 +224,11 @@ class TrainingSpec(Frozen):
     @property
     def own_tokens(self) -> float:
         """Length of the document that a token is in, mean over tokens, which are more in longer ones."""
-        documents, length = self.documents, float(self.sequence_length)
-        if documents is None or not documents.packing:
+        length = float(self.sequence_length)
+        if self.mean_document is None:
             return length
-        return min(documents.mean_length * (1.0 + documents.spread**2), length)
+        spread = 0.0 if self.documents is None else self.documents.spread
+        return min(self.mean_document * (1.0 + spread**2), length)
 
     @property
     def moment_bytes(self) -> float:

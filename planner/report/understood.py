@@ -13,7 +13,7 @@ from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, Path, Topology
 from planner.cost.memory import kept_free
 from planner.dims.sync import sync_text
-from planner.model.spec import ModelSpec, StateSpec, TowerSpec
+from planner.model.spec import ModelSpec, StateSpec, TowerSpec, TrainingSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, significant
 from planner.search.values import Limits
@@ -278,8 +278,22 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     yield (
         "training",
         f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
-        f"{training.precision}, {training.optimizer}, {training.attention} attention{_trained(model)}",
+        f"{training.precision}, {training.optimizer}, {training.attention} attention"
+        f"{_trained(model)}{_dealt(training)}",
     )
+
+
+def _dealt(training: TrainingSpec) -> str:
+    """``, packed documents of 620 tokens``, ``, documents of 620 tokens with 85 % padding``; empty for whole texts."""
+    if training.preference is not None:
+        return ", pairs of answers" + (
+            " beside a frozen copy of the model" if training.keeps_reference else ""
+        )
+    if training.documents is None:
+        return ""
+    length = f"documents of {training.documents.mean_length} tokens"
+    padding = 1 - training.tokens / (training.global_batch * training.sequence_length)
+    return f", packed {length}" if training.packed else f", {length} with {percent(padding)} padding"
 
 
 def _layers(model: ModelSpec) -> str:

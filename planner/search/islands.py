@@ -18,6 +18,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.dims.dimension import allowed
+from planner.dims.documents import dealt_whole
 from planner.dims.sharding import trains_at
 from planner.dims.sync import with_islands
 from planner.errors import PlanError
@@ -49,7 +50,7 @@ def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
     if not asked or any(values is not None and 1 not in values for values in given):
         return
     model = estimator.model
-    if model.training.documents is not None:
+    if dealt_whole(model):
         return
     if limits.offload is not None and "none" not in limits.offload:
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +76,19 @@ class Adapter(nn.Module):  # type: ignore[misc]
         return self.up(self.down(hidden)) * self.scale
 
 
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """The model as it was before adapters were trained."""
+    adapted = [each for each in model.modules() if isinstance(each, Adapted)]
+    for each in adapted:
+        each.off = True
+    try:
+        yield
+    finally:
+        for each in adapted:
+            each.off = False
+
+
 class Adapted(nn.Module):  # type: ignore[misc]
     """A linear layer with the adapters of its parts: of one, or of keys and values that stand side by side by head."""
 
@@ -89,12 +104,15 @@ class Adapted(nn.Module):  # type: ignore[misc]
         """``outputs`` of each of the parts ``names``; ``width`` of a head."""
         super().__init__()
         self.base, self.names, self.width = base, names, width
+        self.off = False
         self.adapters = nn.ModuleDict(
             {name: Adapter(inputs, outputs, shape) for name in names if name in shape.targets}
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.base(hidden)
+        if self.off:
+            return outputs
         if len(self.names) == 1 or not self.adapters:
             for adapter in self.adapters.values():
                 outputs = outputs + adapter(hidden)

@@ -42,6 +42,9 @@ PLACES = ("at the gate", "before noon", "behind the mill", "in the rain", "near 
 
 def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batch:
     """Tokens and labels of some sequences; the same index is the same sequence on every rank."""
+    if shape.preference is not None:
+        both = [pair(index, shape, text) for index in indices]
+        return torch.stack([each for each, _ in both]), torch.stack([each for _, each in both])
     tokens = torch.stack([sequence(index, shape, text) for index in indices])
     if shape.labels is not None or shape.front:
         inputs = tokens[:, :-1].contiguous()
@@ -67,7 +70,12 @@ def sequences(indices: tuple[int, ...], shape: Shape, text: Path | None) -> Batc
 
 
 def lengths_of(index: int, shape: Shape) -> tuple[int, ...]:
-    """Tokens of the documents of a sequence, the last of which may be cut; without packing it has one."""
+    """Tokens of the documents of a sequence, the last of which may be cut; without packing it has one.
+
+    Those of a pair are its halves.
+    """
+    if shape.preference is not None:
+        return shape.sequence_length // 2, shape.sequence_length // 2
     documents, left, found = shape.documents, shape.sequence_length, list[int]()
     assert documents is not None
     source = random.Random(f"documents {index}")
@@ -81,7 +89,8 @@ def lengths_of(index: int, shape: Shape) -> tuple[int, ...]:
 
 def packing_of(shape: Shape) -> Packed | None:
     """What keeps documents apart, where sequences have several."""
-    return Packed() if shape.documents is not None and shape.documents.packing else None
+    packs = shape.documents is not None and shape.documents.packing
+    return Packed() if packs or shape.preference is not None else None
 
 
 def dealt(
@@ -92,6 +101,8 @@ def dealt(
     if shape.documents is None:
         for micro in micros:
             inputs, labels = sequences(micro.sequences, shape, text)
+            if isinstance(sharing, Packed):
+                sharing.lengths = tuple(lengths_of(index, shape) for index in micro.sequences)
             yield micro, (sharing.part(inputs), sharing.part(labels))
         return
     batches = [sequences(micro.sequences, shape, text) for micro in micros]
@@ -100,6 +111,24 @@ def dealt(
         if isinstance(sharing, Packed):
             sharing.lengths = tuple(lengths_of(index, shape) for index in micro.sequences)
         yield replace(micro, weight=weight, torch_weight=weight / plan.steps), batch
+
+
+REJECTED = 1_000_003
+"""From a sequence to that whose words are its rejected answer."""
+
+
+def pair(index: int, shape: Shape, text: Path | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """A prompt with the answer that stands behind it and the same with another one, and the labels of both answers."""
+    half = shape.sequence_length // 2
+    prompt = max(1, half // 4)
+    chosen, other = (sequence(each, shape, text)[:half] for each in (index, index + REJECTED))
+    rejected = torch.cat((chosen[:prompt], other[prompt:]))
+    labels = []
+    for answer in (chosen, rejected):
+        wanted = torch.full_like(answer, IGNORED)
+        wanted[prompt - 1 : -1] = answer[prompt:]
+        labels.append(wanted)
+    return torch.cat((chosen, rejected)), torch.cat(labels)
 
 
 def sequence(index: int, shape: Shape, text: Path | None) -> torch.Tensor:

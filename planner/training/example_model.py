@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,13 @@ class DocumentShape:
     """Standard deviation over the mean."""
     packing: bool
     """True when sequences are filled with documents; else each has one, and padding."""
+
+
+@dataclass(frozen=True)
+class PreferenceShape:
+    """Training on pairs of answers, as under ``preference`` in ``model.json``."""
+
+    beta: float
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,8 @@ class Shape:
     """Adapters that are trained alone."""
     documents: DocumentShape | None = None
     """Documents shorter than a sequence."""
+    preference: PreferenceShape | None = None
+    """Each sequence is a pair of answers, the chosen one first."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
 
@@ -197,6 +206,11 @@ class Shape:
         encoder = self.encoder
         return (0, 0) if encoder is None else (encoder.sequence_length, encoder.hidden or self.hidden)
 
+    @property
+    def untrained(self) -> Shape:
+        """The same with nothing that is trained."""
+        return replace(self, freeze=("embedding", "attention", "mlp", "norms", "head"))
+
     def freezes(self, part: str) -> bool:
         """True when a part is not trained."""
         return self.lora is not None or part in self.freeze
@@ -212,6 +226,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     values = dict(given)
     experts, lora = values.pop("experts", None), values.pop("lora", None)
     freeze, documents = tuple(values.pop("freeze", ())), values.pop("documents", None)
+    preference = values.pop("preference", None)
     state = values.pop("state", None)
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
 
@@ -233,6 +248,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
         **values,
         encoder=encoder,
         documents=None if documents is None else DocumentShape(**documents),
+        preference=None if preference is None else PreferenceShape(**preference),
         state=None if state is None else StateShape(**state),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
@@ -650,6 +666,26 @@ def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)
     even, odd = heads.chunk(2, dim=-1)
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+
+
+def preference_loss(
+    logits: torch.Tensor, before: torch.Tensor, labels: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """Mean over pairs of what direct preference optimization minimises (arXiv:2305.18290, equation 7).
+
+    ``before``: logits of the model as it was, which has no gradient.
+    """
+    gained = likelihoods(logits, labels) - likelihoods(before, labels)
+    chosen, rejected = gained.unbind(dim=1)
+    return -functional.logsigmoid(beta * (chosen - rejected)).mean()
+
+
+def likelihoods(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Logarithms of the probabilities of both answers, [pair][answer]."""
+    losses = functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return -losses.view(len(labels), 2, -1).sum(dim=2)
 
 
 def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,10 @@ from planner.cost.compute import Device, attention_seconds, model_flops
 from planner.cost.estimate import estimate
 from planner.errors import SpecError
 from planner.model.file import load_model
-from planner.model.spec import DocumentsSpec, ModelSpec
+from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
 from planner.plan.checks import target_faults
-from planner.plan.values import Plan, Sync
+from planner.plan.values import Offload, Plan, Sync
+from planner.report.understood import _model
 from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits
@@ -168,3 +169,113 @@ def test_faults_of_a_file(tmp_path: Path, training: str, more: str, said: str) -
         load_model(path)
     assert [line for line in str(raised.value).splitlines() if said in line], str(raised.value)
     assert len(raised.value.problems) == 1
+
+
+def pairs(**training: Any) -> ModelSpec:
+    """The same model on pairs of answers."""
+    return gpt(global_batch=16, sequence_length=LENGTH, preference=PreferenceSpec(), **training)
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_copy_of_the_model_stands_beside_it(zero: int) -> None:
+    """In its working format, sharded by ZeRO 3; with adapters there is none."""
+    chosen = plan("deepspeed", zero, [24], [(group("a", "A100", count=4, share=4),)], recompute="full")
+    lora = LoraSpec(rank=8)
+    plain, trained, adapted, both = (
+        estimate(chosen, WHERE, each).stages[0].groups[0].memory
+        for each in (
+            whole(),
+            pairs(),
+            gpt(global_batch=16, sequence_length=LENGTH, lora=lora),
+            pairs(lora=lora),
+        )
+    )
+    copied = 2.0 * whole().parameters / (4 if zero == 3 else 1)
+    assert trained.parameters_bytes - plain.parameters_bytes == pytest.approx(copied)
+    assert trained.optimizer_bytes == plain.optimizer_bytes
+    assert trained.gradients_bytes == plain.gradients_bytes
+    assert both.parameters_bytes == adapted.parameters_bytes
+
+
+def test_a_second_forward() -> None:
+    """The forward twice, gathers of ZeRO 3 included; answers attend to themselves, which halves their scores."""
+    chosen = plan("deepspeed", 3, [24], [(group("a", "A100", count=4, share=4),)], recompute="full")
+    halves = gpt(
+        global_batch=16, sequence_length=LENGTH, documents=DocumentsSpec(mean_length=LENGTH // 2, spread=0.0)
+    )
+    one, two = (estimate(chosen, WHERE, each).stages[0].groups[0] for each in (halves, pairs()))
+    assert two.forward_seconds == pytest.approx(2 * one.forward_seconds, rel=0.02)
+    assert two.backward_seconds == pytest.approx(one.backward_seconds)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "what"),
+    [
+        (
+            plan("torch", 1, [2, 2], [(group("a", "A100", share=8, steps=4),)] * 2),
+            "pairs of answers needs one",
+        ),
+        (plan("torch", 1, [4], [(group("a", "A100", tp=2, share=8),)]), "replicas of one device, got tp 2"),
+        (
+            plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]),
+            "no pairs of answers to megatron",
+        ),
+        (
+            plan(
+                "deepspeed",
+                3,
+                [4],
+                [(group("a", "A100", count=2, share=4),)],
+                offload=Offload(optimizer="cpu"),
+            ),
+            "everything on the devices",
+        ),
+    ],
+)
+def test_rules_of_pairs(chosen: Plan, what: str) -> None:
+    """Each has its reason."""
+    spec = model(8, preference=PreferenceSpec())
+    assert [fault.what for fault in target_faults(chosen, spec) if what in fault.what]
+
+
+def test_the_search_proposes_plans_for_pairs() -> None:
+    """One stage of whole devices, which hold the copy too."""
+    result = search(WHERE, pairs(), limits=Limits())
+    assert result.best is not None
+    assert not target_faults(result.best.plan, pairs())
+
+
+@pytest.mark.parametrize(
+    ("training", "more", "said"),
+    [
+        ("preference: {}\n  documents: {mean_length: 60}", "", "documents: a sequence is a pair of answers"),
+        ("preference: {beta: 0}", "", "beta: expected"),
+        ("preference: {beta: 0.1}", "kind: encoder", "preference: expected none, the model has an encoder"),
+    ],
+)
+def test_faults_of_pairs(tmp_path: Path, training: str, more: str, said: str) -> None:
+    """One clear error each."""
+    test_faults_of_a_file(tmp_path, training, more, said)
+
+
+def test_halves_of_a_sequence(tmp_path: Path) -> None:
+    """An odd number of tokens has none."""
+    path = tmp_path / "model.yaml"
+    path.write_text(FILE.format(training="preference: {}", more="").replace("512", "513"))
+    with pytest.raises(SpecError, match="sequence_length: expected an even number of tokens with preference"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (made(), ", packed documents of 1024 tokens"),
+        (made(packing=False), ", documents of 1024 tokens with 88 % padding"),
+        (pairs(), ", pairs of answers beside a frozen copy of the model"),
+        (whole(), "flash attention"),
+    ],
+)
+def test_what_is_understood(spec: ModelSpec, said: str) -> None:
+    """At the end of the line on the training."""
+    lines = dict(_model(spec))
+    assert lines["training"].endswith(said)

@@ -16,7 +16,15 @@ import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import DocumentsSpec, EncoderSpec, ExpertsSpec, LoraSpec, ModelSpec, RunSpec
+from planner.model.spec import (
+    DocumentsSpec,
+    EncoderSpec,
+    ExpertsSpec,
+    LoraSpec,
+    ModelSpec,
+    PreferenceSpec,
+    RunSpec,
+)
 from planner.plan.values import Plan
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
@@ -53,7 +61,7 @@ class Case:
     dense: int = 0
     """Dense layers ahead of those with experts."""
     documents: str = ""
-    """``packed`` or ``padded``."""
+    """``packed`` or ``padded``; ``pairs`` of answers."""
     encoder: bool = False
     """Layers attend to the output of an encoder too, which shares the table of tokens."""
 
@@ -113,7 +121,8 @@ class Case:
             **({"experts": EXPERTS, "dense_layers": self.dense} if self.experts else {}),
             **FROZEN.get(self.lora, {}),
             **(CROSSED if self.encoder else {}),
-            **({"documents": DOCUMENTS[self.documents]} if self.documents else {}),
+            **({"documents": DOCUMENTS[self.documents]} if self.documents in DOCUMENTS else {}),
+            **({"preference": PreferenceSpec(beta=2.0)} if self.documents == "pairs" else {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4",
@@ -173,6 +182,11 @@ DIVIDED = [
     Case("data", 1, "adamw", cp=2, experts=True),
 ]
 """Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+WITH_PAIRS = [
+    *(Case("data", zero, "sgd", documents="pairs") for zero in (1, 3)),
+    Case("data", 2, "sgd", documents="pairs", lora="whole"),
+]
+"""With a copy, and without adapters."""
 WITH_DOCUMENTS = [Case("data", 1, "sgd", documents="packed"), Case("data", 3, "sgd", documents="padded")]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {

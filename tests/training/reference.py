@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -99,8 +100,31 @@ def loss_by_document(network: Any, indices: tuple[int, ...], shape: example_mode
     return total / count
 
 
+def loss_of_pairs(network: Any, indices: tuple[int, ...], shape: example_model.Shape) -> Any:
+    """What pairs cost by the formula of arXiv:2305.18290, each answer on its own, beside the network as it began."""
+    if not hasattr(network, "began"):
+        network.__dict__["began"] = deepcopy(network)
+    inputs, labels = sequences(indices, shape, None)
+    half, total = shape.sequence_length // 2, torch.zeros(())
+    assert shape.preference is not None
+    for row, wanted in zip(inputs, labels, strict=True):
+        gained = []
+        for answer in (slice(0, half), slice(half, None)):
+            counted = torch.nonzero(wanted[answer] != example_model.IGNORED).flatten()
+            now, then = (
+                torch.log_softmax(each(row[None, answer])[0], dim=-1)[counted, wanted[answer][counted]].sum()
+                for each in (network, network.__dict__["began"])
+            )
+            gained.append(now - then.detach())
+        margin = shape.preference.beta * (gained[0] - gained[1])
+        total = total + torch.log1p(torch.exp(-margin))
+    return total / len(indices)
+
+
 def loss_of(network: Any, indices: tuple[int, ...], shape: example_model.Shape) -> Any:
     """The mean loss of some sequences."""
+    if shape.preference is not None:
+        return loss_of_pairs(network, indices, shape)
     if shape.documents is not None:
         return loss_by_document(network, indices, shape)
     inputs, labels = sequences(indices, shape, None)

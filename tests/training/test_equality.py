@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.training.equality import (
     WITH_ENCODER,
     WITH_EXPERTS,
     WITH_FROZEN,
+    WITH_PAIRS,
     Case,
     printed_losses,
     reference_of,
@@ -56,6 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *WITH_EXPERTS,
             *WITH_ENCODER,
             *WITH_DOCUMENTS,
+            *WITH_PAIRS,
             *DIVIDED,
             *WITH_FROZEN,
             LEARNING,
@@ -122,6 +125,15 @@ def test_documents_equal_one_process(trained: Trained, case: Case) -> None:
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
+@each(WITH_PAIRS)
+def test_pairs_equal_one_process(trained: Trained, case: Case) -> None:
+    """Which takes every answer on its own, beside a copy of itself as it began."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+    assert wanted.losses[0] == pytest.approx(log(2), rel=1e-5)
 
 
 @each(WITH_FROZEN)

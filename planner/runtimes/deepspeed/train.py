@@ -20,7 +20,8 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from planner.training.hetplan_runtime import RankPlan, load
-from planner.training.example_context import sharing_of
+from planner.training.example_adapters import without_adapters
+from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import Batch, dealt, packing_of, sequences
 from planner.training.example_encoder import Encoder
 from planner.training.example_model import (
@@ -33,6 +34,7 @@ from planner.training.example_model import (
     kept_on_device,
     load_shape,
     loss_of,
+    preference_loss,
 )
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
@@ -84,12 +86,18 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
+    before = reference_of(engine, plan, shape, config, options.seed, sharing)
     begin = resumed(engine, options)
     log = StepLog(plan)
     for step in steps_of(begin, options):
         losses = []
         for micro, (inputs, labels) in dealt(plan, step, shape, options.text, sharing):
-            loss = loss_of(engine(inputs.to(engine.device)), labels.to(engine.device)) * micro.weight
+            inputs, labels = inputs.to(engine.device), labels.to(engine.device)
+            if shape.preference is None:
+                loss = loss_of(engine(inputs), labels) * micro.weight
+            else:
+                known = before(inputs)
+                loss = preference_loss(engine(inputs), known, labels, shape.preference.beta) * micro.weight
             engine.backward(loss)
             engine.step()
             losses.append(loss)
@@ -98,6 +106,28 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
             engine.save_checkpoint(str(options.keep))
     log.peak()
     return engine
+
+
+def reference_of(
+    engine: Any, plan: RankPlan, shape: Shape, config: dict[str, Any], seed: int, sharing: Sharing
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes the logits of the model as it was ahead of all training: it without adapters, or a copy."""
+    copy: Any = None
+    if shape.preference is not None and shape.lora is None:
+        torch.manual_seed(seed)
+        with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
+            copy = Transformer(shape.untrained, sharing=sharing)
+        if plan.zero == 3:
+            copy, *_ = deepspeed.initialize(model=copy, config=config)
+        else:
+            copy.to(engine.device, next(engine.module.parameters()).dtype)
+
+    def before(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), without_adapters(engine.module):
+            logits: torch.Tensor = engine(inputs) if copy is None else copy(inputs)
+        return logits
+
+    return before
 
 
 def with_resumption(config: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

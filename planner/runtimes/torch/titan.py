@@ -76,8 +76,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "its configurations train with AdamW in fp32"
     if training.lora or training.freeze:
         yield "its configurations train the whole model"
-    if training.documents is not None:
-        yield "its data are not dealt by documents"
+    if training.documents is not None or training.preference is not None:
+        yield "its data are neither dealt by documents nor pairs of answers"
     if training.attention != "flash" or model.drops:
         yield "its models have flash attention and no dropout"
 

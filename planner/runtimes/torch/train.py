@@ -28,7 +28,8 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import dealt, packing_of, sequences
-from planner.training.example_model import Layer, Shape, load_shape, loss_of
+from planner.training.example_adapters import without_adapters
+from planner.training.example_model import Layer, Shape, load_shape, loss_of, preference_loss
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
@@ -81,9 +82,12 @@ def run(options: argparse.Namespace) -> None:
     layout.shard(model)
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
-    gradients = pipeline_gradients if len(plan.stages) > 1 else whole_gradients
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
-    gradients_of = gradients(layout, model, shape, options, scale, sharing)
+    if len(plan.stages) > 1:
+        gradients_of = pipeline_gradients(layout, model, shape, options, scale, sharing)
+    else:
+        before = reference_of(model, shape, layout, options.seed, sharing)
+        gradients_of = whole_gradients(layout, model, shape, options, scale, sharing, before)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
     begin = restored(model, optimizer, origin, layout, len(shape.kinds)) if origin else 0
@@ -147,6 +151,23 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], torch.nn.Module]:
     return place
 
 
+def reference_of(
+    model: ModelPart, shape: Shape, layout: Layout, seed: int, sharing: Sharing
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes the logits of the model as it is now, whatever is trained later: it without adapters, or a copy."""
+    copy: Any = None
+    if shape.preference is not None and shape.lora is None:
+        copy = ModelPart(shape.untrained, layout.plan, seed, placing(layout), sharing)
+        layout.shard(copy)
+
+    def before(inputs: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), without_adapters(model):
+            logits: torch.Tensor = model(inputs) if copy is None else copy(inputs)
+        return logits
+
+    return before
+
+
 def whole_gradients(
     layout: Layout,
     model: Any,
@@ -154,6 +175,7 @@ def whole_gradients(
     options: argparse.Namespace,
     scale: LossScale,
     sharing: Sharing,
+    before: Callable[[torch.Tensor], torch.Tensor],
 ) -> Callable[[int], list[torch.Tensor]]:
     """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
     plan = layout.plan
@@ -163,7 +185,12 @@ def whole_gradients(
         micro_batches = dealt(plan, step, shape, options.text, sharing)
         for index, (micro, (inputs, labels)) in enumerate(micro_batches):
             layout.accumulate(model, last=index == plan.steps - 1)
-            loss = loss_of(model(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
+            inputs, labels = inputs.to(DEVICE), labels.to(DEVICE)
+            if shape.preference is None:
+                loss = loss_of(model(inputs), labels) * micro.weight
+            else:
+                known = before(inputs)
+                loss = preference_loss(model(inputs), known, labels, shape.preference.beta) * micro.weight
             (loss * (scale.value / plan.steps)).backward()
             losses.append(loss)
         return losses

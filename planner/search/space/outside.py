@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.dims.context import LEAST_TOKENS, offers_context
+from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
@@ -57,7 +58,7 @@ def _of_target(
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
     pipelines = deepest > 1 and not model.frozen and (limits.pp is None or max(limits.pp) > 1)
-    pipelines = pipelines and model.training.documents is None
+    pipelines = pipelines and not dealt_whole(model)
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
@@ -106,8 +107,8 @@ def _of_target(
     if model.frozen and devices > 1 and row.frozen_parts:
         what = "adapters" if model.training.lora else "frozen parts"
         yield f"pipelines and tensor parallelism with {what}"
-    if model.training.documents is not None and devices > 1 and row.documents:
-        yield "pipelines and context parallelism with documents"
+    if dealt_whole(model) and devices > 1 and row.documents:
+        yield "pipelines and context parallelism with documents or pairs of answers"
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"

@@ -19,6 +19,7 @@ from planner.model.spec import (
     FrontSpec,
     LoraSpec,
     ModelSpec,
+    PreferenceSpec,
     RunSpec,
     StateSpec,
     TowerSpec,
@@ -43,6 +44,7 @@ from planner.training.hetplan_runtime import load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
 
 STEPS = 3
+PAIRS = PreferenceSpec(beta=2.0)
 PACKED = DocumentsSpec(mean_length=5)
 PADDED = DocumentsSpec(mean_length=7, spread=0.5, packing=False)
 EXPERTS: dict[str, Any] = {"gated_mlp": True, "experts": ExpertsSpec(number=4, top_k=2, ffn=24)}
@@ -73,17 +75,21 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
+OF_THEIR_OWN = ("experts", "state", "block", "behind", "tower", "encoder", "documents", "front", "preference")
+"""Parts of a model with too much in them for a name."""
+
+
 def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
     tower = changes.get("tower")
     special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
     special += ["encoder"] if "encoder" in changes else []
+    special += ["pairs"] if "preference" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
         f"{key}_{value}"
         for key, value in changes.items()
-        if key not in ("experts", "state", "block", "behind", "tower", "encoder", "documents", "front")
-        and (key, value) not in DEFAULTS
+        if key not in OF_THEIR_OWN and (key, value) not in DEFAULTS
     ]
     return "-".join([kind, f"zero{zero}", *special])
 
@@ -257,6 +263,7 @@ CASES = [
     ),
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     recomputed(uneven(2, documents=PACKED)),
+    recomputed(uneven(3, optimizer="sgd", preference=PAIRS)),
     uneven(3, optimizer="sgd", documents=PADDED, learned_positions=16),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
     uneven(3, optimizer="sgd", **T5),
@@ -274,6 +281,7 @@ CASES = [
 ADAPTERS = {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj")), **LLAMA}
 FROZEN = [
     frozen("lora", 1, **ADAPTERS),
+    frozen("lora-pairs", 3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
@@ -305,6 +313,7 @@ OTHERS = [
     tensor_parallel(1, optimizer="lion"),
     *(uneven(zero, precision="bf16", reduce_dtype="bf16") for zero in (0, 3)),
     uneven(3),
+    uneven(1, optimizer="sgd", preference=PAIRS),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
     uneven(3, optimizer_states="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
