@@ -68,9 +68,9 @@ def test_rules() -> None:
     for name in {*TARGETS} - {"torch"}:
         with pytest.raises(HetplanError, match="unequal numbers of micro-batches with no ZeRO stage"):
             emit(unequal(target=name), CLUSTER, MODEL)
-    for wrong in ({"fewer": 3}, {"fewer": -1}, {"steps": 1}):
+    for fewer, steps in ((3, 3), (-1, 3), (1, 1)):
         with pytest.raises(PlanError, match="expected"):
-            unequal(**wrong)
+            unequal(fewer, steps=steps)
     uneven = (group("a", "A100", count=3, share=5, steps=3),)
     with pytest.raises(PlanError, match="equal micro-batches"):
         plan("torch", 1, [2, 2], [uneven, uneven], fewer_steps=1)
