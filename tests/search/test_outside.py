@@ -6,7 +6,7 @@ from planner.runtimes.capabilities import OffloadPart
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, nic, pool
 
 
 def test_one_device_leaves_nothing_out() -> None:
@@ -87,3 +87,13 @@ def test_equal_pools_are_one() -> None:
     assert parts in outside(alike, gpt(), Limits(target="deepspeed"))
     unlike = cluster(pool("a", per_node=3), pool("b", "V100", per_node=3))
     assert parts not in outside(unlike, gpt(), Limits(target="deepspeed"))
+
+
+def test_rdma_behind_ethernet() -> None:
+    """Paths are the widest: where that is Ethernet, the InfiniBand beside it is named; where it is not, nothing is."""
+    what = "RDMA between nodes that a wider way over Ethernet joins"
+    for gbps, nodes, named in ((400, 2, True), (400, 1, False), (100, 2, False)):
+        cards = (nic("ib", gbps=200), nic("eth", gbps=gbps))
+        assert (what in outside(cluster(pool("a", nodes=nodes, nics=cards)), gpt(), Limits())) == named
+    ways = (nic("ib", gbps=200), nic("eth", gbps=400))
+    assert what in outside(cluster(pool("a", nics=ways), pool("b", "V100", nics=ways)), gpt(), Limits())

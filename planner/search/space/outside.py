@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
@@ -41,9 +42,26 @@ def outside(
         for seen in networks(row, topology).values()
         for what in _of_target(row, usable_device_types(Topology(joined(seen)), model), model, limits)
     ]
+    if _rdma_behind_ethernet(topology):
+        plans.append("RDMA between nodes that a wider way over Ethernet joins")
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
+
+
+def _rdma_behind_ethernet(topology: Topology) -> bool:
+    """True where nodes with cards on a common fabric with RDMA talk over Ethernet, since that is wider."""
+    fabrics = topology.cluster.fabrics
+    on: dict[str, set[str]] = {}
+    for pool in topology.cluster.pools:
+        on[pool.name] = {nic.fabric for nic in pool.nics if fabrics[nic.fabric].kind != "ethernet"}
+    firsts = [names[:2] for names in topology.alike(name for name, own in on.items() if own)]
+    several = {pool.name for pool in topology.cluster.pools if len(pool.hosts) > 1}
+    pairs = [
+        *((names[0], names[-1]) for names in firsts if len(names) > 1 or names[0] in several),
+        *((one[0], two[0]) for one, two in combinations(firsts, 2)),
+    ]
+    return any(on[one] & on[two] and not topology.on_rdma(one, two) for one, two in pairs)
 
 
 def _of_target(
