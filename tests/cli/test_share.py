@@ -25,7 +25,7 @@ def jobs(files: Path) -> Path:
     return files
 
 
-WORDS = ("share", "cluster.yaml", "jobs.yaml")
+WORDS = ("share", "cluster.yaml", "jobs.yaml", "--target", "torch")
 
 
 def test_who_gets_what(hetplan: Command, jobs: Path) -> None:
@@ -43,12 +43,12 @@ def test_who_gets_what(hetplan: Command, jobs: Path) -> None:
         plan = Path("shared") / f"{each['job']}.plan.yaml"
         assert read(plan).cluster.pools == cluster.pools
         assert hetplan("emit", plan, "-o", f"run-{each['job']}").code == 0
-    again = hetplan(*WORDS, "-o", "shared")
+    again = hetplan(*WORDS, "--gap", "0.5", "-o", "shared")
     assert again.code == 2
     assert again.out.splitlines()[-1].startswith("2 jobs: the last ends after "), (
         "a folder in use loses no answer"
     )
-    assert hetplan(*WORDS, "-o", "shared", "--force").code == 0
+    assert hetplan(*WORDS, "--gap", "0.5", "-o", "shared", "--force").code == 0
 
 
 def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
@@ -71,10 +71,11 @@ def test_nodes_are_divided_where_there_are_too_few(hetplan: Command, jobs: Path)
     """Three jobs on two nodes: the devices of one are named, and the plan is one for them."""
     Path("cluster.yaml").write_text(MIXED)
     Path("jobs.yaml").write_text(THREE)
-    done = hetplan(*WORDS, "--objective", "throughput", "-o", "shared")
+    words = (*WORDS, "--objective", "throughput", "--gap", "0.2")
+    done = hetplan(*words, "-o", "shared")
     assert done.code == 0
     assert "HETPLAN_DEVICES=" in done.out
-    found = json.loads(hetplan(*WORDS, "--objective", "throughput", "--json").out)
+    found = json.loads(hetplan(*words, "--json").out)
     assert found["divided"]
     assert any(each["devices"] for each in found["portions"])
     for each in found["portions"]:
@@ -85,7 +86,7 @@ def test_nodes_are_divided_where_there_are_too_few(hetplan: Command, jobs: Path)
 def test_the_shipped_example(hetplan: Command) -> None:
     """Its models are found beside it."""
     cluster, jobs = ROOT / "cluster_specs" / "v100_t4_10g.yaml", ROOT / "job_specs" / "three_runs.yaml"
-    found = json.loads(hetplan("share", cluster, jobs, "--time-limit", "10", "--gap", "0.3", "--json").out)
+    found = json.loads(hetplan("share", cluster, jobs, "--target", "torch", "--gap", "0.3", "--json").out)
     assert [each["job"] for each in found["portions"]] == ["pretrain", "encoder", "small"]
     assert found["portions"][1]["gpus"] <= 12
 
