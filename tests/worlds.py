@@ -449,11 +449,11 @@ def with_unequal_steps(seed: int) -> Problem:
     """Pools of two or three devices that hold the model's states together, and batches that few widths divide."""
     spec, model, calibration = with_constants(seed)
     draw = random.Random(seed + 18)
-    training = model.training.model_copy(update={"global_batch": draw.choice([5, 7, 9])})
+    training = model.training.model_copy(update={"global_batch": draw.choice([9, 11, 13])})
     changes = {"layers": draw.choice([2, 3]), "tied_embeddings": False, "training": training}
     model = model.model_copy(update=changes)
-    counts = draw.choice([(2, 2), (3, 3), (2, 3), (4, 0)])
-    each = draw.choice([9.0, 12.0, 16.0]) * model.parameters / 2**30
+    counts = draw.choice([(2, 2), (3, 3), (2, 2), (4, 0)])
+    each = draw.choice([8.0, 10.0, 12.0]) * model.parameters / 2**30
     usual = next(iter(spec.gpus.values()))
     gpus = {
         name: spec.gpus.get(name, usual).model_copy(update={"name": name, "memory_gib": each + 0.7})

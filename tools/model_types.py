@@ -1,6 +1,6 @@
 """Which models of the installed transformers hetplan reads, as docs/model_types.md: ``python -m tools.model_types``.
 
-Every type that an automatic class for language models builds is made with its default shape on the meta device, which
+Every type that one of these automatic classes builds is made with its default shape on the meta device, which
 takes two minutes, and its parameters are compared with those that hetplan reads out of its ``config.json``.
 """
 
@@ -27,6 +27,10 @@ CLASSES = {
     "AutoModelForMaskedLM": "encoders",
     "AutoModelForSpeechSeq2Seq": "speech to text",
     "AutoModelForImageTextToText": "images to text",
+    "AutoModelForImageClassification": "images",
+    "AutoModelForCTC": "sound",
+    "AutoModelForZeroShotImageClassification": "images next to texts",
+    "AutoModelForSequenceClassification": "classifiers of texts",
 }
 PAGE = Path(__file__).parents[1] / "docs" / "model_types.md"
 MOST_SECONDS = 60
@@ -77,9 +81,9 @@ def page(rows: list[tuple[str, str, Found]]) -> str:
     lines = [
         "# Model types",
         "",
-        f"Every type that transformers {transformers.__version__} trains as a language model, with its default shape:",
-        "what hetplan makes of its `config.json` next to the parameters that transformers itself counts on the meta",
-        "device. `python -m tools.model_types` writes this page anew.",
+        f"Every type that transformers {transformers.__version__} trains by one of these classes, with its default",
+        "shape: what hetplan makes of its `config.json` next to the parameters that transformers itself counts on the",
+        "meta device. `python -m tools.model_types` writes this page anew.",
         "",
         "| | types | exact | refused | wrong | default not built |",
         "|---|---|---|---|---|---|",

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 
 from planner.cli.app import app, needed
-from planner.cli.documents import DOCUMENTS
 from planner.cli.process import MEANINGS
+from planner.cli.schema import DOCUMENTS
 from planner.described import JsonDocument, keys
 from planner.report.calibrated import (
     CalibrateDocument,

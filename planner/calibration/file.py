@@ -103,6 +103,8 @@ class WrittenCalibration(Frozen):
     """The same for each source that points and constants name."""
     default_spread: DefaultSpread = ASSUMED.default_spread
     """Relative standard error of a step time where no residual is known."""
+    family_spread: DefaultSpread | None = None
+    """The same of a family without one under kernels that other devices of its maker have one with."""
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike."""
     sibling_spread: DefaultSpread | None = None
@@ -128,7 +130,8 @@ class WrittenCalibration(Frozen):
 
 
 _SAME = (
-    *("notes", "provenance", "sources", "default_spread", "device_spread", "sibling_spread", "memory_spread"),
+    *("notes", "provenance", "sources", "default_spread", "family_spread", "device_spread"),
+    *("sibling_spread", "memory_spread"),
     *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
 )
 """Fields that a file holds as the calibration does."""
@@ -367,6 +370,8 @@ def _data(calibration: Calibration) -> dict[str, Any]:
     }
     if calibration.default_spread != ASSUMED.default_spread:
         data["default_spread"] = _number(calibration.default_spread)
+    if calibration.family_spread is not None:
+        data["family_spread"] = _number(calibration.family_spread)
     if calibration.device_spread is not None:
         data["device_spread"] = _number(calibration.device_spread)
     if calibration.sibling_spread is not None:

@@ -264,6 +264,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         residuals=_points(lambda item: (item.family, item.framework), base.residuals, own.residuals),
         constants=_constants(base, own),
         default_spread=spread,
+        family_spread=base.family_spread if own.family_spread is None else own.family_spread,
         device_spread=base.device_spread if own.device_spread is None else own.device_spread,
         sibling_spread=base.sibling_spread if own.sibling_spread is None else own.sibling_spread,
         memory_spread=memory,

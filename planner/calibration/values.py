@@ -270,6 +270,8 @@ class Calibration:
     """Provenance and spread of the constants that are not assumed."""
     default_spread: DefaultSpread = 0.20
     """Relative standard error of a step time on a family and framework without measurements."""
+    family_spread: DefaultSpread | None = None
+    """The same of a family without measurements under kernels that other devices of its maker have some with."""
     device_spread: DefaultSpread | None = None
     """The part of it that a family has of its own, kernels alike, all of it when None: ratios between device types rest
     on this part alone, since what is unknown of kernels is common to all that run them."""
@@ -304,7 +306,21 @@ class Calibration:
     def spread(self, families: Iterable[str], framework: str) -> float:
         """Relative standard error of a step time on these families: the widest that applies."""
         known = {(item.family, item.framework): item.spread for item in self.residuals}
-        return max(known.get((family, framework), self.default_spread) for family in families)
+        return max(known.get((family, framework)) or self._foreign(family, framework) for family in families)
+
+    def _foreign(self, family: str, framework: str) -> float:
+        """That of a family without a residual: kernels that its maker's other devices have run are half of it."""
+        library = catalog.library_of(family)
+        told = library and any(
+            item.framework == framework and catalog.library_of(item.family) == library
+            for item in self.residuals
+        )
+        if not told or self.family_spread is None:
+            return self.default_spread
+        # Nor is it surer than what is known of its products.
+        name = f"families.{family}.matmul_efficiency"
+        products = next((item.spread for item in self.constants if item.name == name), None)
+        return max(self.family_spread, products or 0.0)
 
     def spread_alone(self, family: str, framework: str, gpu: str) -> float:
         """What comes to that of a family, of the same kind, for a device type of which its siblings alone tell."""

@@ -118,6 +118,12 @@ def gpu(name: str) -> CatalogueGpu:
 
 
 @cache
+def library_of(family: str) -> str:
+    """Collective library of a family's devices, which tells their maker; empty for one that it lacks."""
+    return next((each.library for each in map(gpu, gpu_names()) if each.family == family), "")
+
+
+@cache
 def name_of(name: str) -> str:
     """The catalogue's name of a device by name or alias; the same for one that it lacks."""
     known = _gpus_by_key().get(_key(name))

@@ -71,7 +71,7 @@ AsPoplar = Annotated[
     bool,
     typer.Option(
         "--as-poplar",
-        help="Profile the whole --model for each ZeRO stage until memory ends, as Poplar publishes it.",
+        help="Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does.",
     ),
 ]
 Devices = Annotated[

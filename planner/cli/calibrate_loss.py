@@ -23,7 +23,7 @@ Logs = Annotated[
     typer.Option(
         "--log",
         metavar="FILE",
-        help="Log of a run of the model; repeatable. Runs with several batches tell the critical batch too.",
+        help="Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
     ),
 ]
 Batches = Annotated[
@@ -31,7 +31,8 @@ Batches = Annotated[
     typer.Option(
         "--batches",
         metavar="LIST",
-        help="Sequences of a step of each run, in the order of the logs, where logs do not say. Default: the model's.",
+        help="Global batch of each run in sequences, in the order of the logs, where they do not say. "
+        "Default: the model's.",
     ),
 ]
 Output = Annotated[

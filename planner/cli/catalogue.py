@@ -15,7 +15,9 @@ from planner.report.catalogue import gpu_section, gpus_document, gpus_section, l
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="A device, also as nvidia-smi calls it; or how names begin."),
+    typer.Argument(
+        metavar="[NAME]", help="A device, by its name here or in nvidia-smi, or the beginning of a name."
+    ),
 ]
 
 

@@ -42,7 +42,7 @@ Bandwidth = Annotated[
 CardCount = Annotated[int | None, typer.Option("--cards", metavar="N", min=1, help="Cards of a node.")]
 HourPrice = Annotated[
     float | None,
-    typer.Option("--price", metavar="PRICE", help="Of one GPU for one hour; left out when absent."),
+    typer.Option("--price", metavar="PRICE", help="Price of one GPU for one hour; left out if absent."),
 ]
 ModelName = Annotated[
     str | None,

@@ -19,16 +19,12 @@ from planner.cli.process import (
     INFEASIBLE,
     INTERRUPTED,
     NO_PLAN_IN_TIME,
-    Wish,
-    keeping_the_best,
-    started,
 )
-from planner.cli.progress import reporter
+from planner.cli.progress import searching
 from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
-from planner.search.deadline import Deadline
 from planner.search.objectives.loss import (
     LossResult,
     batches_around,
@@ -47,8 +43,8 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="NATS",
-        help="With --objective time-to-loss: where to stop, by the curve of the model file. With --tokens: at what "
-        "loss the critical batch is.",
+        help="With --objective time-to-loss: the loss to reach, by the curve of the model file. With --tokens: the "
+        "loss at which the critical batch is taken.",
     ),
 ]
 Batches = Annotated[
@@ -56,15 +52,15 @@ Batches = Annotated[
     typer.Option(
         "--batches",
         metavar="LIST",
-        help="With --objective time-to-loss: global batches to choose from, in sequences. Default: that of the model "
-        "file, doubled and halved six times.",
+        help="With --objective time-to-loss: global batches to choose from, in sequences. Default: the model "
+        "file's own, halved and doubled up to six times.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A loss that is asked for, and the batches to choose from."""
+class LossRequest:
+    """A loss to reach, and the batches to choose from."""
 
     steps: Convergence
     batches: tuple[int, ...]
@@ -77,7 +73,7 @@ class LossOptions:
     loss: Loss = None
     batches: Batches = None
 
-    def asked(self, wanted: GoalOptions, **others: object) -> bool:
+    def given(self, wanted: GoalOptions, **others: object) -> bool:
         """True with the objective time-to-loss; raises UsageError for options that have no meaning then, or without."""
         own = {"--loss": self.loss, "--batches": self.batches}
         if wanted.objective != [TIME_TO_LOSS]:
@@ -101,50 +97,53 @@ class LossOptions:
             )
         return True
 
-    def ask(self, request: SearchRequest, tokens: str | None) -> Asked:
-        """What the options ask for; raises UsageError where they do not say when to stop."""
+    def request(self, request: SearchRequest, tokens: str | None) -> LossRequest:
+        """What the options request; raises UsageError where they do not say when to stop."""
         if self.loss is not None and not LOSS.holds(self.loss):
             limits = f"from {LOSS.least:g} to {LOSS.most:g}"
             raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
         named = integers("--batches", self.batches, BATCH)
         if named is not None and len(named) > MOST_BATCHES:
             raise UsageError(f"--batches: expected at most {MOST_BATCHES}, got {len(named)}")
-        return Asked(
+        return LossRequest(
             steps=convergence(request.model, None if tokens is None else tokens_of(tokens), self.loss),
             batches=named or batches_around(request.model.training.global_batch),
         )
 
 
 def answer_loss(
-    request: SearchRequest, ask: Asked, top: int | None, output: Path | None, as_json: bool, quiet: bool
+    request: SearchRequest,
+    wanted: LossRequest,
+    top: int | None,
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> NoReturn:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
     if output is not None:
         require_writable(output)
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
 
     def better(scored: Scored, batch: int) -> None:
         if output is not None:
             with suppress(OutputError):  # said at the end, where it is tried again
                 _write(scored, replace(request, model=with_batch(request.model, batch)), output, None)
 
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         result = to_loss(
             request.cluster,
             request.model,
             request.calibration,
             request.limits,
             request.goal,
-            ask.steps,
-            ask.batches,
+            wanted.steps,
+            wanted.batches,
             talk,
             strict=request.strict,
             deadline=deadline,
             better=better,
         )
     unwritten = _kept(result, request, output)
-    _show(result, request, ask.batches, top, output, as_json, quiet)
+    _show(result, request, wanted.batches, top, output, as_json, quiet)
     if unwritten is not None:
         raise unwritten
     if result.interrupted:
@@ -214,19 +213,17 @@ def _show(
     show(*loss_report(result, goal, cluster, top), then=following, last=line)
 
 
-def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool) -> NoReturn:
+def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, quiet: bool) -> NoReturn:
     """Print the table by the size of the cluster; the exit code says what kind of answer it is."""
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         sizes = sizes_to_loss(
             request.cluster,
             request.model,
             request.calibration,
             request.limits,
             request.goal,
-            ask.steps,
-            ask.batches,
+            wanted.steps,
+            wanted.batches,
             talk,
             deadline=deadline,
         )
@@ -237,7 +234,7 @@ def answer_sizes(request: SearchRequest, ask: Asked, as_json: bool, quiet: bool)
     if as_json:
         show_document(sizes_document(sizes, request.cluster, request.model))
     else:
-        goal = goal_text(ask.steps, ask.batches, request.model)
+        goal = goal_text(wanted.steps, wanted.batches, request.model)
         following = None
         if sizes.worth is not None:
             options = use_at_most(sizes.points[sizes.worth].devices, request.cluster)

@@ -85,13 +85,20 @@ class Wish:
 
 @contextmanager
 def keeping_the_best(wish: Wish) -> Iterator[None]:
-    """Ctrl-C sets the wish until the end of the block, where signals can be handled; then it is as before."""
+    """Ctrl-C sets the wish until the end of the block, where signals can be handled; then it is as before.
+
+    The second one ends the block, even where a solver makes another exception of it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGINT, wish.ask)
     try:
         yield
+    except Exception:
+        if wish.insisted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -21,10 +21,11 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from planner.cli.process import colours
+from planner.cli.process import Wish, colours, keeping_the_best, started
 from planner.plan.file import Moment
 from planner.report.layout import PlainConsole
 from planner.report.numbers import at_most, duration
+from planner.search.deadline import Deadline
 from planner.search.values import Silent
 
 if TYPE_CHECKING:
@@ -180,6 +181,14 @@ def reporter(then: Callable[[], None] | None = None) -> Iterator[ProgressBar | B
     )
     with _bar(columns) as bar:
         yield ProgressBar(bar, then)
+
+
+@contextmanager
+def searching(seconds: float | None) -> Iterator[tuple[ProgressBar | Beat | Quiet, Deadline]]:
+    """A reporter, and a deadline so many seconds after the command was started; the first Ctrl-C is one too."""
+    wish = Wish()
+    with keeping_the_best(wish), reporter() as talk:
+        yield talk, Deadline.after(seconds, since=started(), flag=wish)
 
 
 def _bar(columns: tuple[ProgressColumn, ...]) -> Progress:

@@ -25,12 +25,9 @@ from planner.cli.process import (
     INFEASIBLE,
     INTERRUPTED,
     NO_PLAN_IN_TIME,
-    Wish,
-    keeping_the_best,
-    started,
     warn,
 )
-from planner.cli.progress import reporter
+from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
 from planner.errors import UsageError
 from planner.files.messages import nearest as nearest_name
@@ -40,7 +37,6 @@ from planner.ranges import FAILURES, NODES
 from planner.report.layout import Answer
 from planner.report.numbers import count
 from planner.report.rent import rent_document, rent_line, rent_report
-from planner.search.deadline import Deadline as SearchDeadline
 from planner.search.milp.renting import Wanted
 from planner.search.objectives.renting import Rent, RentGoal, RentSearch
 from planner.search.values import Limits
@@ -152,9 +148,7 @@ def rent(
         most=machines,
     )
     limits = Limits(target=target, gap=gap, time_limit_seconds=time_limit)
-    wish = Wish()
-    ends = SearchDeadline.after(time_limit, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(time_limit) as (talk, ends):
         search = RentSearch(
             table, model_spec, read_calibration(calibration), limits, goal, talk, deadline=ends
         )

@@ -54,7 +54,7 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="HOST",
-        help="A host that is gone; repeatable. `node-[2-4]` names several.",
+        help="A host that has failed; repeatable. `node-[2-4]` names several.",
     ),
 ]
 Away = Annotated[

@@ -23,8 +23,7 @@ from planner.cli.options import (
     tokens_of,
 )
 from planner.cli.output import require_writable, show, show_document
-from planner.cli.process import Wish, keeping_the_best, started
-from planner.cli.progress import reporter
+from planner.cli.progress import searching
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.files.writing import write_whole
@@ -33,7 +32,6 @@ from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
 from planner.report.page.page import page
 from planner.report.page.page import report as report_of
-from planner.search.deadline import Deadline as Ends
 from planner.search.objectives.pareto import Front, front, front_objective
 from planner.search.values import Goal, Limits
 
@@ -119,9 +117,7 @@ def _front(path: Path, saved: PlanFile, calibration: Calibration, time_limit: fl
             f"--pareto: {path} was made for a cluster without the prices, or the power, of all pools",
             hint="write price_per_gpu_hour of each pool into the cluster file, and search again",
         )
-    wish = Wish()
-    ends = Ends.after(time_limit, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(time_limit) as (talk, ends):
         return front(
             saved.cluster,
             saved.model,

@@ -10,8 +10,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
-from planner.cli.documents import DOCUMENTS
+from planner.cli.examples import ExamplesDocument
 from planner.cli.process import write
+from planner.cli.sweep import SweepDocument
 from planner.cluster.file import ClusterFile
 from planner.cluster.offers import OffersFile
 from planner.described import schema as document
@@ -19,9 +20,76 @@ from planner.errors import UsageError
 from planner.files.messages import nearest
 from planner.model.file import ImportedModelFile, ModelFile
 from planner.plan.file import WrittenPlan
+from planner.report.calibrated import (
+    CalibrateDocument,
+    FittedDocument,
+    LossFitDocument,
+    TrialDocument,
+    VariationDocument,
+)
+from planner.report.calibration import CalibrationDocument
+from planner.report.catalogue import GpusDocument, LinksDocument
+from planner.report.document import (
+    CheckDocument,
+    CompareDocument,
+    EmitDocument,
+    ExplainDocument,
+    PlanDocument,
+    PredictDocument,
+    SearchDocument,
+)
+from planner.report.loss import LossDocument, SizesDocument
+from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.observed import ObservedDocument
+from planner.report.page.page import ReportDocument
+from planner.report.pareto import FrontDocument
+from planner.report.poplar import PoplarDocument
+from planner.report.rent import RentDocument
+from planner.report.replan import ReplanDocument
+from planner.report.share import ShareDocument
+from planner.report.trace import TraceDocument
+from planner.report.validation import ValidationDocument
+from planner.report.what_if import WhatIfDocument
 from planner.runtimes.registry import in_words
 from planner.search.sweep import Grid
 from planner.share.jobs import JobsFile
+
+DOCUMENTS: dict[str, type] = {
+    "search": SearchDocument,
+    "search --pareto": FrontDocument,
+    "search --objective time-to-loss": LossDocument,
+    "search --objective time-to-loss --pareto": SizesDocument,
+    "predict": PredictDocument,
+    "predict --plans": CompareDocument,
+    "show": PlanDocument,
+    "explain": ExplainDocument,
+    "compare": CompareDocument,
+    "check": CheckDocument,
+    "emit": EmitDocument,
+    "validate": ValidationDocument,
+    "show calibration": CalibrationDocument,
+    "calibrate import": CalibrateDocument,
+    "calibrate merge": CalibrateDocument,
+    "calibrate fit": FittedDocument,
+    "calibrate loss": LossFitDocument,
+    "calibrate device": DeviceDocument,
+    "calibrate device --as-poplar": PoplarDocument,
+    "calibrate network": NetworkDocument,
+    "calibrate run": TrialDocument,
+    "calibrate sigma": VariationDocument,
+    "compare --log": ObservedDocument,
+    "report": ReportDocument,
+    "trace": TraceDocument,
+    "what-if": WhatIfDocument,
+    "replan": ReplanDocument,
+    "rent": RentDocument,
+    "share": ShareDocument,
+    "sweep": SweepDocument,
+    "gpus": GpusDocument,
+    "links": LinksDocument,
+    "examples": ExamplesDocument,
+}
+"""The class of each command's document, by the command."""
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]

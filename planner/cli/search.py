@@ -48,7 +48,7 @@ from planner.cli.process import (
     started,
     warn,
 )
-from planner.cli.progress import History, reporter
+from planner.cli.progress import History, reporter, searching
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.plan.values import Sync
@@ -143,9 +143,7 @@ class KeptPlan:
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
-    wish = Wish()
-    deadline = Deadline.after(request.limits.time_limit_seconds, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(request.limits.time_limit_seconds) as (talk, deadline):
         table = front(
             request.cluster,
             request.model,
@@ -204,7 +202,7 @@ KeepHistory = Annotated[
         "differ from search to search.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone, on one line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer, on one line.")]
 Verbose = Annotated[
     bool,
     typer.Option(
@@ -315,7 +313,7 @@ AllowBackup = Annotated[
         metavar="N",
         min=1,
         max=int(DEVICES.most),
-        help="Also plans of up to so many more replicas than a step waits for: the slowest gradients are dropped. It "
+        help="Also plans with up to N replicas more than a step waits for: the slowest gradients are dropped. It "
         "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
     ),
 ]
@@ -466,7 +464,7 @@ def search(
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
-    is_to_loss = to_loss.asked(wanted, advice=advice, write_lp=write_lp, history=history)
+    is_to_loss = to_loss.given(wanted, advice=advice, write_lp=write_lp, history=history)
     run = Goal(interruptions=wanted.run.stops.interruptions()) if is_to_loss else wanted.run.goal()
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     run = replace(run, interruptions=run.interruptions.of(model_spec))
@@ -490,10 +488,10 @@ def search(
         strict=wanted.strict or history,
     )
     if is_to_loss:
-        ask = to_loss.ask(request, wanted.run.tokens)
+        loss = to_loss.request(request, wanted.run.tokens)
         if wanted.pareto:
-            answer_sizes(request, ask, as_json, quiet)
-        answer_loss(request, ask, top, output, as_json, quiet)
+            answer_sizes(request, loss, as_json, quiet)
+        answer_loss(request, loss, top, output, as_json, quiet)
     if wanted.pareto:
         answer_front(request, as_json, detail)
     if history and not goal.fastest:
@@ -524,13 +522,7 @@ def _answer(
     kept = None if output is None else KeptPlan(request, output, history)
     wish = Wish()
     with keeping_the_best(wish):
-        try:
-            result = _run(request, kept, wish)
-        except Exception:
-            # The second Ctrl-C may have been raised inside a solver, which makes something else of it.
-            if wish.insisted:
-                raise typer.Exit(INTERRUPTED) from None
-            raise
+        result = _run(request, kept, wish)
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)

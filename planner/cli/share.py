@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -16,11 +17,8 @@ from planner.cli.process import (
     INFEASIBLE,
     INTERRUPTED,
     NO_PLAN_IN_TIME,
-    Wish,
-    keeping_the_best,
-    started,
 )
-from planner.cli.progress import reporter
+from planner.cli.progress import searching
 from planner.cluster.file import load_cluster
 from planner.emit.interface import write_folder
 from planner.errors import OutputError, UsageError
@@ -29,9 +27,8 @@ from planner.report.layout import Answer
 from planner.report.share import share_document, share_files, share_line, share_report
 from planner.runtimes.registry import in_words
 from planner.runtimes.registry import target as runtime
-from planner.search.deadline import Deadline
 from planner.search.values import Limits
-from planner.share.crossover import Crossover
+from planner.share.crossover import Crossing, Crossover
 from planner.share.jobs import load_jobs
 from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
 
@@ -43,8 +40,8 @@ Objective = Annotated[
     typer.Option(
         "--objective",
         metavar="NAME",
-        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the least "
-        "favoured job has as much of its equal share as can be.",
+        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
+        "that gets least of its equal share gets as much of it as possible.",
     ),
 ]
 Output = Annotated[
@@ -64,8 +61,8 @@ CrossoverOption = Annotated[
     bool,
     typer.Option(
         "--crossover",
-        help="Say of every pair of jobs what both would take on the same devices, one computing while the other waits "
-        "for the network. Takes half of the time limit.",
+        help="Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
+        "network. Takes half of the time limit.",
     ),
 ]
 TimeLimit = Annotated[
@@ -99,16 +96,16 @@ def share(
     limits = Limits(
         target=None if target is None else runtime(target).name, gap=gap, time_limit_seconds=time_limit
     )
-    wish = Wish()
-    ends = Deadline.after(time_limit, since=started(), flag=wish)
-    with keeping_the_best(wish), reporter() as talk:
+    with searching(time_limit) as (talk, ends):
         constants = read_calibration(calibration)
         part = ends.part(0.5) if crossover else ends
         answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
-        pairs = None
-        if crossover and not wish.is_set():
+        pairs: Sequence[Crossing] | None = None
+        if crossover and not ends.interrupted:
             talk.phase("crossover")
-            pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
+            pairs = ()
+            with suppress(KeyboardInterrupt):  # a second one: the answer is there
+                pairs = Crossover(cluster_spec, loaded, constants, limits, ends).run()
     files = share_files(answer, pairs or (), used_calibration(calibration))
     unwritten = _kept(files, output, force)
     if as_json:
@@ -122,7 +119,7 @@ def share(
         show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
     if unwritten is not None:
         raise unwritten
-    raise typer.Exit(INTERRUPTED if wish.is_set() else _exit_code(answer))
+    raise typer.Exit(INTERRUPTED if ends.interrupted else _exit_code(answer))
 
 
 def _kept(files: Sequence[EmittedFile], output: Path | None, force: bool) -> OutputError | None:

@@ -400,7 +400,7 @@ def attention_calls(model: ModelSpec, micro_batch: int) -> float:
     documents = model.training.documents
     if documents is None or not documents.packing:
         return 1.0
-    return max(1.0, micro_batch * model.training.sequence_length / documents.mean_length)
+    return larger(1.0, micro_batch * model.training.sequence_length / documents.mean_length)
 
 
 def state_seconds(

@@ -78,11 +78,6 @@ class Convergence:
         """Steps that no batch goes below."""
         return self.steps_known / (1 + self.critical.tokens / self.batch_tokens)
 
-    @property
-    def least_tokens(self) -> float:
-        """Tokens that no batch goes below."""
-        return self.least_steps * self.critical.tokens
-
 
 def critical_by_loss(loss: float) -> float:
     """Tokens of the critical batch at a loss in nats (Kaplan et al. 2020, equation 1.4, on WebText2)."""

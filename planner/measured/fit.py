@@ -370,15 +370,19 @@ def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress
 
     ``base`` is what is known before: the priors when absent.
     """
-    problem = _Problem(runs, priors(catalogue_families()) if base is None else base, progress)
+    # Runs of one's own are of the hosts that the next plan is for.
+    hosts = HOST_ERROR if base is None else 0.0
+    problem = _Problem(runs, priors(catalogue_families()) if base is None else base, progress, hosts)
     return problem.fitted(problem.solved())
 
 
 class _Problem:
     """Runs and priors, and the constants that both make most likely; values are logarithms, [constant]."""
 
-    def __init__(self, runs: Sequence[Run], base: Calibration, progress: Progress | None) -> None:
-        self.base, self.progress = base, progress
+    def __init__(
+        self, runs: Sequence[Run], base: Calibration, progress: Progress | None, host_error: float
+    ) -> None:
+        self.base, self.progress, self.host_error = base, progress, host_error
         self.runs: list[Run] = []
         self.estimators: list[Estimator] = []
         estimators = Estimators(base)
@@ -455,7 +459,7 @@ class _Problem:
         # A wire that is guessed wrong makes all traffic over it as much slower.
         guessed = UNSTATED_ERROR * self.unstated[rows] * jacobian[:, self.rates].sum(axis=1)
         # So does another processor with all that waits for the host.
-        waited = HOST_ERROR * jacobian[:, self.hosts].sum(axis=1)
+        waited = self.host_error * jacobian[:, self.hosts].sum(axis=1)
         covariance = self._covariance(rows, left) + np.outer(guessed, guessed) + np.outer(waited, waited)
         whitened = np.linalg.solve(covariance, np.column_stack([jacobian, left]))
         return jacobian.T @ whitened[:, :-1], jacobian.T @ whitened[:, -1]
@@ -529,10 +533,12 @@ class _Problem:
         sure = [index for index, run in enumerate(self.runs) if certain(run)]
         sure_runs = [self.runs[index] for index in sure]
         residuals, foreign = _spreads(sure_runs, left_out[sure], self.base.default_spread)
+        of_families, of_devices = self._family_spreads(without)
         return Fit(
             calibration=replace(
                 calibration,
-                device_spread=self._device_spread(without),
+                family_spread=of_families,
+                device_spread=of_devices,
                 sibling_spread=_sibling_spread(sure_runs, errors[sure], self.base.sibling_spread),
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
@@ -589,12 +595,17 @@ class _Problem:
             left_out[own] = self.errors(calibration, np.flatnonzero(own))
         return left_out
 
-    def _device_spread(self, without: Callable[[Callable[[Run], bool]], Calibration]) -> float:
+    def _family_spreads(
+        self, without: Callable[[Callable[[Run], bool]], Calibration]
+    ) -> tuple[float | None, float]:
         """How far off families are whose runs are left out, under kernel sets that other families tell.
 
-        The root of the mean square over families and sources of their median errors, as if one more had the default.
+        Roots of the mean squares over families and sources: of what holds 68 % of their errors, None where no family
+        can be left out; and of their median errors, which the family has of its own. As if one more had the default.
         """
         before = self.base.device_spread or self.base.default_spread
+        whole = self.base.family_spread or self.base.default_spread
+        widths: list[Vector] = []
         tested: dict[str, dict[tuple[str, str], list[int]]] = {}
         for index, run in enumerate(self.runs):
             for family in families_of(run) if certain(run) else ():
@@ -605,8 +616,13 @@ class _Problem:
             shared = {key: rows for key, rows in groups.items() if family and key[1] in elsewhere}
             if shared:
                 calibration = without(partial(_has_family, family))
-                levels += [float(np.median(self.errors(calibration, rows))) for rows in shared.values()]
-        return float(f"{sqrt(sum(level**2 for level in levels) / len(levels)):.3g}")
+                found = [self.errors(calibration, rows) for rows in shared.values()]
+                widths += found
+                levels += [float(np.median(errors)) for errors in found]
+        of_devices = float(f"{sqrt(sum(level**2 for level in levels) / len(levels)):.3g}")
+        if not widths:
+            return self.base.family_spread, of_devices
+        return float(f"{_spread([list(errors) for errors in widths], whole):.3g}"), of_devices
 
 
 CONTRADICTION = 3.0

@@ -54,7 +54,9 @@ SUSTAINED = {"T4": Prior(0.45, 0.30)}
 ATTENTION = {
     "A100": Prior(0.58, 0.10),
     "H100": Prior(0.55, 0.15),
+    "H100-PCIe": Prior(0.55, 0.20),
     "GH200": Prior(0.55, 0.20),
+    "H20": Prior(0.80, 0.20),
     "B200": Prior(0.45, 0.30),
     "B300": Prior(0.50, 0.30),
     "MI250X": Prior(0.25, 0.50),
@@ -63,11 +65,11 @@ ATTENTION = {
     "MI355X": Prior(0.25, 0.50),
 }
 """Vendor's fused attention, forward and backward: about what FlashAttention-2 and -3 claim (arXiv:2307.08691,
-arXiv:2407.08608); those of Blackwell are extrapolated. On B200 exponents of heads of 128 take as long as products of
-the scores (16 a clock and multiprocessor, 8,192 operations), on B300, which has twice as many, half as long. Of AMD:
-AITER on an MI355X, 8,192 tokens, causal, reaches 1,173 TFLOP/s forward and 1,034 backward with as many keys as queries,
-0.43 of the peak together, and 1,205 and 272 with fewer keys, 0.14 (HipKittens' analysis/attn, f09e9685): the middle, as
-wide as both."""
+arXiv:2407.08608); H20 has the exponents of Hopper beside a seventh of its products. Those of Blackwell are
+extrapolated: on B200 exponents of heads of 128 take as long as products of the scores (16 a clock and multiprocessor,
+8,192 operations), on B300, which has twice as many, half as long. Of AMD: AITER on an MI355X, 8,192 tokens, causal,
+reaches 1,173 TFLOP/s forward and 1,034 backward with as many keys as queries, 0.43 of the peak together, and 1,205 and
+272 with fewer keys, 0.14 (HipKittens' analysis/attn, f09e9685): the middle, as wide as both."""
 
 AMDS_OTHER_ATTENTION = Prior(0.15, 0.40)
 """Attention of torch on AMD, by AOTriton's kernels whatever the version of torch: a quarter of 933 TFLOP/s backward on
@@ -87,7 +89,7 @@ WITHOUT_WGMMA = 335 / 989.4 / (225 / 312)
 """What a kernel without the matrix instructions of Hopper loses there: FlashAttention-2 reaches 225 TFLOP/s on A100 and
 335 on H100 (arXiv:2307.08691, section 4.1)."""
 
-AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "H20", "B200", "B300")
+AFTER_AMPERE = ("H100", "H100-PCIe", "GH200", "B200", "B300")
 """Families on which such kernels run with the instructions of the generation before; of Blackwell nothing is known."""
 
 AMDS = frozenset(

@@ -78,6 +78,13 @@ def _deberta_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "legacy", "the newer head of this type"
 
 
+def _dpr(config: Config) -> Shape:
+    """BERT, of whose first token a projection is compared where there is one."""
+    out = config.get("projection_dim") or 0
+    gone = {"head_transform": False, "tied_embeddings": False, "labels": out, "pooled": out > 0}
+    return {**_bert(config), **gone, "head_bias": out > 0}
+
+
 def _xlnet(config: Config) -> Shape:
     """Queries of words and of distances; the order of the words is drawn, so that every token may see all."""
     width, heads = config["d_model"], config["n_head"]
@@ -164,6 +171,7 @@ ENCODERS: dict[str, Family] = {
     "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),
     "deberta": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
     "deberta-v2": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
+    "dpr": Family(_dpr, (*COMMON, "max_position_embeddings")),
     "esm": Family(_esm, (*COMMON, "max_position_embeddings"), _esm_unlike),
     "flaubert": Family(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
     "layoutlmv3": Family(_layoutlmv3, (*COMMON, "max_position_embeddings")),
@@ -198,6 +206,7 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
     "albert": {**_DEBERTA, "Model": Head(0, dense=1), "ForPreTraining": Head("tokens", dense=1, more=_order)},
     "deberta": _DEBERTA,
     "deberta-v2": _DEBERTA,
+    "dpr": {"ContextEncoder": Head("shape"), "QuestionEncoder": Head("shape")},
     "esm": {"Model": Head(0, dense=1), **_POOLED, "ForTokenClassification": Head("labels")},
     "flaubert": _SUMMED,
     "layoutlmv3": {

@@ -176,7 +176,8 @@ def _phimoe(config: Config) -> Shape:
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
     """Layers without experts among those that have, where it is not clear which they are."""
-    if isinstance(config.get("moe_layer_freq"), int) and config["moe_layer_freq"] != 1:
+    given = config.get("moe_layer_freq")
+    if given is not None and given != 1 and not (isinstance(given, list) and {*given} == {1}):
         yield "moe_layer_freq", "layers without experts between those with experts by frequency"
 
 
@@ -1148,7 +1149,8 @@ def _llava(config: Config, text: int) -> Shape:
 def _onevision(config: Config, text: int) -> Shape:
     """SigLIP without its pooling head, and a token at the end of a line of an image."""
     vision = {"vision_use_head": False, **config["vision_config"]}
-    return {**_siglip(vision), **_two(config, text), "other_parameters": text}
+    tower = _siglip(vision)
+    return {**tower, **_two(config, text), "other_parameters": tower["other_parameters"] + text}
 
 
 def _smol(config: Config, text: int) -> Shape:
@@ -1167,8 +1169,9 @@ def _pixtral(config: Config, text: int) -> Shape:
         **_tower(vision),
         **{"gated_mlp": True, "norm": "rms", "bias": False, "norm_first": True},
         **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, "merged": merged},
-        **{"projector": (width, text, text), "projector_norm": True},
-        "projector_bias": bool(config.get("multimodal_projector_bias", False)),
+        **{"projector": (width, text, text), "projector_norm": True, "projector_bias": False},
+        # The first of them, which joins tokens, has none.
+        "other_parameters": 2 * text * bool(config.get("multimodal_projector_bias", False)),
     }
 
 

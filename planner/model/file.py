@@ -177,6 +177,13 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
         raise SpecError((config.problem(("model_type",), what),)) from None
+    given = file.training.sequence_length
+    if given is not None and model.front and given != longest:
+        what = f"expected {longest}, the tokens that the configuration makes of an input, got {given}"
+        raise SpecError((document.problem(("training", "sequence_length"), what, "remove it"),))
+    if given is not None and 0 < model.learned_positions < given and not model.front:
+        what = f"expected at most the {model.learned_positions} learned positions of the configuration, got {given}"
+        raise SpecError((document.problem(("training", "sequence_length"), what),))
     if model.tower is not None and model.tower.images * model.tower.outputs > sequence_length:
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))

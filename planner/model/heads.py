@@ -99,7 +99,7 @@ TOKENS = re.compile(
     r"(ForCausalLM|LMHeadModel|ForMaskedLM|LanguageModeling|WithLMHeadModel|BertGenerationDecoder)$"
 )
 """How architectures end whose output layer predicts tokens, and nothing else."""
-_OTHERS = re.compile(r"(DoubleHeadsModel|PreTrainedModel|LMHeadModel|Pretrained\w+Model)$")
+_OTHERS = re.compile(r"(DoubleHeadsModel|PreTrainedModel|LMHeadModel|Pretrained\w+)$")
 """How those end that are more than a model without a head, or less."""
 
 

@@ -60,6 +60,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     fail_on(_unsupported(document))
     family = FAMILIES[str(config["model_type"])]
     fail_on(_wrong_numbers(document, family.needed))
+    fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
     try:
         shape = _built(family, document, whole)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -73,8 +74,11 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         **shape,
         "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
+    longest, rows = _longest(config, shape), shape.get("learned_positions") or 0
+    if rows and not shape.get("front"):
+        longest = min(longest, rows)
     dtype = str(config.get("torch_dtype", config.get("dtype")))
-    return shape, _longest(config, shape), _PRECISIONS.get(dtype, "bf16")
+    return shape, longest, _PRECISIONS.get(dtype, "bf16")
 
 
 def _built(family: Family, document: Document, whole: Document) -> Shape:
@@ -190,6 +194,29 @@ _TEXTS = {"blip-2": "opt", "gemma3": "gemma3_text", "shieldgemma2": "gemma3_text
 _TEXTS |= {"llama4": "llama4_text", "mllama": "mllama_text_model", "qwen2_audio": "qwen2"}
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
 """Type of the text where a configuration does not say it."""
+_TIED_BY_EITHER = (
+    "glm4v",
+    "llava",
+    "llava_next_video",
+    "llava_onevision",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "shieldgemma2",
+)
+"""Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
+_TIED_BY_TEXT = ("blip-2", "internvl_chat", "llama4")
+"""Where that of the text alone says it."""
+_TIED = {
+    **dict.fromkeys(
+        ("aya_vision", "cohere2_vision", "gemma3", "internvl", "lighton_ocr", "mistral3", "paligemma"), True
+    ),
+    **dict.fromkeys(
+        ("idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm", "vipllava", "voxtral"),
+        False,
+    ),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
+}
+"""Whether embeddings are tied where the whole does not say it, whatever the text says."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
 
 
@@ -286,8 +313,11 @@ _TOWER_HEADS = ("num_attention_heads", "num_heads", "encoder_attention_heads", "
 def _with_tower(shape: Shape, document: Document) -> Shape:
     """The text decoder with the tower beside it; how it is tied is said of the whole."""
     config = document.data
-    tied = config.get("tie_word_embeddings")
-    if isinstance(tied, bool):
+    kind, tied = str(config.get("model_type")), config.get("tie_word_embeddings")
+    if document.part("text_config") is not None and kind in _TIED:
+        tied = tied if isinstance(tied, bool) else _TIED[kind]
+    if isinstance(tied, bool) and kind not in _TIED_BY_TEXT:
+        tied = tied or (kind in _TIED_BY_EITHER and shape["tied_embeddings"])
         shape = {**shape, "tied_embeddings": tied}
     beside = BESIDE.get(str(config.get("model_type")))
     if beside is None:
@@ -364,12 +394,56 @@ def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]
     return problems or _undivided(document)
 
 
+_STEPS = (
+    *("decoder_sparse_step", "encoder_sparse_step", "moe_layer_interval", "moe_layer_freq"),
+    *("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "interleave_moe_layer_step"),
+    *("expert_layer_period", "expert_layer_offset", "attn_layer_period", "attn_layer_offset"),
+    *("full_attention_interval", "num_sparse_encoder_layers", "num_sparse_decoder_layers"),
+)
+"""Numbers of layers, and every how many of them something stands."""
+
+
+def _wrong_steps(document: Document) -> list[Problem]:
+    """Steps of layers, further tokens and kernels that are no numbers of their range."""
+    ranges = {**dict.fromkeys(_STEPS, LAYERS._replace(least=0)), "num_nextn_predict_layers": MTP_LAYERS}
+    problems = []
+    for key, (least, most) in ranges.items():
+        value = document.data.get(key)
+        whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        if not (value is None or whole or (key == "moe_layer_freq" and isinstance(value, list))):
+            what = f"expected a whole number from {figure(least)} to {figure(most)}, got {shown(value)}"
+            problems.append(document.problem((key,), what))
+    for key in ("conv_kernel_sizes", "conv_dim", "conv_kernel", "conv_stride"):
+        given = document.data.get(key)
+        listed = given if isinstance(given, list) else [1]
+        if not listed or not all(isinstance(each, int) and 1 <= each <= WIDTH.most for each in listed):
+            what = f"expected whole numbers from 1 to {figure(WIDTH.most)}, one at least, got {shown(given)}"
+            problems.append(document.problem((key,), what))
+    return problems
+
+
+def _wrong_stacks(document: Document) -> list[Problem]:
+    """What is wrong with the configurations of two stacks that stand inside (T5Gemma)."""
+    if document.data["model_type"] != "t5gemma":
+        return []
+    problems = []
+    for key in ("encoder", "decoder"):
+        part = document.part(key)
+        if part is None:
+            problems.append(document.problem((key,), "missing, expected the configuration of a stack"))
+            continue
+        as_text = replace(part, root=replace(part.root, data={**part.data, "model_type": "gemma2"}))
+        problems += _wrong_numbers(as_text, FAMILIES["gemma2"].needed)
+    return problems
+
+
 def _undivided(document: Document) -> list[Problem]:
     config: Config = document.data
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
     attends = config.get(heads) is not None
-    own = first_of(config, ("head_dim", "d_kv")) is not None
+    two = str(config["model_type"]) in TWO_STACKS
+    own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim",)) is not None
     pairs = [(heads, width)] if attends and not own and not latent else []
     pairs += [
         (key, width) for key in _STACK_HEADS if str(config["model_type"]) in TWO_STACKS and config.get(key)
@@ -437,6 +511,7 @@ _RANGES = {
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
+    "num_frames": LAYERS,
     **dict.fromkeys(("vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
     "type_vocab_size": ROWS._replace(least=0),
 }
@@ -445,7 +520,7 @@ _RANGES = {
 _OPTIONAL = (
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),
     *("num_decoder_layers", "ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
-    *(*_STACK_HEADS, *_STACK_LENGTHS),
+    *(*_STACK_HEADS, *_STACK_LENGTHS, "sliding_window", "window_size"),
 )
 """Keys that are read where they are given."""
 

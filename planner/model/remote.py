@@ -62,8 +62,7 @@ def _qwen(config: Config) -> Shape:
     """The first Qwen (``modeling_qwen.py``): its feed-forward is half as wide as the key says."""
     halved = {**config, "intermediate_size": config["intermediate_size"] // 2}
     width = config.get("kv_channels")
-    biased: dict[str, Any] = {} if config.get("no_bias", True) else {"output_bias": True}
-    return llama(halved, width=width, qkv_bias=True, out_bias=None, **biased)
+    return llama(halved, width=width, qkv_bias=True, out_bias=None)
 
 
 def _qwen_unlike(config: Config) -> Iterator[tuple[str, str]]:

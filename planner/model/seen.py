@@ -141,6 +141,24 @@ def _spectrogram(config: Config) -> Shape:
     return {**shape, "front": (front,)}
 
 
+def _video(config: Config) -> Shape:
+    """Cubes of a film, with computed positions; keys have no biases."""
+    rows, columns = sides(config["patch_size"])
+    deep = config.get("tubelet_size", 2)
+    cubes = patches_of(config) * (config["num_frames"] // deep)
+    shape = vision({**config, "image_size": [cubes, 1], "patch_size": [1, 1]}, ahead=0, placed=0)
+    inputs = config.get("num_channels", 3) * rows * columns * deep
+    front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": cubes}
+    biased = bool(config.get("qv_bias", True))
+    normed = not config.get("use_mean_pooling", True)
+    return {**shape, "front": (front,), "key_bias": False, "qkv_bias": biased, "final_norm": normed}
+
+
+def _film_norm(config: Config) -> int:
+    """The norm of the mean, where a classifier takes that."""
+    return 2 * int(config["hidden_size"]) * bool(config.get("use_mean_pooling", True))
+
+
 def clip_text(config: Config) -> Shape:
     """CLIP's: causal, though no token is predicted."""
     return {
@@ -214,6 +232,7 @@ SEEN: dict[str, Family] = {
     "siglip2_vision_model": Family(siglip2_vision, _BOTH),
     "siglip_text_model": Family(siglip_text, _TEXT),
     "siglip_vision_model": Family(siglip_vision, _BOTH),
+    "videomae": Family(_video, (*_BOTH, "num_frames")),
     "vit": Family(vision, _BOTH),
     "vit_msn": Family(vision, _BOTH),
 }
@@ -262,6 +281,10 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     "siglip2_vision_model": {"Model": Head(0)},
     "siglip_text_model": {"Model": Head("shape")},
     "siglip_vision_model": {"Model": Head(0)},
+    "videomae": {
+        "Model": Head(0),
+        "ForVideoClassification": Head("labels", pooled=True, more=_film_norm),
+    },
     "vit": {"Model": Head(0, more=_pooler), **_CLASSES},
     "vit_msn": {"Model": Head(0), **_CLASSES},
 }

@@ -69,10 +69,11 @@ def _internvl(config: Config, text: int) -> Shape:
 
 
 def _aya(config: Config, text: int) -> Shape:
-    """SigLIP, four tokens side by side, a norm and a gated feed-forward."""
+    """SigLIP, four tokens side by side, a norm in the first of both models, and a gated feed-forward."""
     tower, merged = _siglip(config["vision_config"]), int(config.get("downsample_factor", 2)) ** 2
+    normed = config["model_type"] == "aya_vision"
     wide, half = merged * tower["hidden"], (config.get("alignment_intermediate_size") or text) // 2
-    others = tower["other_parameters"] + 2 * wide + _weights(wide, half)
+    others = tower["other_parameters"] + 2 * wide * normed + _weights(wide, half)
     made = {"merged": merged, "outputs": tower["tokens"] // merged, "projector": (half, text)}
     return {**tower, **made, "other_parameters": others}
 
@@ -175,6 +176,21 @@ def _qwen2_audio(config: Config, text: int) -> Shape:
     return _biased(tower, 4 * width + tower["ffn"])
 
 
+def _voxtral(config: Config, text: int) -> Shape:
+    """The same with four tokens side by side, as many as its feed-forward is wide, and two matrices."""
+    audio = config["audio_config"]
+    named = {"d_model": "hidden_size", "encoder_layers": "num_hidden_layers"}
+    named |= {"encoder_ffn_dim": "intermediate_size", "encoder_attention_heads": "num_attention_heads"}
+    as_whisper = {**audio, **{key: audio[other] for key, other in named.items()}}
+    width, ffn, heard = audio["hidden_size"], audio["intermediate_size"], audio["max_source_positions"]
+    if ffn % width:
+        raise ValueError("a feed-forward that holds no whole tokens")
+    tower = _qwen2_audio({"audio_config": as_whisper}, text)
+    merged = ffn // width
+    made = {"merged": merged, "outputs": heard // merged, "projector": (text, text)}
+    return {**tower, **made, "projector_bias": False}
+
+
 def _glm4v(config: Config, text: int) -> Shape:
     """Norms without shift, a gated feed-forward, four patches to a token, one more gated feed-forward."""
     vision = config["vision_config"]
@@ -255,6 +271,13 @@ BESIDE: dict[str, Seeing] = {
         "blip_2_vision_model",
         (*CLIP, "image_size"),
         further=(("qformer_config", _QFORMER),),
+    ),
+    "cohere2_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
+    "voxtral": Beside(
+        _voxtral,
+        "voxtral_encoder",
+        (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
+        section="audio_config",
     ),
     "glm4v": Seeing(
         _glm4v,

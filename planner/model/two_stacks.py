@@ -50,8 +50,12 @@ def _nllb_feeds(config: Config, layers: int, which: str) -> list[str]:
     return ["experts" if step and (index + 1) % step == 0 else "dense" for index in range(layers)]
 
 
-def _t5(config: Config, *, each: bool = False) -> Shape:
-    """Relative positions, norms without shift, no biases; ``each`` layer has a table of its own (UMT5)."""
+def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
+    """Relative positions, norms without shift, no biases; ``each`` layer has a table of its own (UMT5).
+
+    Embeddings of most of them are ``tied`` whatever the configuration says: transformers takes what it says of that as
+    a sign whether outputs are scaled.
+    """
     layers = config["num_layers"]
     decoded = config.get("num_decoder_layers") or layers
     rows = config.get("relative_attention_num_buckets", 32)
@@ -65,7 +69,7 @@ def _t5(config: Config, *, each: bool = False) -> Shape:
         "norm": "rms",
         **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False),
         "vocab": config["vocab_size"],
-        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        "tied_embeddings": tied or bool(config.get("tie_word_embeddings", True)),
         "relative_positions": rows * (decoded if each else 1),
     }
     encoder = {"sequence_length": length, "relative_positions": rows * (layers if each else 1)}
@@ -300,11 +304,11 @@ TWO_STACKS: dict[str, Family] = {
         _fsmt, (*_SIZES[:-1], "max_position_embeddings", "src_vocab_size", "tgt_vocab_size"), _fsmt_unlike
     ),
     "led": Family(_led, (*_SIZES, "max_encoder_position_embeddings", "max_decoder_position_embeddings")),
-    "longt5": Family(_t5, _T5, _longt5_unlike),
+    "longt5": Family(partial(_t5, tied=True), _T5, _longt5_unlike),
     "m2m_100": Family(partial(_bart, offset=None, **_FINAL), _BART),
     "marian": Family(partial(_bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
     "mbart": Family(partial(_bart, final_norm=True), _BART),
-    "mt5": Family(_t5, _T5),
+    "mt5": Family(partial(_t5, tied=True), _T5),
     "mvp": Family(_bart, _BART, _prompts),
     "nllb-moe": Family(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
     "pop2piano": Family(_pop2piano, _T5),
@@ -313,9 +317,9 @@ TWO_STACKS: dict[str, Family] = {
     "plbart": Family(_bart, _BART),
     "speech_to_text": Family(_speech_to_text, _HEARD),
     "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
-    "t5": Family(_t5, _T5),
+    "t5": Family(partial(_t5, tied=True), _T5),
     "t5gemma": Family(_t5gemma, ()),
-    "umt5": Family(partial(_t5, each=True), _T5),
+    "umt5": Family(partial(_t5, each=True, tied=True), _T5),
     "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
 }
 """Encoder-decoders, by ``model_type``."""

@@ -169,8 +169,8 @@ def _table(answer: Share) -> RenderableType:
 
 def where(portion: Portion) -> str:
     """``v100-[0-2] + t4-0``, or ``lab-01: 2-3``."""
-    hosts = " + ".join(compress_hosts(portion.hosts))
-    return f"{hosts}: {runs(portion.devices)}" if portion.devices else hosts
+    whole = compress_hosts(host for host in portion.hosts if host not in portion.parts)
+    return " + ".join((*whole, *(f"{host}: {runs(numbers)}" for host, numbers in portion.parts.items())))
 
 
 def notes(answer: Share) -> Iterator[str]:
@@ -188,11 +188,16 @@ def notes(answer: Share) -> Iterator[str]:
     if answer.jobs > 1 and any(each.cluster.storage_gBps for each in answer.portions):
         yield f"each job is priced with 1/{answer.jobs} of the storage that all nodes read from"
     for each in answer.portions:
-        if each.devices:
+        for host, devices in each.parts.items():
             yield (
-                f"{each.job} has devices {runs(each.devices)} of {each.hosts[0]}: start it there with "
-                f"HETPLAN_DEVICES={','.join(map(str, each.devices))}"
+                f"{each.job} has devices {runs(devices)} of {host}: start it there with "
+                f"HETPLAN_DEVICES={','.join(map(str, devices))}"
             )
+    if answer.rough:
+        yield (
+            f"the time did not suffice to prove what {names(answer.rough)} would do on the whole cluster, which "
+            "fairness is measured by: --time-limit gives it more"
+        )
 
 
 def _space(answer: Share) -> str:

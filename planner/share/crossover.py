@@ -21,7 +21,7 @@ from planner.cost.step import Lane, step_of
 from planner.described import told
 from planner.plan.placement import ranks
 from planner.plan.values import Plan
-from planner.search.deadline import Deadline
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.share.jobs import LoadedJob
@@ -120,10 +120,16 @@ def _phases(lane: Lane) -> Iterator[tuple[float, float, bool]]:
             yield middle, span.end, False
 
 
-def beside(first: Sequence[Moment], second: Sequence[Moment]) -> Beside:
-    """Both steps again and again; on the mean of when the second begins, as nothing keeps them in step."""
+def beside(first: Sequence[Moment], second: Sequence[Moment], deadline: Deadline = NO_LIMIT) -> Beside:
+    """Both steps again and again; on the mean of when the second begins, as nothing keeps them in step.
+
+    Raises ``Struck`` at the deadline.
+    """
     length = _length(second)
-    ways = [_simulated(first, second, length * number / BEGINNINGS) for number in range(BEGINNINGS)]
+    ways = []
+    for number in range(BEGINNINGS):
+        deadline.check()
+        ways.append(_simulated(first, second, length * number / BEGINNINGS))
     return Beside(*(BEGINNINGS / sum(1.0 / way[job] for way in ways) for job in (0, 1)))
 
 
@@ -305,10 +311,13 @@ class Crossover:
     def _crossing(self, first: Side, ways: Sequence[tuple[Side, Side]], second: Side, cut: bool) -> Crossing:
         """The best of the ways."""
         alone = [self._least[side.job.job.name] for side in (first, second)]
-        simulated = [
-            (fed_beside(beside(one.moments, other.moments), one.fed, other.fed), one, other)
-            for one, other in ways
-        ]
+        simulated: list[tuple[Beside, Side, Side]] = []
+        try:
+            for one, other in ways:
+                both = beside(one.moments, other.moments, self.deadline)
+                simulated.append((fed_beside(both, one.fed, other.fed), one, other))
+        except Struck:
+            cut = True
 
         def gain(found: Beside) -> float:
             return alone[0] / found.first_seconds + alone[1] / found.second_seconds

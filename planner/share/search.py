@@ -9,7 +9,7 @@ well. Sub-clusters stay as they are until all jobs have ended.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Literal, get_args
@@ -26,9 +26,10 @@ from planner.runtimes.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
+from planner.search.milp.solver import Unsolved
 from planner.search.milp.together import Machines, Together
 from planner.search.objectives.candidates import Part, sub_cluster
-from planner.search.objectives.choose import choose
+from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, choose, search_further
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 from planner.share.jobs import LoadedJob
 
@@ -42,16 +43,12 @@ BEGIN = 0.5
 """Part of the time for each job on the whole cluster."""
 ROUGH = 0.5
 """Gap of a search that says whether a job fits at all."""
-SLICE = 0.3
-"""Part of the time left that one search may take."""
-LEAST_SECONDS = 2.0
-"""A search is given that much at least."""
 
 
 @told(
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",
-    without=("scored", "cluster", "model", "result"),
+    without=("parts", "scored", "cluster", "model", "result"),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
@@ -62,7 +59,9 @@ class Portion:
     hosts: tuple[str, ...]
     """Its hosts."""
     devices: tuple[int, ...]
-    """Numbers of its devices where it has some of one node; empty for whole nodes."""
+    """Numbers of its devices where it has some of one node; empty for whole nodes, and where ``parts`` has several."""
+    parts: Mapping[str, tuple[int, ...]]
+    """Numbers of its devices by host, where it has some of them alone."""
     gpus: int
     """Devices of its sub-cluster; a plan may leave some idle."""
     seconds: float | None
@@ -116,6 +115,8 @@ class Share:
     """Whether nodes are divided: the cluster has fewer of them than there are jobs."""
     conflict: tuple[Need, ...]
     """Jobs of which no partition holds all, and any but one of them; empty where all fit."""
+    rough: tuple[str, ...]
+    """Jobs whose plan on the whole cluster, which fairness is measured by, was not proven within the gap in time."""
     searches: int
     """Parts that were searched."""
     seconds: float
@@ -153,6 +154,8 @@ class ShareSearch:
         """Tokens a second of jobs alone on the whole cluster with all of its storage, where that makes a difference."""
         self.searches = 0
         self.interrupted = False
+        self.known: tuple[float, Partition | None] = (math.inf, None)
+        """The last bound, and the best partition."""
         self.program = Sharing(
             self.units,
             [self._contender(job) for job in jobs],
@@ -198,15 +201,21 @@ class ShareSearch:
     def run(self) -> Share:
         """The best partition found, and what is proven of it."""
         start = monotonic()
-        self._begin(range(len(self.jobs)))
-        bound, best, conflict = self._ask()
-        if best is not None and self.objective != "fairness":
-            self._look_at_whole()
-        value = -math.inf
-        if best is not None:
-            value = self.program.value(best)
-            _, best = self.program.best_known(floor=value)
-            assert best is not None
+        conflict: tuple[Need, ...] = ()
+        try:
+            self._begin(range(len(self.jobs)))
+            bound, best, conflict = self._ask()
+            self.known = bound, best
+            if best is not None:
+                if self.objective != "fairness":
+                    self._look_at_whole()
+                self.known = bound, self.program.best_known(floor=self.program.value(best))[1] or best
+        except KeyboardInterrupt:  # a second one, inside the solver of the program
+            self.interrupted = True
+        except Unsolved:
+            conflict = ()
+        bound, best = self.known
+        value = -math.inf if best is None else self.program.value(best)
         gap = 1.0 if best is None or bound == math.inf else max(0.0, 1 - value / bound)
         portions = () if best is None else tuple(self._portions(best))
         status: Status = proven(gap, self.limits.gap) if best is not None else "unknown"
@@ -221,6 +230,7 @@ class ShareSearch:
             idle=tuple(self._idle(portions)),
             divided=self.divided,
             conflict=conflict,
+            rough=tuple(self._rough()),
             searches=self.searches,
             seconds=monotonic() - start,
             interrupted=self.interrupted,
@@ -260,11 +270,20 @@ class ShareSearch:
                 limits,
                 Goal(),
                 explain=False,
-                deadline=self.deadline.part(SLICE),
+                deadline=self.deadline.slice(PART_SLICE, PART_SECONDS),
             )
             plans = [each.best.estimate.tokens_per_second for each in (more, found) if each.best is not None]
             self._alone[index] = max(plans)
         return self._alone[index]
+
+    def _rough(self) -> Iterator[str]:
+        """Jobs that may do more on the whole cluster than fairness takes them to do, by more than the gap."""
+        if self.objective != "fairness":
+            return
+        for job, contender in zip(self.jobs, self.program.jobs, strict=True):
+            alone = len(self.jobs) / (job.job.weight * contender.worth)
+            if alone < contender.together.most_rate(contender.together.everything) * (1 - self.limits.gap):
+                yield job.job.name
 
     def _look_at_whole(self) -> None:
         """What each job does on the whole cluster, with the time that is left: the answer is told next to it."""
@@ -284,6 +303,7 @@ class ShareSearch:
                 return math.inf, None, ()
             bound, asked = self.program.best()
             value, best = self.program.best_known()
+            self.known = bound, best
             self._tell(best, value / bound if best is not None else 0.0)
             if asked is None:
                 jobs = self._conflict()
@@ -304,6 +324,7 @@ class ShareSearch:
     def _put_on_hosts(self, indices: Sequence[int]) -> None:
         """Let jobs keep something in host memory: what was proven of them without does not hold any more."""
         self.on_hosts.update(indices)
+        self.known = math.inf, None
         for index in indices:
             self._alone.pop(index, None)
             self.results[index].clear()
@@ -333,42 +354,33 @@ class ShareSearch:
     def _look(self, index: int, machines: Machines) -> bool:
         if self._stopped:
             return False
-        left = self.deadline.left
-        share = 1.0 if left == math.inf else max(SLICE, LEAST_SECONDS / max(left, 1e-9))
-        return self._search(index, machines, self.deadline.part(min(1.0, share)))
+        return self._search(index, machines, self.deadline.slice(PART_SLICE, PART_SECONDS))
 
     def _search(self, index: int, machines: Machines, deadline: Deadline, gap: float | None = None) -> bool:
         """What a job does on these machines, better known than before; False where nothing more comes of it."""
-        known = self.results[index].get(machines)
-        if self.interrupted or (known is not None and (known.gap <= 0 or known.status == "infeasible")):
+        if self.interrupted:
             return False
         job, contender = self.jobs[index], self.program.jobs[index]
-        if gap is None:
-            gap = self.limits.gap / 2
-            gap = gap if known is None or known.gap > gap else 0.0
-        result = choose(
+        limits = self._limits(job, on_hosts=index in self.on_hosts)
+        further = search_further(
+            self.results[index].get(machines),
             self.part(job, machines),
             job.model,
             self.calibration,
-            replace(
-                self._limits(job, on_hosts=index in self.on_hosts),
-                gap=gap,
-            ),
-            Goal(),
-            explain=False,
-            deadline=deadline,
+            replace(limits, gap=self.limits.gap / 2 if gap is None else gap),
+            deadline,
         )
+        if further is None:
+            return False
+        result, news = further
         self.searches += 1
         self.interrupted = self.interrupted or result.interrupted
         if result.bound_seconds > 0:
             contender.together.learn(machines, _tokens(job) / result.bound_seconds)
-        if known is not None and known.best is not None:
-            result = _better(known, result)
         self.results[index][machines] = result
         if result.best is not None:
             contender.achieved[machines] = result.best.estimate.tokens_per_second
-        news = known is None or result.gap < known.gap or result.status != known.status
-        return news and not result.interrupted
+        return news
 
     def part(self, job: LoadedJob, machines: Machines) -> ClusterSpec:
         """Some machines as a cluster of their own; which of those that are alike makes no difference."""
@@ -396,7 +408,7 @@ class ShareSearch:
             assert result.best is not None
             seen = self.part(job, machines)
             pools: list[PoolSpec] = []
-            devices: tuple[int, ...] = ()
+            parts: dict[str, tuple[int, ...]] = {}
             for pool in seen.pools:
                 whole = next(each for each in self.cluster.pools if each.name == pool.name)
                 if not self.divided:
@@ -405,7 +417,7 @@ class ShareSearch:
                     hosts = whole.hosts[first : first + len(pool.hosts)]
                     pool = pool.model_copy(update={"hosts": hosts})
                 elif len(pool.devices) < len(whole.devices):
-                    devices = tuple(_numbers(pool, whole, taken))
+                    parts[pool.hosts[0]] = tuple(_numbers(pool, whole, taken))
                 else:
                     pool = whole
                 pools.append(pool)
@@ -421,7 +433,8 @@ class ShareSearch:
             yield Portion(
                 job=job.job.name,
                 hosts=tuple(host for pool in cluster.pools for host in pool.hosts),
-                devices=devices,
+                devices=next(iter(parts.values())) if len(parts) == len(cluster.pools) == 1 else (),
+                parts=parts,
                 gpus=self.program.gpus(machines),
                 seconds=None if job.tokens is None else job.tokens / estimate.tokens_per_second,
                 of_equal_share=None if alone is None else estimate.tokens_per_second * len(self.jobs) / alone,
@@ -438,7 +451,7 @@ class ShareSearch:
             for portion in portions
             for pool in portion.cluster.pools
             for host in pool.hosts
-            for number in (portion.devices or range(len(pool.devices)))
+            for number in portion.parts.get(host, range(len(pool.devices)))
         }
         for pool in self.own.pools if portions else ():
             for host in pool.hosts:
@@ -489,15 +502,6 @@ class ShareSearch:
         result = choose(self.own, job.model, self.calibration, limits, Goal(), deadline=self.deadline)
         said = result.diagnosis
         return (said.causes, said.hints) if said else ((), ())
-
-
-def _better(first: SearchResult, second: SearchResult) -> SearchResult:
-    """Two searches of the same sub-cluster as one."""
-    plans = [each for each in (first.best, second.best) if each is not None]
-    best = min(plans, key=lambda each: each.estimate.step_seconds)
-    bound = max(first.bound_seconds, second.bound_seconds)
-    gap = max(0.0, 1.0 - bound / best.estimate.step_seconds)
-    return replace(second, status=proven(gap, 0.0), best=best, bound_seconds=bound, gap=gap)
 
 
 def _tokens(job: LoadedJob) -> float:

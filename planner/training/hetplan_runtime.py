@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -299,6 +299,46 @@ class RankPlan:
                 return (loss, outputs) if return_outputs else loss
 
         return PlannedTrainer
+
+
+def packed(
+    documents: Iterable[Mapping[str, Sequence[int]]], length: int, filler: int = 0
+) -> list[dict[str, Any]]:
+    """Rows of ``length`` tokens for a Hugging Face model, each with as many of the documents as fit in a row, in order.
+
+    A document has ``input_ids`` and may have ``labels``; one longer than a row is cut. Positions begin anew, by
+    which models of transformers 5 keep attention inside it where they get no attention mask; no token is predicted
+    from another document's, and ``filler`` at the end of a row counts for nothing.
+    """
+    rows, row, left = list[list[Mapping[str, Sequence[int]]]](), list[Mapping[str, Sequence[int]]](), 0
+    for document in documents:
+        for begin in range(0, len(document["input_ids"]), length):
+            part = {
+                name: document[name][begin : begin + length]
+                for name in ("input_ids", "labels")
+                if name in document
+            }
+            if len(part["input_ids"]) > left:
+                row, left = [], length
+                rows.append(row)
+            row.append(part)
+            left -= len(part["input_ids"])
+    return [_row(parts, length, filler) for parts in rows]
+
+
+def _row(parts: Sequence[Mapping[str, Sequence[int]]], length: int, filler: int) -> dict[str, Any]:
+    tokens, labels, places = list[int](), list[int](), list[int]()
+    for part in parts:
+        tokens += part["input_ids"]
+        labels += [IGNORED, *part.get("labels", part["input_ids"])[1:]]
+        places += range(len(part["input_ids"]))
+    rest = length - len(tokens)
+    columns = {
+        "input_ids": [*tokens, *[filler] * rest],
+        "labels": [*labels, *[IGNORED] * rest],
+        "position_ids": [*places, *range(rest)],
+    }
+    return {name: torch.tensor(column) for name, column in columns.items()}
 
 
 def shifts_labels(model: Any) -> bool:

@@ -114,6 +114,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
         residuals=tuple(draw(st.lists(RESIDUALS, max_size=3, unique_by=lambda item: item.family))),
         default_spread=draw(st.floats(0.01, 2)),
         device_spread=draw(st.none() | st.floats(0.01, 2)),
+        family_spread=draw(st.none() | st.floats(0.01, 2)),
         sibling_spread=draw(st.none() | st.floats(0.01, 2)),
         notes=draw(WORDS),
         provenance=draw(st.dictionaries(NAMES, WORDS, max_size=3)),

@@ -66,6 +66,18 @@ def test_the_spread_is_the_widest_that_applies() -> None:
     assert calibration.spread(["A100"], "deepspeed") == 0.3
 
 
+def test_kernels_that_a_maker_s_other_devices_have_run_narrow_the_bar() -> None:
+    """Of a family without runs; not of one of another maker, nor of one that nobody knows."""
+    residuals = (Residual(family="A100", framework="megatron", rows=40, spread=0.05),)
+    calibration = Calibration(residuals=residuals, default_spread=0.3, family_spread=0.2)
+    assert calibration.spread(["H100"], "megatron") == 0.2
+    assert calibration.spread(["A100"], "deepspeed") == 0.3
+    assert calibration.spread(["MI300X"], "megatron") == 0.3
+    assert calibration.spread(["mine"], "megatron") == 0.3
+    vague = Constant(name="families.T4.matmul_efficiency", value=0.4, provenance="assumed", spread=0.25)
+    assert replace(calibration, constants=(vague,)).spread(["T4"], "megatron") == 0.25
+
+
 def test_siblings_alone_tell_less() -> None:
     """A device type without a run of its own is further off, unless nobody tells which had some; aliases are names."""
     named = Residual(family="B200", framework="megatron", rows=9, spread=0.2, devices=("B300",))

@@ -49,10 +49,10 @@ def test_larger_batches_take_fewer_steps_and_more_tokens(critical: float, known:
     assert law.steps(2 * batch) < law.steps(batch)
     assert 2 * batch * law.steps(2 * batch) > batch * law.steps(batch)
     assert law.steps(batch) > law.least_steps
-    assert batch * law.steps(batch) > law.least_tokens
+    assert batch * law.steps(batch) > (law.least_steps * law.critical.tokens)
     # (S / S_min - 1) (E / E_min - 1) = 1, by which McCandlish et al. define the critical batch
     extra_steps = law.steps(batch) / law.least_steps - 1
-    extra_tokens = batch * law.steps(batch) / law.least_tokens - 1
+    extra_tokens = batch * law.steps(batch) / (law.least_steps * law.critical.tokens) - 1
     assert extra_steps * extra_tokens == pytest.approx(1.0, rel=1e-3)
 
 
@@ -60,7 +60,7 @@ def test_the_critical_batch_takes_twice_the_least_of_both() -> None:
     """By its definition."""
     law = steps(3e6)
     assert law.steps(3e6) == pytest.approx(2 * law.least_steps)
-    assert 3e6 * law.steps(3e6) == pytest.approx(2 * law.least_tokens)
+    assert 3e6 * law.steps(3e6) == pytest.approx(2 * (law.least_steps * law.critical.tokens))
 
 
 @given(POWERS, POWERS)
@@ -78,7 +78,7 @@ def test_published_laws_give_what_their_authors_print() -> None:
     assert critical_by_loss(2.0) / critical_by_loss(2.0 * 1.14) == pytest.approx(2.0, rel=0.1)
     law = steps(critical_by_tokens(3.07e9))
     theirs = 22.91 * 3070**0.47 * 512
-    assert theirs * law.steps(theirs) == pytest.approx(1.2 * law.least_tokens)
+    assert theirs * law.steps(theirs) == pytest.approx(1.2 * (law.least_steps * law.critical.tokens))
     # Their own law in parameters, 621.34 N^0.087 of models trained on 3.07 B tokens, agrees at 302 M.
     assert theirs / 512 == pytest.approx(621.34 * 302**0.087, rel=0.05)
 

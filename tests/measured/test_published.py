@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from planner import catalog
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.measured.fit import certain
@@ -60,7 +59,7 @@ def test_published_runs_have_plausible_measurements() -> None:
     """Seconds (hours for 32 sequences of a million tokens), memory, or out of memory; no more than the device has."""
     for item in published().runs:
         devices = [device for pool in item.cluster.pools for _ in pool.hosts for device in pool.devices]
-        capacity = min(catalog.gpu(name).memory_gib for name in devices) * 2**30
+        capacity = min(item.cluster.gpus[name].memory_gib for name in devices) * 2**30
         assert item.step_seconds or item.peak_memory_bytes or not item.fits
         assert item.step_seconds is None or 0.01 < item.step_seconds < 10000
         assert item.peak_memory_bytes is None or 1e9 < item.peak_memory_bytes <= 1.01 * capacity

@@ -199,7 +199,7 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
         ),
         (
             {
-                "model_type": "aya_vision",
+                "model_type": "kosmos-2",
                 "vision_config": {"hidden_size": 8},
                 "text_config": llama(2, 64, 4, 4, 128, 100),
             },
@@ -334,8 +334,34 @@ def test_sequences_of_two_stacks_are_those_of_the_decoder(tmp_path: Path) -> Non
                 "encoder": common("t5_gemma_module", -1, 64, 4, 128, 1000),
                 "decoder": common("t5_gemma_module", 2, 64, 4, 128, 1000),
             },
-            "model_type",
+            "encoder.num_hidden_layers",
         ),
+        (
+            {
+                "model_type": "t5gemma",
+                "encoder": common("t5_gemma_module", 2, 64, 4, 128, 1000, sliding_window=-1),
+                "decoder": common("t5_gemma_module", 2, 64, 4, 128, 1000),
+            },
+            "encoder.sliding_window",
+        ),
+        (
+            {
+                "model_type": "t5gemma",
+                "encoder": common("t5_gemma_module", 2, 64, 4, 128, 1000),
+                "decoder": common("t5_gemma_module", 2, 64, 4, 128, 1000, num_key_value_heads=3),
+            },
+            "decoder.num_key_value_heads",
+        ),
+        (
+            {
+                **{"model_type": "speech_to_text", **STACKS, "max_source_positions": 100},
+                **{"max_target_positions": 64, "conv_kernel_sizes": []},
+            },
+            "conv_kernel_sizes",
+        ),
+        (mixture("qwen3_moe", decoder_sparse_step=-2), "decoder_sparse_step"),
+        (mixture("qwen3_moe", num_nextn_predict_layers="a"), "num_nextn_predict_layers"),
+        (llama(2, 100, 33, 33, 128, 1000, d_kv=64), "num_attention_heads"),
     ],
 )
 def test_wrong_numbers_of_two_stacks(tmp_path: Path, config: dict[str, Any], key: str) -> None:

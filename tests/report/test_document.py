@@ -13,9 +13,8 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.documents import DOCUMENTS
 from planner.cli.examples import ExamplesDocument, Listed
-from planner.cli.schema import document_schema
+from planner.cli.schema import DOCUMENTS, document_schema
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
 from planner.cost.convergence import Convergence, CriticalBatch
@@ -128,6 +127,7 @@ def documents() -> dict[str, object]:
         job="a",
         hosts=("a-0",),
         devices=(0,),
+        parts={"a-0": (0,)},
         gpus=1,
         seconds=1.0,
         of_equal_share=1.0,
@@ -148,6 +148,7 @@ def documents() -> dict[str, object]:
         idle=("a-1",),
         divided=True,
         conflict=(Need(job="a", gpus=1, reasons=("b",), hints=("c",)),),
+        rough=("a",),
         searches=1,
         seconds=1.0,
         interrupted=False,

@@ -238,14 +238,14 @@ def _families(
 def _unequal_steps(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
-    """Replicas that fill a device type evenly and do not divide the batch: some run a micro-batch less."""
+    """Numbers of replicas with small odd parts that do not divide the batch: some run a micro-batch less."""
     if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
         return
     total = model.training.global_batch
     for tp in tp_degrees(row, limits.tp, model, device_types):
-        rooms = [device_type.nodes * (device_type.per_node // tp) for device_type in device_types]
-        for dp in range(2, max(rooms) + 1):
-            if not any(room and room % dp == 0 for room in rooms):
+        room = sum(device_type.nodes * (device_type.per_node // tp) for device_type in device_types)
+        for dp in range(2, room + 1):
+            if not any(dp == odd * 2**power for odd in (1, 3, 5, 7) for power in range(10)):
                 continue
             known = set()
             for size in range(1, total // dp + 1):
@@ -253,7 +253,8 @@ def _unequal_steps(
                 if total % size or (limits.micro_batch and size not in limits.micro_batch) or steps in known:
                     continue
                 known.add(steps)
-                if total % (size * dp):
+                idle = steps * dp - total // size
+                if 0 < idle <= 0.1 * steps * dp and steps > 1:
                     for offload in _pipeline_offloads(row, zero, limits):
                         yield Family(
                             target=row.name,

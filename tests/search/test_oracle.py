@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
+from planner.model.spec import DocumentsSpec
 from planner.plan.values import Sync
 from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.explorer import Explorer
@@ -216,9 +218,9 @@ def test_unequal_shards_are_the_best_now_and_then() -> None:
 
 
 def check_unequal_steps(seed: int) -> None:
-    """Pipelines of torch, two types of two to four devices each, and batches that few numbers divide."""
-    cluster, model, calibration = with_unequal_steps(seed)
-    check((cluster, model, calibration), Limits(gap=0.0, target="torch", zero=(seed % 2,)), 2 * QUICK)
+    """Plans of torch, most often pipelines alone, of batches that few numbers divide."""
+    depths = (2, 3) if seed % 8 else None
+    check(with_unequal_steps(seed), Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=depths), QUICK)
 
 
 @given(SEEDS)
@@ -240,7 +242,7 @@ def test_unequal_steps_are_the_best_now_and_then() -> None:
     """The search has plans in which replicas run unequal numbers of micro-batches as the best, and others."""
     found = set()
     for seed in range(16):
-        asked = Limits(gap=0.0, target="torch", zero=(0, 1))
+        asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(2, 3), tp=(1,))
         best = search(*with_unequal_steps(seed), asked, explain=False).best
         if best is not None:
             found.add(best.plan.fewer_steps > 0)
@@ -560,13 +562,14 @@ TRAININGS = (
     {"optimizer": "muon"},
     {"optimizer": "lion"},
     {"optimizer_states": "bf16"},
+    {"documents": DocumentsSpec(mean_length=100)},
 )
-"""Formats and optimizers that some targets have with some ZeRO stages only."""
+"""Formats and optimizers that some targets have with some ZeRO stages only, and documents, with one stage only."""
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]), st.sampled_from(TRAININGS))
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_formats_of_gradients_and_states(seed: int, target: str, changes: dict[str, str]) -> None:
+def test_formats_of_gradients_and_states(seed: int, target: str, changes: dict[str, Any]) -> None:
     """Stages without them are no plans, and the proof holds with the bytes of each stage."""
     cluster, model, calibration = plain(seed)
     training = model.training.model_copy(update=changes)

@@ -13,7 +13,7 @@ from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.cost.feed import NOTHING, Fed
 from planner.report.share import crossing_lines
-from planner.search.deadline import Deadline
+from planner.search.deadline import Deadline, Struck
 from planner.search.values import Limits, Scored
 from planner.share.crossover import (
     Beside,
@@ -167,3 +167,9 @@ def test_a_pair_without_room_is_no_proof() -> None:
     )
     (line,) = crossing_lines(pair)
     assert line.endswith("two does not fit beside it in any of three ways to divide the memory")
+
+
+def test_the_simulation_ends_with_the_time() -> None:
+    """Long before its last moment."""
+    with pytest.raises(Struck):
+        beside(job(2.0, 1.0), job(1.0, 3.0), Deadline.after(0.0))

@@ -9,21 +9,25 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import pytest
+from rich.console import Group
 
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
-from planner.report.share import notes
+from planner.report.share import notes, share_report, where
 from planner.search.deadline import Deadline
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
+from planner.search.milp.solver import Solved
 from planner.search.milp.together import Machines, Together
 from planner.search.objectives.choose import choose
-from planner.search.values import Goal, Limits, SearchResult
+from planner.search.values import Goal, Limits, SearchResult, Silent
 from planner.share.jobs import LoadedJob, load_jobs
 from planner.share.search import ShareObjective, ShareSearch
 from tests.cli.running import CLUSTER, MODEL
+from tests.report.drawing import drawn
 
 JOBS = """\
 jobs:
@@ -310,3 +314,73 @@ def test_time_and_ctrl_c_end_it(tmp_path: Path) -> None:
     assert stopped.bound is not None
     assert stopped.value is not None
     assert stopped.bound >= stopped.value
+
+
+def test_a_second_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
+    """Raised wherever it comes: the last partition stands, with the bound that was known."""
+    several = loaded(tmp_path, FOUR_NODES, JOBS)
+
+    class Now(Silent):
+        """Insists once a partition is there."""
+
+        def progress(
+            self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float
+        ) -> None:
+            """The moment."""
+            if best_seconds is not None:
+                raise KeyboardInterrupt
+
+    spec = load_cluster(tmp_path / "cluster.yaml")
+    stopped = ShareSearch(spec, several, shipped(), Limits(gap=1e-9), "throughput", Now()).run()
+    assert stopped.interrupted
+    assert len(stopped.portions) == 2
+    assert stopped.value is not None
+    assert stopped.bound is not None
+    assert stopped.bound >= stopped.value
+
+
+def test_a_solver_that_gives_up_proves_nothing(tmp_path: Path) -> None:
+    """Not that the jobs do not fit."""
+    several = loaded(tmp_path, FOUR_NODES, JOBS)
+    search = ShareSearch(load_cluster(tmp_path / "cluster.yaml"), several, shipped(), Limits(), "throughput")
+    nothing = Solved(status="stopped", bound=0.0, values=None)
+    with patch("planner.search.milp.solver.solve", return_value=nothing):
+        answer = search.run()
+    assert (answer.status, answer.conflict, answer.portions) == ("unknown", (), ())
+
+
+def test_what_fairness_is_measured_by_is_proven_or_said(tmp_path: Path) -> None:
+    """The jobs' plans on the whole cluster; one that may be slower than the best is named."""
+    several = loaded(tmp_path, FOUR_NODES, JOBS)
+    spec = load_cluster(tmp_path / "cluster.yaml")
+    search = ShareSearch(spec, several, shipped(), Limits(gap=0.05), "fairness")
+    answer = search.run()
+    assert answer.rough == ()
+    search.program.jobs[1].worth *= 1.2
+    assert tuple(search._rough()) == ("second",)
+    text = drawn(Group(*share_report(replace(answer, rough=("second",)), spec.name)))
+    assert "prove what second would do on the whole cluster" in " ".join(text.split())
+
+
+def test_devices_of_several_nodes_are_named_by_node(tmp_path: Path) -> None:
+    """Nodes with devices that lack the number format of one job, and are of use to others."""
+    text = (
+        MIXED[: MIXED.index("  - name: b")].replace("nodes: 1", "nodes: 2")
+        + "fabrics:\n  ib: {kind: infiniband}\n"
+    )
+    jobs = THREE.replace("first, model: model.yaml", "first, model: brain.yaml")
+    (tmp_path / "brain.yaml").write_text(MODEL.replace("precision: fp16", "precision: bf16"))
+    several = loaded(tmp_path, text, jobs)
+    search = ShareSearch(
+        load_cluster(tmp_path / "cluster.yaml"), several, shipped(), Limits(gap=0.5), "throughput"
+    )
+    partition = ((2, 0, 2, 0), (0, 1, 0, 0), (0, 0, 0, 1))
+    for index, machines in enumerate(partition):
+        assert search._look(index, machines)
+    first, second, third = search._portions(partition)
+    assert first.parts == {"a-0": (0, 1), "a-1": (0, 1)}
+    assert first.devices == ()
+    assert (second.parts, second.devices) == ({"a-0": (2,)}, (2,))
+    assert third.parts == {"a-1": (2,)}
+    assert list(search._idle((first, second))) == ["a-1:2"]
+    assert where(first) == "a-0: 0-1 + a-1: 0-1"

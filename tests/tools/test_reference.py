@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cli.documents import DOCUMENTS
+from planner.cli.schema import DOCUMENTS
 from planner.described import keys
 from tests.cli.running import ROOT
 from tools.reference import page

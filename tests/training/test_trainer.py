@@ -22,6 +22,7 @@ from tests.training.trainer_runs import (
     MASKED,
     MATRIX,
     OWN_LOSS,
+    PACKED,
     PLANNED,
     QUICK,
     RECOMPUTED,
@@ -53,6 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         HALF[3],
         OWN_LOSS,
         *PLANNED,
+        *PACKED,
         *MASKED,
         *(run for zero in (1, 3) for run in resumption(zero)),
     ]
@@ -83,6 +85,14 @@ def test_the_plans_optimizer_is_trainers(trained: Path, run: Run) -> None:
     if near:
         usual, _ = one_process("adamw")
         assert wanted.losses[1:] != pytest.approx(usual.losses[1:], rel=1e-6)
+
+
+@pytest.mark.parametrize("run", PACKED, ids=lambda run: run.name)
+def test_packed_documents_are_trained_on_their_own(trained: Path, run: Run) -> None:
+    """As one process that takes every document alone, weighing each labelled token alike."""
+    wanted, _ = one_process(run.optimizer, packs=True)
+    assert weight_error(trained, run) < ALLOWED
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
 @pytest.mark.parametrize("run", MASKED, ids=lambda run: run.name)

@@ -41,6 +41,8 @@ def train(folder: Path, output: Path, run: dict[str, Any]) -> None:
     sys.path.insert(0, str(folder))  # as of a script in it
     plan = runtime_of(folder).load()
     data = sequences(run["length"], run["masked"])
+    if run["packed"]:
+        data = sys.modules["hetplan_runtime"].packed(documents(), TOKENS)[: run["length"]]
     arguments = TrainingArguments(
         **plan.trainer_arguments(),
         output_dir=str(output),
@@ -117,6 +119,15 @@ def sequences(count: int, masked: bool = False) -> list[dict[str, Any]]:
         labels[index, : TOKENS if index == ALONE else index * 5 % TOKENS] = -100
     rows = zip(tokens, labels, strict=True)
     return [{"input_ids": row, "labels": mine, "not_for_the_model": 0} for row, mine in rows]
+
+
+def documents() -> list[dict[str, list[int]]]:
+    """Enough for all runs, of two tokens to a row and a half."""
+    generator = torch.Generator().manual_seed(SEED)
+    lengths = torch.randint(2, TOKENS * 3 // 2, (60,), generator=generator).tolist()
+    return [
+        {"input_ids": torch.randint(VOCABULARY, (each,), generator=generator).tolist()} for each in lengths
+    ]
 
 
 def weights(module: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
 from planner.training.example_optimizers import EightBitAdamW, Lion
+from planner.training.hetplan_runtime import packed
 from tests.training import ranks, reference, trainer_program
 from tests.training.launching import run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -50,8 +52,8 @@ class Run:
     precision: str = "fp32"
     recompute: str = "none"
     kind: str = "once"
-    """``once``; ``own``: with a loss function of the user's; ``masked``: with masked labels; ``whole``: two shuffled
-    passes with dropout and a checkpoint in the second; ``resumed`` from there."""
+    """``once``; ``own``: with a loss function of the user's; ``masked``: with masked labels; ``packed``: on documents;
+    ``whole``: two shuffled passes with dropout and a checkpoint in the second; ``resumed`` from there."""
 
     @property
     def name(self) -> str:
@@ -69,6 +71,8 @@ QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero in (0, 3)
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
 PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
 """Optimizers that the plan knows and TrainingArguments are not told of."""
+PACKED = [Run(zero, "momentum", kind="packed") for zero in (0, 3)]
+"""Rows of several documents."""
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
 OWN_LOSS = Run(0, kind="own")
 MASKED = [Run(zero, kind="masked") for zero in (0, 3)]
@@ -117,6 +121,7 @@ def order(root: Path, run: Run) -> dict[str, Any]:
         "shuffle": 5 if twice else None,
         "own_loss": run.kind == "own",
         "masked": run.kind == "masked",
+        "packed": run.kind == "packed",
         "resume": str(saved) if run.kind == "resumed" else None,
         "arguments": {
             **(
@@ -149,12 +154,14 @@ def logged(root: Path, run: Run, key: str) -> list[float]:
 
 @lru_cache
 def one_process(
-    optimizer: str, step_on_zeros: bool = False, masked: bool = False
+    optimizer: str, step_on_zeros: bool = False, masked: bool = False, packs: bool = False
 ) -> tuple[reference.Outcome, tuple[float, ...]]:
     """A plain loop over whole global batches, and its losses of evaluation."""
     network = trainer_program.network(dropout=0.0)
     start = reference.copy_of(network)
     rows = trainer_program.sequences(STEPS * BATCH, masked)
+    rows = packed(trainer_program.documents(), trainer_program.TOKENS)[: STEPS * BATCH] if packs else rows
+    places = torch.stack([row["position_ids"] for row in rows]) if packs else None
     data, labels = (torch.stack([row[name] for row in rows]) for name in ("input_ids", "labels"))
     kinds: dict[str, Any] = {
         "sgd": torch.optim.SGD,
@@ -175,7 +182,8 @@ def one_process(
     for step, batch in enumerate(zip(data.split(BATCH), labels.split(BATCH), strict=True)):
         chosen.param_groups[0]["lr"] = rate * (1 - step / STEPS)
         chosen.zero_grad()
-        loss = loss_of(network, *batch)
+        now = None if places is None else places[step * BATCH : (step + 1) * BATCH]
+        loss = loss_of(network, *batch) if now is None else loss_by_document(network, *batch, now)
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0).item())
         chosen.step()
@@ -192,9 +200,22 @@ def loss_of(network: Any, tokens: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
 
 
+def loss_by_document(network: Any, tokens: Any, labels: Any, places: Any) -> Any:
+    """The same where each document goes through the model on its own."""
+    total, count = torch.zeros(()), 0
+    for row, wanted, at in zip(tokens, labels, places, strict=True):
+        begins = [*torch.nonzero(at == 0).flatten().tolist(), len(row)]
+        for begin, end in pairwise(begins):
+            mine = wanted[begin + 1 : end]
+            logits = network(row[None, begin:end]).logits[0, :-1]
+            total = total + torch.nn.functional.cross_entropy(logits, mine, reduction="sum")
+            count += int((mine != -100).sum())
+    return total / count
+
+
 def weight_error(root: Path, run: Run) -> float:
     """The largest distance of a rank's weights from one process, of the way travelled."""
-    wanted, _ = one_process(run.optimizer, masked=run.kind == "masked")
+    wanted, _ = one_process(run.optimizer, masked=run.kind == "masked", packs=run.kind == "packed")
     return max(reference.relative_error(got, wanted.end, wanted.start) for got in weights(root, run))
 
 

@@ -69,8 +69,9 @@ def newcomer_section(found: Material) -> str:
         (
             paragraph(
                 "Runs of each family predicted by constants fitted to the runs of all other families: what a device",
-                "without runs may expect. Its bar is then the widest, "
-                f"±{share(found.calibration.default_spread)}.",
+                "without runs may expect. Its bar is then "
+                f"±{share(found.calibration.family_spread)} under kernels that other devices of its maker have run,",
+                f"else ±{share(found.calibration.default_spread)}.",
             ),
             markdown(columns, list(_newcomers(found))),
             paragraph(
@@ -91,8 +92,9 @@ def _newcomers(found: Material) -> Iterator[Sequence[str]]:
             [entry.run for entry in own],
             replace(
                 constants,
-                residuals=(),
+                residuals=tuple(item for item in calibration.residuals if item.family != name),
                 default_spread=calibration.default_spread,
+                family_spread=calibration.family_spread,
                 sibling_spread=calibration.sibling_spread,
             ),
         )

@@ -88,7 +88,9 @@ def bars_section(found: Material) -> str:
     for owner in sorted({*spreads, *held}):
         own, spread = held.get(owner, []), spreads.get(owner)
         shown = (
-            f"±{share(spread.spread)}" if spread else f"±{share(found.calibration.default_spread)}, assumed"
+            f"±{share(spread.spread)}"
+            if spread
+            else f"±{share(found.calibration.spread(owner[0].split(' + '), owner[1]))}, assumed"
         )
         fitted = str(spread.rows) if spread else "0"
         rows.append((*owner, fitted, shown, str(len(own)), share(coverage(own)) if own else MISSING))

@@ -85,6 +85,7 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
             constants,
             residuals=tuple(item for item in calibration.residuals if (item.family, item.framework) in pairs),
             default_spread=calibration.default_spread,
+            family_spread=calibration.family_spread,
             sibling_spread=calibration.sibling_spread,
         ),
     )

@@ -1,9 +1,10 @@
-"""Where the shapes of the page's charts are."""
+"""Where the shapes of the page's charts are, and what colours they have."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from itertools import pairwise
 from math import floor, log10
@@ -323,3 +324,31 @@ def tornado(
         high=at(spread),
         ticks=tuple(Tick(at(mark / 100), f"{mark:+g} %" if mark else "this plan") for mark in marks),
     )
+
+
+_PALETTE = ("#0072b2", "#e08e0b", "#009e73", "#c75b95", "#56b4e9", "#d55e00", "#7a5cd0", "#8a8a00")
+"""After Okabe and Ito (https://jfly.uni-koeln.de/color/), which colour-blind readers tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Colour:
+    """A colour and what to write on it with."""
+
+    fill: str
+    ink: str
+
+
+def colour(index: int, count: int) -> Colour:
+    """The colour of one of ``count`` things."""
+    if count <= len(_PALETTE):
+        return _on(_PALETTE[index])
+    red, green, blue = hls_to_rgb(index / count, 0.5 if index % 2 else 0.62, 0.55)
+    return _on(f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}")
+
+
+def _on(fill: str) -> Colour:
+    """Black or white letters, whichever has more contrast (WCAG 2.1, relative luminance)."""
+    channels = (int(fill[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return Colour(fill, "#000" if luminance > 0.179 else "#fff")

@@ -43,8 +43,16 @@ from planner.report.numbers import (
     time_unit,
 )
 from planner.report.observed import ObservedDocument, ObservedRun, observed_document
-from planner.report.page.colours import colour
-from planner.report.page.drawing import Course, Tornado, course, drawing_of, scatter, time_ticks, tornado
+from planner.report.page.drawing import (
+    Course,
+    Tornado,
+    colour,
+    course,
+    drawing_of,
+    scatter,
+    time_ticks,
+    tornado,
+)
 from planner.report.page.network import cluster_map, lanes_of
 from planner.report.pareto import FrontDocument, front_document, short, worth_text
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs

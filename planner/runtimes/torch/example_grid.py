@@ -18,8 +18,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from planner.training.example_model import Embedding, Finish, Head, Layer
 
-LAYER_EPSILON = 1e-5
-"""Of ``nn.LayerNorm``."""
 WHOLE = (Replicate(), Replicate())
 BY_ROWS_AND_COLUMNS = (Shard(1), Shard(0))
 """Of a weight, [output][input]."""

@@ -6,7 +6,7 @@ It proves nothing; it gives the search an early incumbent to cut with.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise, permutations
 from math import floor
 
@@ -127,12 +127,12 @@ class _Layers:
             ]
 
         start = bisect_left(times, True, key=lambda seconds: sum(counts(seconds)) >= self.total)
-        endings = (
-            self._ending(layers)
+        tried = dict.fromkeys(
+            tuple(layers)
             for seconds in times[start : start + MORE_THRESHOLDS]
             for layers in self._trimmed(counts(seconds))
         )
-        return min(endings, key=lambda item: item[0], default=None)
+        return min(map(self._ending, tried), key=lambda item: item[0], default=None)
 
     def _send(self, first: int, last: int) -> float:
         sends = self.stages.sends(first, last)
@@ -174,7 +174,7 @@ class _Layers:
             if surplus <= 0:
                 yield layers
 
-    def _ending(self, layers: list[int]) -> tuple[float, list[Option]]:
+    def _ending(self, layers: Sequence[int]) -> tuple[float, list[Option]]:
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
         forward, backward = with_sends(options, self.sends, self.stages.pricer.target)
         held = [option.held_seconds for option in options]

@@ -118,6 +118,8 @@ class _QuickSearch:
         self.estimator, self.limits, self.wanted = estimator, limits, wanted
         self.deadline, self.cheap = deadline, cheap
         self.best: Scored | None = None
+        self._done: set[tuple[object, ...]] = set()
+        """Targets and degrees of which one choice has fitted."""
 
     @property
     def seconds(self) -> float:
@@ -148,6 +150,8 @@ class _QuickSearch:
             self.deadline.check()
             if waiting and (not heap or waiting[-1].least_seconds <= heap[0][0]):
                 item = waiting.pop()
+                if _degrees(item.family) in self._done:
+                    continue
                 for choice in _rank(item.family, item.partition, self.limits, self.wanted):
                     count += 1
                     heappush(heap, (choice.seconds, count, choice))
@@ -187,13 +191,11 @@ class _QuickSearch:
     def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
         tried = 0
-        done: set[tuple[object, ...]] = set()
         for item in ranked:
-            family = item.choice.family
-            degrees = (family.target, family.tp, family.dp, family.ep, family.context)
-            if item.seconds >= self.seconds or tried == TRIES or (self.cheap and len(done) == CHEAP_TRIES):
+            degrees = _degrees(item.choice.family)
+            if item.seconds >= self.seconds:
                 break
-            if degrees in done:
+            if degrees in self._done:
                 continue
             self.deadline.check()
             stages = StageOptions(item.choice, item.partition.estimator, self.limits)
@@ -202,9 +204,15 @@ class _QuickSearch:
             for order in _both_ways(slots):
                 scored = layered(stages, order, self.estimator)
                 self._offer(scored)
-                done |= {degrees} if scored else set()
+                self._done |= {degrees} if scored else set()
                 if scored and self.cheap:
                     break
+            if tried == TRIES or (self.cheap and len(self._done) == CHEAP_TRIES):
+                break
+
+
+def _degrees(family: Family) -> tuple[object, ...]:
+    return family.target, family.tp, family.dp, family.ep, family.context
 
 
 def _both_ways(slots: list[int]) -> list[list[int]]:

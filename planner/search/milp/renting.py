@@ -14,7 +14,7 @@ from itertools import product
 from typing import Literal
 
 from planner.search.milp.program import Program, added, total
-from planner.search.milp.solver import Values, solve
+from planner.search.milp.solver import Unsolved, Values, exact
 from planner.search.milp.together import SLACK, Machines, Together
 
 Wanted = Literal["time", "money"]
@@ -135,9 +135,11 @@ class Renting:
         ceiling = sum(each.rate * each.most for each in self.machines)
         if not ceiling:
             return math.inf, None
-        if wanted == "time":
-            return self._fastest(ceiling, most_seconds, most_money)
-        return self._cheapest(ceiling, most_seconds, most_money)
+        ask = self._fastest if wanted == "time" else self._cheapest
+        try:
+            return ask(ceiling, most_seconds, most_money)
+        except Unsolved:
+            return 0.0, None
 
     def _fastest(
         self, ceiling: float, most_seconds: float, most_money: float
@@ -145,7 +147,7 @@ class Renting:
         """What the whole market's best rate has over that of the machines is least where they are fastest."""
         program, numbers, rate = self._program(ceiling, most_seconds, most_money)
         program.equal({0: 1.0, rate: 1.0}, 1.0)
-        solved = solve(program, gap=0.0)
+        solved = exact(program)
         speed = (1 - solved.bound) * ceiling
         if solved.values is None or speed <= SLACK * ceiling:
             return math.inf, None
@@ -165,7 +167,7 @@ class Renting:
             price = self._sum(numbers, lambda each: each.price / unit)
             # column 0 = price - ratio x rate + ratio, which is never negative: no rate is above 1.
             program.equal(added(added({0: -1.0}, price), {rate: -ratio}), -ratio)
-            solved = solve(program, gap=0.0)
+            solved = exact(program)
             least = solved.bound - ratio
             if solved.values is None or least >= -SLACK * ratio:
                 # No rate is above 1, so no ratio is below this one by more than what is left.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from planner.search.milp.program import Program, Terms, added, combined, ones, total
-from planner.search.milp.solver import Values, solve
+from planner.search.milp.solver import Values, exact
 from planner.search.milp.together import SLACK, Machines, Together
 
 Partition = tuple[Machines, ...]
@@ -151,7 +151,7 @@ class Sharing:
         program.row({pace: 1.0}, least=job.least_rate / ceiling)
         gpus = job.together.sum_of(columns, lambda index: self.units[index].gpus)
         program.equal(added({0: -1.0}, gpus))
-        solved = solve(program, gap=0.0)
+        solved = exact(program)
         if solved.values is None:
             return None
         return tuple(round(float(solved.values[column])) for column in columns)
@@ -218,7 +218,7 @@ class Sharing:
         else:
             program.row({level: 1.0}, least=floor / top * (1 - SLACK))
             program.equal(added({0: 1.0}, combined((1.0 / len(shares), share) for share in shares)), 1.0)
-        solved = solve(program, gap=0.0)
+        solved = exact(program)
         if solved.values is None:
             return None
         return (1 - solved.bound + SLACK) * top, solved.values

@@ -40,6 +40,10 @@ class Solved:
     """The best solution, if there is one."""
 
 
+class Unsolved(Exception):  # noqa: N818  # not an error of the user's
+    """The solver gave up: nothing is proven, not even that there is no solution."""
+
+
 @cache
 def available() -> tuple[str, ...]:
     """Names of the solvers that can run here, best first."""
@@ -82,6 +86,14 @@ def solve(
         bound=bound,
         values=highs.values() if has_solution else None,
     )
+
+
+def exact(program: Program) -> Solved:
+    """The optimum of a small program, or that there is none; raises Unsolved where the solver cannot tell."""
+    solved = solve(program, gap=0.0)
+    if solved.values is None and solved.status != "infeasible":
+        raise Unsolved
+    return solved
 
 
 class Relaxation:

@@ -35,6 +35,7 @@ from planner.search.values import (
     Scored,
     SearchResult,
     Silent,
+    proven,
 )
 
 LIMITS: tuple[tuple[LimitName, Objective], ...] = (
@@ -82,6 +83,37 @@ def choose(
     used, _ = without_excluded(cluster, goal)
     result = replace(result, simpler=simpler(result, Estimator(used, model, calibration)))
     return result if strict else settled(result, limits.gap)
+
+
+PART_SLICE, PART_SECONDS = 0.3, 2.0
+"""Part of the time left that one search of a part of a cluster may take, and the seconds it is given at least."""
+
+
+def search_further(
+    known: SearchResult | None,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    deadline: Deadline,
+) -> tuple[SearchResult, bool] | None:
+    """What is known of a part of a cluster after one more search of it, and whether that is more than before.
+
+    The first goes to the gap of the limits, the next one to the optimum. None where all is known already.
+    """
+    if known is not None and (known.gap <= 0 or known.status == "infeasible"):
+        return None
+    gap = limits.gap if known is None or known.gap > limits.gap else 0.0
+    limits = replace(limits, gap=gap)
+    result = choose(cluster, model, calibration, limits, Goal(), explain=False, deadline=deadline)
+    if known is not None and known.best is not None:
+        plans = [each for each in (known.best, result.best) if each is not None]
+        best = min(plans, key=lambda each: each.estimate.step_seconds)
+        bound = max(known.bound_seconds, result.bound_seconds)
+        left = max(0.0, 1.0 - bound / best.estimate.step_seconds)
+        result = replace(result, status=proven(left, 0.0), best=best, bound_seconds=bound, gap=left)
+    news = known is None or result.gap < known.gap or result.status != known.status
+    return result, news and not result.interrupted
 
 
 def _best(

@@ -26,15 +26,11 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.renting import Machine, Renting, Wanted
 from planner.search.milp.together import Machines
-from planner.search.objectives.choose import choose
-from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
+from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, search_further
+from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, proven
 
 SHARE = 0.6
 """Part of the time for the question; the rest is for the front."""
-SLICE = 0.3
-"""Part of the time left that one search may take."""
-LEAST_SECONDS = 2.0
-"""A search is given that much at least."""
 UNKNOWN = 0.5
 """What machines of a place are taken to do together before any were searched, of what each does at best."""
 
@@ -202,12 +198,16 @@ class RentSearch:
         most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
         most_money = math.inf if goal.budget is None else goal.budget
         nearest: list[Rental] = []
-        self._begin()
-        bound, best = self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE))
-        if best is None and bound == math.inf and (most_seconds < math.inf or most_money < math.inf):
-            nearest = list(self._nearest(most_seconds, most_money))
-        self.reporter.phase("front")
-        front = self._front()
+        try:
+            self._begin()
+            bound, best = self.ask(goal.wanted, most_seconds, most_money, self.deadline.part(SHARE))
+            if best is None and bound == math.inf and (most_seconds < math.inf or most_money < math.inf):
+                nearest = list(self._nearest(most_seconds, most_money))
+            self.reporter.phase("front")
+            front = self._front()
+        except KeyboardInterrupt:  # a second one, outside a search
+            self.interrupted = True
+            front = self._front()
         # What was learnt since.
         bound, _ = self.program.best(goal.wanted, most_seconds, most_money)
         best = self._best(goal.wanted, most_seconds, most_money)
@@ -320,21 +320,19 @@ class RentSearch:
 
     def _search(self, machines: Machines, deadline: Deadline) -> bool:
         """What these machines do together, better known than before; False where nothing more comes of it."""
-        known = self.searched.get(machines)
-        if known is not None and (known.gap <= 0 or known.status == "infeasible"):
-            return False
-        left = deadline.left
-        slice_of = (
-            deadline
-            if left == math.inf
-            else deadline.part(min(1.0, max(SLICE, LEAST_SECONDS / max(left, 1e-9))))
-        )
         names = [offer.name for offer in self.table.offers]
         cluster = self._cluster(dict(zip(names, machines, strict=True)))
-        limits = replace(self.limits, gap=self.limits.gap / 2 if known is None else 0.0)
-        result = choose(
-            cluster, self.model, self.calibration, limits, Goal(), explain=False, deadline=slice_of
+        further = search_further(
+            self.searched.get(machines),
+            cluster,
+            self.model,
+            self.calibration,
+            replace(self.limits, gap=self.limits.gap / 2),
+            deadline.slice(PART_SLICE, PART_SECONDS),
         )
+        if further is None:
+            return False
+        result, news = further
         self.searches += 1
         self.searched[machines] = result
         self.interrupted = self.interrupted or result.interrupted
@@ -343,8 +341,7 @@ class RentSearch:
             self.program.learn(machines, tokens / result.bound_seconds)
         if result.best is not None:
             self._keep(machines, result.best)
-        better = known is None or result.gap < known.gap or result.status != known.status
-        return better and not result.interrupted
+        return news
 
     def _keep(self, machines: Machines, scored: Scored) -> None:
         known = self.rentals.get(machines)

@@ -31,6 +31,12 @@ from planner.units import divisors
 MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
 
+MOST_ODD = 7
+"""Largest odd part of numbers of replicas that do not divide the batch; times any power of two."""
+
+MOST_WAITING = 0.1
+"""Largest part of a step for which these replicas wait for those that have a micro-batch more, on average."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -228,33 +234,31 @@ def families(
                         if dp <= replicas:
                             yield from each(recompute, tp, dp, batch, alone if dp == 1 else several, context)
             if row.fewer_steps_zero and allowed((1,), limits.cp):
-                for dp, batch in unequal_steps(model, tp, device_types, limits):
+                for dp, batch in unequal_steps(model, replicas, limits):
                     for family in each(recompute, tp, dp, batch, several):
                         if family.zero in row.fewer_steps_zero and family.ep == 1:
                             yield family
 
 
-def unequal_steps(
-    model: ModelSpec, tp: int, device_types: tuple[DeviceType, ...], limits: Limits
-) -> Iterator[tuple[int, int]]:
+def unequal_steps(model: ModelSpec, replicas: int, limits: Limits) -> Iterator[tuple[int, int]]:
     """Replicas, and sequences of a micro-batch over all of them, where some replicas run a micro-batch less.
 
-    Replicas that fill the devices of a type evenly, and of the micro-batches that need the same number of steps the
-    smallest: larger ones only take longer.
+    Numbers of replicas that nodes often add up to, the same whatever the cluster has; and of the micro-batches that
+    need the same number of steps the smallest: larger ones only take longer.
     """
     total = model.training.global_batch
     sizes = [size for size in divisors(total) if limits.micro_batch is None or size in limits.micro_batch]
-    widths = {
-        width for device_type in device_types for width in divisors(device_type.replicas(tp)) if width > 1
-    }
-    for dp in sorted(widths):
+    for dp in range(2, min(replicas, total) + 1):
+        if dp // (dp & -dp) > MOST_ODD:
+            continue
         known: set[int] = set()
         for size in sizes:
             steps, left = divmod(total // size, dp)
             if steps + bool(left) in known:
                 continue
             known.add(steps + bool(left))
-            if steps and left:
+            # Of (steps + 1) dp micro-batches dp - left are none.
+            if steps and left and dp - left <= MOST_WAITING * (steps + 1) * dp:
                 yield dp, dp * size
 
 

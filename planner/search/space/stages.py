@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -402,6 +402,15 @@ def ring_alone(
     groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None = None, *, ep: int = 1
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
+    # It is the same whatever their batch.
+    bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
+    return _ring_alone(bare, estimator, kernels, shard_size, ep)
+
+
+@lru_cache(maxsize=1 << 16)
+def _ring_alone(
+    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None, ep: int
+) -> Ring:
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:

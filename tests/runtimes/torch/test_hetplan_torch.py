@@ -82,7 +82,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special += [
         f"{key}_{value}"
         for key, value in changes.items()
-        if key not in ("experts", "state", "block", "behind", "tower", "encoder", "documents")
+        if key not in ("experts", "state", "block", "behind", "tower", "encoder", "documents", "front")
         and (key, value) not in DEFAULTS
     ]
     return "-".join([kind, f"zero{zero}", *special])
@@ -219,6 +219,10 @@ HEARING: dict[str, Any] = {
     "qkv_bias": True,
     "learned_positions": 16,
 }
+SEEING: dict[str, Any] = {
+    **{"kind": "encoder", "tied_embeddings": False, "learned_positions": 16},
+    "front": (FrontSpec(inputs=12, outputs=32, tokens=15),),
+}
 SWITCH: dict[str, Any] = {
     "encoder": EncoderSpec(layers=1, sequence_length=12, block=(RunSpec(feed_forward="dense"), RunSpec())),
     "block": (*CROSSED[:1], RunSpec(mixer="cross", feed_forward="dense"), *CROSSED),
@@ -267,6 +271,8 @@ CASES = [
     uneven(1, optimizer="sgd", tied_embeddings=False, **SWITCH, **EXPERTS),
     pipeline(1, [1, 2], steps=2, optimizer="sgd", **T5),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
+    uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
+    pipeline(1, [1, 2], steps=2, optimizer="sgd", labels=0, **SEEING),
     uneven(3, tower=TOWER),
     uneven(1, optimizer="sgd", tower=TOWER.model_copy(update={"frozen": True})),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER),
