@@ -1,4 +1,4 @@
-"""A long preparation is done by one of pytest's workers, the others use what it left."""
+"""A long preparation is done by one of pytest's workers, for the tests that run; the others use what it left."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,3 +23,17 @@ def once(factory: pytest.TempPathFactory, name: str, prepare: Callable[[Path], N
             prepare(folder)
             done.touch()
     return folder
+
+
+def asked(request: pytest.FixtureRequest, name: str) -> list[Any]:
+    """Values of a parameter in the tests of the module that are going to run, each once."""
+    values = {
+        item.callspec.id: item.callspec.params[name]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and _has(item, name)
+    }
+    return list(values.values())
+
+
+def _has(item: pytest.Function, name: str) -> bool:
+    return hasattr(item, "callspec") and name in item.callspec.params

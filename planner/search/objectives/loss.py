@@ -174,6 +174,8 @@ class BatchCandidate(Candidate):
 
     batch: int
     best: Scored | None = None
+    estimator: Estimator | None = None
+    """While it may be needed: what it has worked out for the bound serves the search."""
 
     @property
     def value(self) -> float:
@@ -228,7 +230,10 @@ class LossSearch(Slices[BatchCandidate]):
 
     def on(self, candidate: BatchCandidate) -> Estimator:
         """The estimator of a batch on a sub-cluster."""
-        return Estimator(candidate.sub.cluster, with_batch(self.model, candidate.batch), self.calibration)
+        if candidate.estimator is None:
+            model = with_batch(self.model, candidate.batch)
+            candidate.estimator = Estimator(candidate.sub.cluster, model, self.calibration)
+        return candidate.estimator
 
     @property
     def best(self) -> BatchCandidate | None:
@@ -273,6 +278,8 @@ class LossSearch(Slices[BatchCandidate]):
             candidate, cutoff, self.limits.gap, share, lambda scored: self.take(candidate, scored)
         )
         candidate.bound = max(candidate.bound, candidate.weight * explorer.bound)
+        if explorer.finished and candidate.best is not None:
+            candidate.estimator = None
 
     def take(self, candidate: BatchCandidate, scored: Scored | None) -> None:
         """Keep a plan of a batch where it will run: on the whole cluster."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.plan.values import Grid
-from tests.training.once import once
+from tests.training.once import asked, once
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 torch = pytest.importorskip("torch")
@@ -73,13 +73,23 @@ ON_EIGHT = [
 ]
 
 
+ON_RANKS = {
+    **dict.fromkeys((case.name for case in ON_FOUR), 4),
+    **dict.fromkeys((case.name for case in ON_EIGHT), 8),
+}
+OFTEN = ("square-adamw", "square-encoder", "square-bf16")
+"""Cases of the normal suite."""
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """All cases, in a start of four ranks and one of eight."""
-    found: Trained = {}
-    for ranks, cases in ((4, ON_FOUR), (8, ON_EIGHT)):
-        found |= outcomes(once(tmp_path_factory, f"grids on {ranks}", partial(train_all, cases, ranks)))
-    return found
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The cases that are asked for, in a start of four ranks and one of eight."""
+    trained: Trained = {}
+    for ranks in (4, 8):
+        cases = [case for case in asked(request, "case") if ON_RANKS[case.name] == ranks]
+        if cases:
+            trained |= outcomes(once(tmp_path_factory, f"grids on {ranks}", partial(train_all, cases, ranks)))
+    return trained
 
 
 def train_all(cases: list[Case], ranks: int, root: Any) -> None:
@@ -88,7 +98,13 @@ def train_all(cases: list[Case], ranks: int, root: Any) -> None:
     run_all(folders, root / "log", ranks)
 
 
-@pytest.mark.parametrize("case", [*ON_FOUR, *ON_EIGHT], ids=[case.name for case in [*ON_FOUR, *ON_EIGHT]])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in OFTEN else pytest.mark.slow)
+        for case in (*ON_FOUR, *ON_EIGHT)
+    ],
+)
 def test_equals_one_process(trained: Trained, case: Case) -> None:
     """Losses and weights of three clipped steps are those of the whole batch."""
     equals_one_process(trained, case)

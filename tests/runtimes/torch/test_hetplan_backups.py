@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     whole_model,
 )
 from tests.training.launching import losses
-from tests.training.once import once
+from tests.training.once import asked, once
 from tests.worlds import group, model, plan
 
 torch = pytest.importorskip("torch")
@@ -32,6 +33,7 @@ from planner.training.example_model import load_shape, loss_of  # noqa: E402
 STEPS, SHARE, LR = 4, 3, {"adamw": 1e-2, "sgd": 0.5}
 CASES = {"zero0-of-1": (0, 1, "sgd"), "zero1-of-1": (1, 1, "adamw"), "zero1-of-2": (1, 2, "sgd")}
 """ZeRO stage, backups and optimizer."""
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "zero1-of-2" else ()) for name in CASES]
 SLOW = 3
 """The rank that takes longer, from the second step on."""
 PLANTED = """
@@ -69,10 +71,11 @@ def where() -> Any:
     return cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),)))
 
 
-def train_all(root: Path) -> None:
+def train_all(names: list[str], root: Path) -> None:
     """Every case with a rank that is slow in each layer, in one start of four ranks."""
     folders = []
-    for name, (zero, backup, optimizer) in CASES.items():
+    for name in names:
+        zero, backup, optimizer = CASES[name]
         spec = model((4 - backup) * SHARE, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
         write_folder(emit(chosen(zero, backup), where(), spec), root / name)
         arguments = ["--steps", str(STEPS), "--lr", str(LR[optimizer])]
@@ -85,14 +88,16 @@ def train_all(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
-    """The folder and the log of each case."""
-    root = once(tmp_path_factory, "torch backups", train_all)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, str]]:
+    """The folder and the log of each case that is asked for."""
+    root = once(tmp_path_factory, "torch backups", partial(train_all, asked(request, "name")))
     parts = (root / "log").read_text().split("folder ")[1:]
     return {part.split()[0]: (root / part.split()[0], part) for part in parts}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_equals_one_process_without_the_sequences_of_the_slowest(
     trained: dict[str, tuple[Path, str]], name: str
 ) -> None:
@@ -127,7 +132,7 @@ def test_equals_one_process_without_the_sequences_of_the_slowest(
     assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_slow_rank_gives_up(trained: dict[str, tuple[Path, str]], name: str) -> None:
     """It is left out in most steps, and does not finish what nobody waits for."""
     folder, printed = trained[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     whole_model,
 )
 from tests.training.launching import losses
-from tests.training.once import once
+from tests.training.once import asked, once
 from tests.worlds import group, model, plan
 
 torch = pytest.importorskip("torch")
@@ -57,9 +58,13 @@ def chosen(sync: Sync, zero: int) -> Plan:
     return replace(plan("torch", zero, [3], [replicas]), sync=sync)
 
 
-def train_all(root: Path) -> None:
+RARELY = ("average-by-node", "diloco-bf16", "int8", "diloco-zero1")
+"""Cases of the slow tests."""
+
+
+def train_all(names: list[str], root: Path) -> None:
     """Every case, and one that goes on from a checkpoint, in one start of four ranks."""
-    folders = [written(root, name, *case) for name, case in CASES.items()]
+    folders = [written(root, name, *CASES[name]) for name in dict.fromkeys((*names, "bf16"))]
     keep = ("--keep", str(root / "checkpoints"), "--every", "2")
     for name, steps in (("kept", 2), ("gone-on", STEPS)):
         folders.append(written(root, name, *CASES["bf16"], *keep, steps=steps))
@@ -77,9 +82,11 @@ def written(root: Path, name: str, optimizer: str, sync: Sync, *arguments: str, 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[float]]]:
-    """The folder and the losses of each case."""
-    root = once(tmp_path_factory, "torch islands", train_all)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, list[float]]]:
+    """The folder and the losses of each case that is asked for."""
+    root = once(tmp_path_factory, "torch islands", partial(train_all, asked(request, "name")))
     parts = (root / "log").read_text().split("folder ")[1:]
     return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
 
@@ -212,7 +219,9 @@ TOLERANCE = {"int8": 0.08, "diloco-int8": 0.08, "bf16": 0.02, "diloco-bf16": 0.0
 """Distance over the way, of formats that round."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in RARELY else ()) for name in CASES]
+)
 def test_islands_equal_one_process(trained: dict[str, tuple[Path, list[float]]], name: str) -> None:
     """Losses of the first island and weights after five clipped steps, the last of which ends with an exchange."""
     optimizer, sync = CASES[name]

@@ -26,7 +26,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     uneven,
     written,
 )
-from tests.training.once import once
+from tests.training.once import asked, once
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 torch = pytest.importorskip("torch")
@@ -76,21 +76,38 @@ CASES = [
 OF_TWO = [of_two(1, 3, 1), of_two(2, 2, 1, **LLAMA), of_two(3, 5, 1, optimizer="sgd")]
 
 
-def train_all(root: Path) -> None:
+RARELY = (*CASES[3:4], *CASES[5:7], *CASES[8:9], *CASES[10:], *OF_TWO[:2])
+"""Cases of the slow tests."""
+
+
+def train_all(cases: list[Case], root: Path) -> None:
     """All cases in a start of four ranks and one of two."""
-    run_all([written(case, four_ranks(), root) for case in CASES], root / "log")
-    four = (root / "log").read_text()
-    run_all([written(case, two_ranks(), root) for case in OF_TWO], root / "log", ranks=2)
-    (root / "log").write_text(four + (root / "log").read_text())
+    logs = ""
+    for ranks, where in ((4, four_ranks()), (2, two_ranks())):
+        folders = [
+            written(case, where, root) for case in cases if (case.cluster == two_ranks()) == (ranks == 2)
+        ]
+        if folders:
+            run_all(folders, root / "log", ranks)
+            logs += (root / "log").read_text()
+    (root / "log").write_text(logs)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The folder and the losses of each case."""
-    return outcomes(once(tmp_path_factory, "torch unequal shards", partial(train_all)))
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The folder and the losses of each case that is asked for."""
+    return outcomes(
+        once(tmp_path_factory, "torch unequal shards", partial(train_all, asked(request, "case")))
+    )
 
 
-@pytest.mark.parametrize("case", [*CASES, *OF_TWO], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=pytest.mark.slow if case in RARELY else ())
+        for case in (*CASES, *OF_TWO)
+    ],
+)
 def test_equals_one_process(trained: Trained, case: Case) -> None:
     """Losses, and weights in a checkpoint, of three clipped steps are those of the whole batch."""
     equals_one_process(trained, case)
