@@ -276,7 +276,8 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     yield (
         "training",
         f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
-        f"{training.precision}, {training.optimizer}, {training.attention} attention{_trained(model)}{_dealt(training)}",
+        f"{training.precision}, {training.optimizer}, {training.attention} attention"
+        f"{_trained(model)}{_dealt(training)}",
     )
 
 
