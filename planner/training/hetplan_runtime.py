@@ -1,6 +1,7 @@
 """Runs a plan in which GPUs have different batches: deals sequences, weighs losses, splits the pipeline.
 
-Needs torch and nothing else of hetplan; a launch folder holds it as ``hetplan_runtime.py``::
+Needs torch and nothing else of hetplan, but with Trainer for an optimizer of ``example_optimizers.py``; a launch folder
+holds it as ``hetplan_runtime.py``::
 
     plan = load()                                          # this rank's part of batches.json
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=plan.deepspeed_config())
@@ -22,6 +23,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -240,12 +242,11 @@ class RankPlan:
             return torch.optim.SGD, {**given, "momentum": 0.9}
         if self.optimizer == "adamw" and self.optimizer_states == "fp32":
             return None
-        from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
-
+        own = import_module(f"{__package__}.example_optimizers" if __package__ else "example_optimizers")
         if self.optimizer == "lion":
-            return Lion, given
+            return own.Lion, given
         given |= {"betas": (arguments.adam_beta1, arguments.adam_beta2), "eps": arguments.adam_epsilon}
-        return (EightBitAdamW if self.optimizer_states == "int8" else NarrowAdamW), given
+        return (own.EightBitAdamW if self.optimizer_states == "int8" else own.NarrowAdamW), given
 
     def trainer_class(self, trainer: type, seed: int | None = None) -> type:
         """Hugging Face's Trainer with this plan's batches and weights, for ``plan.trainer_arguments()``.
