@@ -1195,7 +1195,8 @@ def _qwen3_tower(config: Config, text: int) -> Shape:
 
 def _paligemma(config: Config, text: int) -> Shape:
     vision = {"vision_use_head": False, **config["vision_config"]}
-    return {**_siglip(vision), "projector": (text,)}
+    out = config.get("projection_dim") or vision.get("projection_dim") or text
+    return {**_siglip(vision), "projector": (out,)}
 
 
 def _gemma3(config: Config, text: int) -> Shape:

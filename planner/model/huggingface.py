@@ -27,7 +27,7 @@ from planner.model.families import (
 from planner.model.families import FAMILIES as ONE_STACK
 from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.heard import HEARD, HEARD_HEADS
-from planner.model.remote import REMOTE
+from planner.model.remote import REMOTE, REMOTE_HEADS
 from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
 from planner.model.towers import BESIDE, Beside
@@ -41,7 +41,7 @@ HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
 FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **REMOTE}
-OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS}
+OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **REMOTE_HEADS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
@@ -341,7 +341,10 @@ def _unsupported(document: Document) -> list[Problem]:
         return [document.problem(("model_type",), what, known), *mixed]
     problems = []
     two = kind in TWO_STACKS
-    if two and config.get("is_encoder_decoder") is False:
+    listed = config.get("architectures")
+    heads = [head_of(str(name), _heads(kind)) for name in (listed if isinstance(listed, list) else [])]
+    alone = any(head is not None and head.encoder for head in heads)
+    if two and config.get("is_encoder_decoder") is False and not alone:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
@@ -503,7 +506,8 @@ _RANGES = {
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size"), FFN),
-    **dict.fromkeys(("moe_intermediate_size", "sliding_window", "window_size"), FFN),
+    **dict.fromkeys(("moe_intermediate_size", "window_size"), FFN),
+    "sliding_window": FFN._replace(least=0),
     **dict.fromkeys(_SHARED, FFN._replace(least=0)),
     **dict.fromkeys((*EXPERT_COUNTS, *EXPERT_PICKS), EXPERTS),
     **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), LAYERS),

@@ -24,6 +24,7 @@ from planner.model.families import (
     llama,
     mixed_dense,
 )
+from planner.model.heads import Head
 
 
 def _renamed(config: Config, names: dict[str, str]) -> Config:
@@ -128,3 +129,10 @@ REMOTE: dict[str, Family] = {
     "xverse": Family(llama),
 }
 """What is read of them, by ``model_type``."""
+_WHOLE = Head("tokens")
+REMOTE_HEADS: dict[str, dict[str, Head]] = {
+    **{kind: {"Model": Head(0)} for kind in REMOTE},
+    # Its repositories name the model without the output layer, and load the one with it.
+    "chatglm": {"Model": _WHOLE, "ForConditionalGeneration": _WHOLE},
+}
+"""Heads of these, by the end of an architecture's name."""

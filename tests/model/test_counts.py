@@ -12,23 +12,28 @@ import pytest
 from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.huggingface import supported
+from planner.model.remote import REMOTE
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub = pytest.importorskip("huggingface_hub")
 
 CLASSES = (
-    *("AutoModelForImageClassification", "AutoModelForAudioClassification", "AutoModelForCTC"),
     *("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
-    *("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModel"),
+    *("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForCTC", "AutoModel"),
 )
-INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
-"""Text decoders that transformers has inside others alone."""
+INSIDE = (
+    *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
+    *("glm4v_text", "internvl_chat", "siglip_text_model", *REMOTE),
+)
+"""Text decoders that transformers has inside others alone, or not at all."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 GIVEN: dict[str, dict[str, Any]] = {
     "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "ministral": SMALL,
     "hunyuan_v1_dense": SMALL,
     "nemotron": SMALL,
@@ -125,6 +130,63 @@ def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None
     config = default(kind)
     parameters, architecture = counted(kind, config)
     assert read(tmp_path, config, architecture) == parameters
+
+
+HEADS: list[tuple[str, str, dict[str, Any]]] = [
+    ("bert", "BertForSequenceClassification", {"num_labels": 3}),
+    ("bert", "BertForPreTraining", {}),
+    ("roberta", "RobertaForTokenClassification", {"num_labels": 9}),
+    ("roberta", "RobertaModel", {}),
+    ("electra", "ElectraForPreTraining", {}),
+    ("modernbert", "ModernBertForSequenceClassification", {"num_labels": 1}),
+    (
+        "deberta-v2",
+        "DebertaV2ForSequenceClassification",
+        {"relative_attention": True, "pos_att_type": ["c2p"]},
+    ),
+    ("albert", "AlbertModel", {"embedding_size": 64, "num_hidden_layers": 3}),
+    ("llama", "LlamaForSequenceClassification", {"num_labels": 1, "num_hidden_layers": 2}),
+    ("gpt2", "GPT2Model", {}),
+    ("bart", "BartForSequenceClassification", {"num_labels": 3}),
+    ("t5", "T5EncoderModel", {"tie_word_embeddings": False}),
+    ("vit", "ViTModel", {"image_size": 384}),
+    ("deit", "DeiTForImageClassificationWithTeacher", {"num_labels": 10}),
+    ("dinov2", "Dinov2Model", {"use_swiglu_ffn": True}),
+    ("clip_vision_model", "CLIPVisionModelWithProjection", {"projection_dim": 96}),
+    ("wav2vec2", "Wav2Vec2ForPreTraining", {"feat_extract_norm": "layer", "conv_bias": True}),
+    ("hubert", "HubertForSequenceClassification", {"num_labels": 4}),
+]
+"""Architectures with other heads than an output layer for tokens, or none, and a change of the default."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "architecture", "changes"), HEADS)
+def test_heads_are_counted(tmp_path: Path, kind: str, architecture: str, changes: dict[str, Any]) -> None:
+    """By the name of the architecture."""
+    config = default(kind, **changes)
+    with torch.device("meta"):
+        model = getattr(transformers, architecture)(config)
+    wanted = sum(parameter.numel() for parameter in model.parameters())
+    assert read(tmp_path, config, architecture) == wanted
+
+
+NESTED: dict[str, dict[str, Any]] = {
+    "llava": {"text_config": {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096}},
+    "paligemma": {"text_config": {"model_type": "gemma", "num_hidden_layers": 3}, "projection_dim": 2048},
+    "mllama": {"text_config": {"model_type": "mllama_text_model", "rope_theta": 500000.0}},
+}
+"""Configurations inside others that say little, as transformers writes them: what differs from their defaults."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", NESTED)
+def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, kind: str) -> None:
+    """Of the type that it names."""
+    values = {"model_type": kind, "vision_config": {}, **NESTED[kind]}
+    parameters, architecture = counted(kind, transformers.CONFIG_MAPPING[kind].from_dict(dict(values)))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, "architectures": [architecture]}))
+    assert load_model(path).parameters == parameters
 
 
 @pytest.mark.filterwarnings("ignore")

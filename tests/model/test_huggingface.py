@@ -111,6 +111,79 @@ PUBLISHED = {
 }
 
 
+REMOTE: dict[str, tuple[dict[str, Any], int]] = {
+    "baichuan-7b": (common("baichuan", 32, 4096, 32, 11008, 64000), 7_000_559_616),
+    "chatglm2-6b": (
+        {
+            **{"model_type": "chatglm", "num_layers": 28, "hidden_size": 4096, "ffn_hidden_size": 13696},
+            **{"num_attention_heads": 32, "kv_channels": 128, "multi_query_attention": True},
+            **{"multi_query_group_num": 2, "padded_vocab_size": 65024, "add_qkv_bias": True},
+            **{"add_bias_linear": False, "rmsnorm": True, "architectures": ["ChatGLMModel"]},
+        },
+        6_243_584_000,
+    ),
+    "qwen-7b": (common("qwen", 32, 4096, 32, 22016, 151936, kv_channels=128), 7_721_324_544),
+    "internlm2-7b": (
+        {**llama(32, 4096, 32, 8, 14336, 92544), "model_type": "internlm2", "bias": False},
+        7_737_708_544,
+    ),
+    "deepseek-moe-16b": (
+        {
+            **common("deepseek", 28, 2048, 16, 10944, 102400),
+            **{"n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6},
+            **{"moe_intermediate_size": 1408, "first_k_dense_replace": 1, "moe_layer_freq": 1},
+        },
+        16_375_728_128,
+    ),
+    "phi-2": (
+        {
+            **{"model_type": "phi-msft", "n_layer": 32, "n_embd": 2560, "n_head": 32, "n_inner": None},
+            **{"vocab_size": 51200, "n_positions": 2048},
+        },
+        2_779_683_840,
+    ),
+    "falcon-7b": (
+        {
+            **{"model_type": "RefinedWebModel", "n_layer": 32, "hidden_size": 4544, "n_head": 71},
+            **{"vocab_size": 65024, "multi_query": True, "parallel_attn": True, "bias": False},
+            "architectures": ["RWForCausalLM"],
+        },
+        6_921_720_704,
+    ),
+}
+"""The same of types that transformers has no class for."""
+
+
+@pytest.mark.parametrize("name", REMOTE)
+def test_types_with_code_of_their_own_are_counted_by_formula(tmp_path: Path, name: str) -> None:
+    """To the last parameter too."""
+    config, parameters = REMOTE[name]
+    assert load_model(written(tmp_path, config)).parameters == parameters
+
+
+def test_sequences_longer_than_the_learned_positions(tmp_path: Path) -> None:
+    """Are refused where somebody asks for them, and nobody else gets them."""
+    config = {**gpt2(2, 64, 2), "max_position_embeddings": 4096}
+    assert load_model(written(tmp_path, config)).training.sequence_length == 1024
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: config.json\ntraining: {sequence_length: 2048}\n")
+    problem = the_problem(load_model, path)
+    assert problem.key == "training.sequence_length"
+    assert problem.what == "expected at most the 1024 learned positions of the configuration, got 2048"
+
+
+def test_the_sequences_of_a_model_of_images_are_its_patches(tmp_path: Path) -> None:
+    """And a token of the class; nobody may ask for others."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+    config = {"model_type": "vit", **sizes, "image_size": 64, "patch_size": 16, "num_labels": 7}
+    config["architectures"] = ["ViTForImageClassification"]
+    model = load_model(written(tmp_path, config))
+    assert (model.training.sequence_length, model.outputs, model.pooled) == (17, 7, True)
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: config.json\ntraining: {sequence_length: 2048}\n")
+    assert the_problem(load_model, path).key == "training.sequence_length"
+
+
 def written(folder: Path, config: dict[str, Any]) -> Path:
     """The configuration as a file."""
     path = folder / "config.json"
