@@ -183,6 +183,7 @@ def plan_is_sound(case: Case) -> Iterator[str]:
         yield f"stages hold the layers {layers} of {model['layers']}"
     for number, stage in enumerate(plan["stages"]):
         batch = sum(group["count"] * group["share"] for group in stage["replicas"])
+        batch -= plan.get("fewer_steps", 0) * stage["replicas"][0]["micro_batch"]
         if batch != model["training"]["global_batch"]:
             yield f"stage {number} takes {batch} of {model['training']['global_batch']} sequences"
         for group in stage["replicas"]:

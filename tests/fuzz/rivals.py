@@ -348,7 +348,7 @@ def other_degree(field: Field, plan: Plan) -> Plan | None:
         groups = _resized(stage.replicas, dp)
         groups = tuple(replace(group, local_batch=share, accumulation_steps=steps) for group in groups)
         stages.append(replace(stage, replicas=groups))
-    return replace(plan, stages=tuple(stages), zero=plan.zero, shard_size=None)
+    return replace(plan, stages=tuple(stages), zero=plan.zero, shard_size=None, fewer_steps=0)
 
 
 def _resized(groups: Sequence[ReplicaGroup], dp: int) -> tuple[ReplicaGroup, ...]:
@@ -437,7 +437,8 @@ def _dealt_out(plan: Plan, groups: Sequence[ReplicaGroup], each: Sequence[Sequen
                     accumulation_steps=min(steps, share),
                 )
             )
-    return replace(plan, stages=(replace(plan.stages[0], replicas=tuple(found)),), shard_size=None)
+    stages = (replace(plan.stages[0], replicas=tuple(found)),)
+    return replace(plan, stages=stages, shard_size=None, fewer_steps=0)
 
 
 def stages_swapped(field: Field, plan: Plan) -> Plan | None:
