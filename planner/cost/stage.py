@@ -123,7 +123,8 @@ def layer_price(
         device = streams + products_again(model) * one.product_seconds
         if model.training.attention == "unfused":
             device += one.attention_seconds
-        again = with_host(device, one.host_seconds)
+        # The host goes on while a collective runs, as in the whole layer, so that no part of it takes longer.
+        again = with_host(device + 0.5 * collective, one.host_seconds) - 0.5 * collective
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(

@@ -620,3 +620,26 @@ def test_masked_logits_are_a_part_of_all() -> None:
         8 * 16 + 2 * 8 * 32,
         8 * 32 + 2 * 8 * 4,
     )
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2), st.booleans())
+@settings(deadline=None)
+def test_no_recomputation_takes_longer_than_that_of_all(
+    device: float, host: float, by_operation: bool
+) -> None:
+    """Nor where the host holds the device up: the search takes the least recomputation that fits."""
+    item = LayerPass(
+        forward_seconds=device,
+        backward_seconds=2 * device,
+        attention_seconds=0.2 * device,
+        host_seconds=host,
+        product_seconds=0.7 * device,
+        again_seconds=0.2 * device,
+    )
+    for tp in (1, 4):
+        ring, model = tensor_ring(KIND, ASSUMED, tp=tp), gpt(attention="unfused")
+        some, whole = (
+            layer_price(item, ring, model, 1, recompute, by_operation) for recompute in ("selective", "full")
+        )
+        backward = [each.recompute_seconds + each.collective_backward for each in (some, whole)]
+        assert backward[0] <= backward[1] * (1 + 1e-9)
