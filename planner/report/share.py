@@ -174,6 +174,7 @@ def where(portion: Portion) -> str:
 
 
 def notes(answer: Share) -> Iterator[str]:
+    """What the reader of the table must know, a line each."""
     if answer.portions:
         yield (
             "share: tokens/s over those of an equal share of time on the whole cluster; gap: of the plan alone"

@@ -52,7 +52,7 @@ def test_labels_are_shown_once() -> None:
     """No two dimensions claim a line of the comparison of plans."""
     for one in PLANS:
         labels = [label for dimension in DIMENSIONS for label in dimension.traits(one)]
-        assert len(labels) == len(set(labels)) >= len(DIMENSIONS)
+        assert len(labels) == len(set(labels)) > 10
 
 
 def decided(one: Plan) -> dict[str, object]:

@@ -47,7 +47,7 @@ def torch_stages(*, waits: bool) -> StageOptions:
     """Four stages of torch on narrow cards, also as if nothing waited for its reductions."""
     row = replace(TARGETS["torch"], reduces_in_backward=waits)
     with patch.dict(TARGETS, torch=row):
-        estimator = Estimator(cluster(pool("a", gbps=5), pool("b", "V100", gbps=5)), gpt())
+        estimator = Estimator(cluster(pool("a", gbps=5), pool("b", "V100", gbps=5)), gpt(global_batch=32))
         family = Family(target="torch", zero=1, recompute="none", tp=1, dp=4, batch=4, micro_batches=8)
         return StageOptions(Choice(family=family, depth=4, interleave=1), estimator, Limits())
 
