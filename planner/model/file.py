@@ -84,13 +84,27 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
 
 
 def with_training(model: ModelSpec, training: TrainingSpec) -> ModelSpec:
-    """The model with another training; raises UsageError where its images no longer have room in a sequence."""
-    tower = model.tower
-    if tower is not None and tower.images * tower.outputs > training.sequence_length:
-        least = tower.images * tower.outputs
-        what = f"expected at least {least}, the tokens of the images of {model.name}, got {training.sequence_length}"
-        raise UsageError(f"sequence_length: {what}")
+    """The model with another training; raises UsageError where the model has no sequences of that length."""
+    wanted, length = _lengths(model, training), training.sequence_length
+    if wanted is not None:
+        raise UsageError(f"sequence_length: expected {wanted}, got {length}")
     return model.model_copy(update={"training": training})
+
+
+def _lengths(model: ModelSpec, training: TrainingSpec) -> str | None:
+    """The lengths of sequences that a model may have where another was asked for; None where it may have that."""
+    tower, length, documents = model.tower, training.sequence_length, training.documents
+    if tower is not None and tower.images * tower.outputs > length:
+        return f"at least {tower.images * tower.outputs}, the tokens of the images of {model.name}"
+    if model.front and length != model.training.sequence_length:
+        return f"{model.training.sequence_length}, the tokens that {model.name} makes of an input"
+    if not model.front and 0 < model.learned_positions < length:
+        return f"at most {model.learned_positions}, the learned positions of {model.name}"
+    if documents is not None and documents.mean_length > length:
+        return f"at least {documents.mean_length}, the mean_length of the documents"
+    if training.preference is not None and length % 2:
+        return "an even number with preference, half for each answer"
+    return None
 
 
 def unsaid(path: Path) -> str | None:
