@@ -84,13 +84,27 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
 
 
 def with_training(model: ModelSpec, training: TrainingSpec) -> ModelSpec:
-    """The model with another training; raises UsageError where its images no longer have room in a sequence."""
-    tower = model.tower
-    if tower is not None and tower.images * tower.outputs > training.sequence_length:
-        least = tower.images * tower.outputs
-        what = f"expected at least {least}, the tokens of the images of {model.name}, got {training.sequence_length}"
-        raise UsageError(f"sequence_length: {what}")
+    """The model with another training; raises UsageError where the model has no sequences of that length."""
+    wanted, length = _lengths(model, training), training.sequence_length
+    if wanted is not None:
+        raise UsageError(f"sequence_length: expected {wanted}, got {length}")
     return model.model_copy(update={"training": training})
+
+
+def _lengths(model: ModelSpec, training: TrainingSpec) -> str | None:
+    """The lengths of sequences that a model may have where another was asked for; None where it may have that."""
+    tower, length, documents = model.tower, training.sequence_length, training.documents
+    if tower is not None and tower.images * tower.outputs > length:
+        return f"at least {tower.images * tower.outputs}, the tokens of the images of {model.name}"
+    if model.front and length != model.training.sequence_length:
+        return f"{model.training.sequence_length}, the tokens that {model.name} makes of an input"
+    if not model.front and 0 < model.learned_positions < length:
+        return f"at most {model.learned_positions}, the learned positions of {model.name}"
+    if documents is not None and documents.mean_length > length:
+        return f"at least {documents.mean_length}, the mean_length of the documents"
+    if training.preference is not None and length % 2:
+        return "an even number with preference, half for each answer"
+    return None
 
 
 def unsaid(path: Path) -> str | None:
@@ -187,6 +201,7 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
     if model.tower is not None and model.tower.images * model.tower.outputs > sequence_length:
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))
+    fail_on(_document_problems(document, shape, sequence_length))
     fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
     modules = further_tokens(config)
     if model.training.mtp_layers and model.training.mtp_layers != modules:
@@ -264,7 +279,7 @@ def shape_problems(document: Document) -> list[Problem]:
         *_expert_problems(document),
         *_adapter_problems(document),
         *_end_problems(document),
-        *_document_problems(document),
+        *_document_problems(document, document.data, _length_of(document)),
     ]
 
 
@@ -296,46 +311,56 @@ def _end_problems(document: Document) -> list[Problem]:
     return problems
 
 
-def _document_problems(document: Document) -> list[Problem]:
-    """What documents and pairs do not go with, documents longer than a sequence, and halves of one."""
+def _length_of(document: Document) -> object:
+    training = document.data.get("training")
+    return training.get("sequence_length") if isinstance(training, dict) else None
+
+
+def _document_problems(document: Document, shape: Mapping[str, object], length: object) -> list[Problem]:
+    """What documents and pairs do not go with, documents longer than a sequence, and halves of one.
+
+    ``shape`` and ``length`` of a sequence: what the file says of them, or what the configuration does that it names.
+    """
     training = document.data.get("training")
     if isinstance(training, dict) and isinstance(training.get("preference"), dict):
-        return _preference_problems(document, training)
+        return _preference_problems(document, training, shape, length)
     documents = training.get("documents") if isinstance(training, dict) else None
     if not isinstance(training, dict) or not isinstance(documents, dict):
         return []
-    length, mean, path = (
-        training.get("sequence_length"),
-        documents.get("mean_length"),
-        ("training", "documents"),
-    )
+    mean, path = documents.get("mean_length"), ("training", "documents")
     if isinstance(length, int) and isinstance(mean, int) and mean > length:
         what = f"expected at most the {length} tokens of sequence_length, got {mean}"
         hint = "longer documents are cut: leave documents out, or train on longer sequences"
         return [document.problem((*path, "mean_length"), what, hint)]
-    return _strange_problems(document, path, together=documents.get("packing") is not False)
+    return _strange_problems(document, path, shape, together=documents.get("packing") is not False)
 
 
-def _preference_problems(document: Document, training: Mapping[str, object]) -> list[Problem]:
-    path, length = ("training", "preference"), training.get("sequence_length")
+def _preference_problems(
+    document: Document, training: Mapping[str, object], shape: Mapping[str, object], length: object
+) -> list[Problem]:
+    path = ("training", "preference")
     if training.get("documents") is not None:
         what = "a sequence is a pair of answers, expected none with preference"
         return [document.problem(("training", "documents"), what, "remove it")]
     if isinstance(length, int) and length % 2:
         what = f"expected an even number of tokens with preference, half for each answer, got {length}"
-        return [document.problem(("training", "sequence_length"), what, f"write {length + 1}")]
-    return _strange_problems(document, path, together=True)
+        near = length - 1 if "huggingface" in document.data else length + 1
+        return [document.problem(("training", "sequence_length"), what, f"write {near}")]
+    return _strange_problems(document, path, shape, together=True)
 
 
-def _strange_problems(document: Document, path: KeyPath, *, together: bool) -> list[Problem]:
+def _strange_problems(
+    document: Document, path: KeyPath, shape: Mapping[str, object], *, together: bool
+) -> list[Problem]:
     """Models that are not trained on documents, ``together`` where several stand in a sequence."""
-    given = document.data
-    training = given.get("training")
+    training = document.data.get("training")
     reasons = {
-        "an encoder": given.get("kind") == "encoder",
-        "an encoder-decoder": given.get("encoder") is not None,
-        "a tower of images": given.get("tower") is not None,
-        "a state that goes from one document to the next": given.get("state") is not None and together,
+        "images or sound in place of tokens": bool(shape.get("front")),
+        "an encoder": shape.get("kind") == "encoder",
+        "an encoder-decoder": shape.get("encoder") is not None,
+        "a tower of images": shape.get("tower") is not None,
+        "a head of labels": shape.get("labels") is not None,
+        "a state that goes from one document to the next": shape.get("state") is not None and together,
         "modules that predict further tokens": isinstance(training, dict)
         and bool(training.get("mtp_layers")),
     }

@@ -35,6 +35,8 @@ class Head:
     """Key of the width that the outputs take, where it is not that of the model."""
     encoder: bool = False
     """True where the encoder of two stacks stands alone."""
+    unnormed: str | None = None
+    """Key by which the norm behind the layers is not there, unless it is false."""
 
 
 NONE = {"Model": Head(0)}
@@ -131,6 +133,8 @@ def with_head(shape: Shape, head: Head, config: Config) -> Shape:
     """The shape of a model that predicts tokens with this in place of its output layer."""
     if head.encoder:
         shape = _encoder_alone(shape)
+    if head.unnormed is not None and config.get(head.unnormed, True):
+        shape = {**shape, "final_norm": False}
     width = shape["hidden"]
     more = head.dense * width * (width + 1) + (2 * (width + 1) if head.pair else 0)
     more += head.more(config) if head.more else 0

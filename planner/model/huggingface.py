@@ -57,28 +57,37 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     whole = _filled(document)
     document = _text_of(whole)
     config = document.data
-    fail_on(_unsupported(document))
-    family = FAMILIES[str(config["model_type"])]
-    fail_on(_wrong_numbers(document, family.needed))
-    fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
     try:
-        shape = _built(family, document, whole)
+        fail_on(_unsupported(document))
+        fail_on(_wrong_types(whole))
+        family = FAMILIES[str(config["model_type"])]
+        fail_on(_wrong_numbers(document, family.needed))
+        fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
+        shape = _finished(_built(family, document, whole), document)
+        longest, rows = _longest(config, shape), shape.get("learned_positions") or 0
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # Keys beside those that were checked.
         what = f"a model of type {shown(config['model_type'])} cannot be read of these keys"
         hint = "some of them are missing or have values of another kind than transformers writes"
         raise SpecError((whole.problem(("model_type",), what, hint),)) from None
-    shape = {
+    if longest < 1:
+        raise SpecError(
+            (document.problem(("model_type",), "its sequences have no tokens, expected 1 at least"),)
+        )
+    if rows and not shape.get("front"):
+        longest = min(longest, rows)
+    dtype = str(config.get("torch_dtype", config.get("dtype")))
+    return shape, longest, _PRECISIONS.get(dtype, "bf16")
+
+
+def _finished(shape: Shape, document: Document) -> Shape:
+    """The shape with what follows from the rest of it."""
+    return {
         "name": _name(document),
         "kv_heads": shape["heads"],
         **shape,
         "head_dim": shape.get("head_dim") or shape["hidden"] // shape["heads"],
     }
-    longest, rows = _longest(config, shape), shape.get("learned_positions") or 0
-    if rows and not shape.get("front"):
-        longest = min(longest, rows)
-    dtype = str(config.get("torch_dtype", config.get("dtype")))
-    return shape, longest, _PRECISIONS.get(dtype, "bf16")
 
 
 def _built(family: Family, document: Document, whole: Document) -> Shape:
@@ -404,6 +413,72 @@ _STEPS = (
     *("full_attention_interval", "num_sparse_encoder_layers", "num_sparse_decoder_layers"),
 )
 """Numbers of layers, and every how many of them something stands."""
+
+
+_SWITCHES = frozenset(
+    (
+        *("add_adapter", "add_bias_linear", "add_cross_attention", "add_qkv_bias", "asm"),
+        *("attention_bias", "attention_out_bias", "bias", "block_auto_adjust_ff_dim"),
+        *("conv_bias", "conv_pos_batch_norm", "decoder_bias", "do_layer_norm_before"),
+        *("emb_layer_norm_before", "enable_bias", "feat_proj_layer_norm"),
+        *("has_relative_attention_bias", "has_spatial_attention_bias", "is_decoder"),
+        *("is_encoder_decoder", "is_folding_model", "key_bias", "legacy", "lm_head_bias"),
+        *("mamba_conv_bias", "mamba_proj_bias", "mamba_rms_norm", "mlp_bias", "multi_query"),
+        *("multi_query_attention", "multimodal_projector_bias", "new_decoder_architecture"),
+        *("no_bias", "parallel_attn", "position_biased_input", "post_layer_norm", "proj_bias"),
+        *("projectors_bias", "qk_layernorm", "qkv_bias", "query_bias", "qv_bias"),
+        *("relative_attention", "rmsnorm", "router_bias", "share_att_key"),
+        *("share_encoder_decoder_embeddings", "summary_use_proj", "talking_head"),
+        *("tie_word_embeddings", "untie_r", "use_absolute_position_embeddings"),
+        *("use_attention_gate", "use_bias", "use_conv_bias", "use_gated_mlp", "use_lang_emb"),
+        *("use_mask_token", "use_mean_pooling", "use_parallel_residual", "use_post_norm"),
+        *("use_qk_norm", "use_qkv_bias", "use_relative_position_bias", "use_sandwich_norm"),
+        *("use_shared_relative_position_bias", "use_sliding_window", "use_swiglu_ffn"),
+        *("use_task_id", "use_weighted_layer_sum", "value_bias"),
+        *("vision_use_head", "visual_embed"),
+    )
+)
+"""Keys that are true or false: the words "true" and "false" in quotes would both be true."""
+_LISTS = frozenset(
+    (
+        *("architectures", "attn_layer_indices", "cross_attention_layers", "full_attn_idxs"),
+        *("layer_types", "layers_block_type", "mlp_layer_types"),
+        *("mlp_only_layers", "moe_layers"),
+    )
+)
+"""Keys that are lists."""
+_COUNTS = frozenset(
+    (
+        *("coordinate_size", "embedding_size", "in_channels", "max_2d_position_embeddings"),
+        *("moe_shared_expert_intermediate_size", "num_buckets", "num_channels"),
+        *("num_conv_pos_embedding_groups", "num_conv_pos_embeddings", "num_global_tokens"),
+        *("num_query_tokens", "num_register_tokens", "pooler_output_size"),
+        *("position_bias_num_buckets", "prompt_types", "segment_types", "shape_size"),
+        *("spatial_merge_size", "temporal_patch_size", "tubelet_size"),
+    )
+)
+"""Whole numbers that are read where they are given, 0 or more."""
+
+
+def _wrong_types(document: Document) -> list[Problem]:
+    """Switches, lists and numbers of another kind, in a configuration and in those inside it."""
+    problems = []
+    for key, value in document.data.items():
+        wanted = None
+        if key in _SWITCHES and not (isinstance(value, bool) or value in (0, 1)):
+            wanted = "true or false"
+        elif key in _LISTS and not isinstance(value, list):
+            wanted = "a list"
+        elif key in _COUNTS and not (type(value) is int and 0 <= value <= WIDTH.most):
+            wanted = f"a whole number from 0 to {figure(WIDTH.most)}"
+        elif key in ("image_size", "patch_size") and isinstance(value, int) and (value is True or value < 1):
+            wanted = "a whole number from 1"
+        if wanted is not None and value is not None:
+            problems.append(document.problem((key,), f"expected {wanted}, got {shown(value)}"))
+        if key not in _NO_TOWERS[1:] and (key.endswith("_config") or key in ("encoder", "decoder")):
+            inside = document.part(key)
+            problems += _wrong_types(inside) if inside is not None else []
+    return problems
 
 
 def _wrong_steps(document: Document) -> list[Problem]:

@@ -244,11 +244,6 @@ def _pooler(config: Config) -> int:
     return (width + 1) * int(config.get("pooler_output_size") or width)
 
 
-def _unpooled(config: Config) -> int:
-    """The norm of a pooler that is not there."""
-    return -2 * int(config["hidden_size"]) * bool(config.get("use_mean_pooling", True))
-
-
 def _doubled(config: Config) -> int:
     """What a classifier takes besides: the mean of all patches beside the class token."""
     return int(config["hidden_size"]) * labels_of(config)
@@ -263,7 +258,7 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
         "ForAudioClassification": Head("labels", pooled=True, more=lambda config: 2 * config["hidden_size"]),
     },
     "beit": {"Model": Head(0), **_CLASSES},
-    "data2vec-vision": {"Model": Head(0, more=_unpooled), **_CLASSES},
+    "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
     "clip": {"Model": Head("shape")},
     "clip_text_model": {"Model": Head(0), **_PROJECTED},
     "clip_vision_model": {"Model": Head(0), **_PROJECTED},

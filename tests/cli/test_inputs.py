@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,34 @@ def test_images_need_room_in_a_sequence(hetplan: Command, words: tuple[str, ...]
     done = hetplan(command, cluster, llava, *rest)
     assert done.code == 2
     assert "sequence_length: expected at least 576, the tokens of the images of" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "length", "what"),
+    [
+        ("bert", "{}", "129", "expected at most 128, the learned positions of"),
+        ("vit", "{}", "6", "expected 5, the tokens that"),
+        (
+            "gpt",
+            "{documents: {mean_length: 60}}",
+            "32",
+            "expected at least 60, the mean_length of the documents",
+        ),
+        ("gpt", "{preference: {beta: 0.1}}", "63", "expected an even number with preference"),
+    ],
+)
+@pytest.mark.parametrize("words", [("search", "--sequence-length"), ("what-if", "--change")])
+def test_lengths_that_a_model_has_not(
+    hetplan: Command, files: Path, words: tuple[str, str], config: str, training: str, length: str, what: str
+) -> None:
+    """They are refused on the command line as in a file."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    kind = {"gpt": "llama"}.get(config, config)
+    more = {"vocab_size": 100, "max_position_embeddings": 128, "image_size": 32, "patch_size": 16}
+    (files / "config.json").write_text(json.dumps({"model_type": kind, **sizes, **more}))
+    (files / "own.yaml").write_text(f"huggingface: config.json\ntraining: {training}\n")
+    command, option = words
+    value = length if command == "search" else f"training.sequence_length={length}"
+    done = hetplan(command, ROOT / "cluster_specs" / "dgx_a100.yaml", "own.yaml", option, value)
+    assert done.code == 2
+    assert f"sequence_length: {what}" in " ".join(done.err.split())

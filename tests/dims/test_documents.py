@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,34 @@ def test_what_is_understood(spec: ModelSpec, said: str) -> None:
     """At the end of the line on the training."""
     lines = dict(_model(spec))
     assert lines["training"].endswith(said)
+
+
+ENCODER = {
+    **{"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4},
+    **{"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 128},
+}
+LABELS = {
+    **{**ENCODER, "model_type": "llama", "max_position_embeddings": 101},
+    "architectures": ["LlamaForSequenceClassification"],
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "training", "what"),
+    [
+        (ENCODER, "documents: {mean_length: 8}", "documents: expected none, the model has an encoder"),
+        (ENCODER, "documents: {mean_length: 129}", "mean_length: expected at most the 128 tokens"),
+        (ENCODER, "preference: {beta: 0.1}", "preference: expected none, the model has an encoder"),
+        (LABELS, "documents: {mean_length: 8}", "documents: expected none, the model has a head of labels"),
+        (LABELS, "preference: {beta: 0.1}", "sequence_length: expected an even number of tokens"),
+    ],
+)
+def test_what_does_not_go_with_a_configuration(
+    tmp_path: Path, config: dict[str, Any], training: str, what: str
+) -> None:
+    """Models of a config.json are checked as those of model files are."""
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "model.yaml"
+    path.write_text(f"huggingface: config.json\ntraining:\n  {training}\n")
+    with pytest.raises(SpecError, match=what):
+        load_model(path)

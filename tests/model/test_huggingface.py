@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.huggingface import supported
 from tests.files.writing import the_problem
@@ -322,6 +323,50 @@ def test_no_model_type(tmp_path: Path) -> None:
     """Architectures alone do not say the shape."""
     problem = the_problem(load_model, written(tmp_path, {"architectures": ["X"]}))
     assert problem.what == "missing, expected the model's type"
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "what"),
+    [
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings", "expected true or false"),
+        ({"attention_bias": []}, "attention_bias", "expected true or false"),
+        ({"mlp_bias": -1}, "mlp_bias", "expected true or false"),
+        ({"architectures": "LlamaModel"}, "architectures", "expected a list"),
+        ({"layer_types": "full_attention"}, "layer_types", "expected a list"),
+        (
+            {"model_type": "vit", "num_channels": True, "image_size": 32},
+            "num_channels",
+            "a whole number from 0",
+        ),
+        ({"model_type": "vit", "image_size": -32}, "image_size", "a whole number from 1"),
+    ],
+)
+def test_wrong_types(tmp_path: Path, change: dict[str, Any], key: str, what: str) -> None:
+    """Words and numbers in place of switches, and the like, are no such values by accident."""
+    found = the_problem(load_model, written(tmp_path, llama(2, 64, 4, 4, 128, 100) | change))
+    assert found.key == key
+    assert what in found.what
+
+
+TEXT = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "laguna", "num_attention_heads_per_layer": [4, 4], "num_attention_heads": {}},
+        {"model_type": "clip", "text": {"max_position_embeddings": 0}},
+        {"model_type": "clip", "text": {"hidden_size": [64]}},
+    ],
+)
+def test_odd_values_beside_those_that_are_checked(tmp_path: Path, change: dict[str, Any]) -> None:
+    """One clear error, wherever reading stumbles over them."""
+    text = {**TEXT, "vocab_size": 100, "max_position_embeddings": 16, **change.get("text", {})}
+    vision = {**TEXT, "image_size": 32, "patch_size": 16}
+    config = llama(2, 64, 4, 4, 128, 100) | change | {"text_config": text, "vision_config": vision}
+    config.pop("text", None)
+    with pytest.raises(SpecError):
+        load_model(written(tmp_path, config))
 
 
 @pytest.mark.parametrize(

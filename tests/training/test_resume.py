@@ -108,6 +108,18 @@ def test_deepspeed_goes_on_under_another_plan(tmp_path: Path) -> None:
     assert after == pytest.approx(whole[2:], rel=1e-5)
 
 
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_deepspeed_keeps_moments_in_eight_bits(tmp_path: Path, zero: int) -> None:
+    """In its own checkpoints, from which the same plan goes on."""
+    pytest.importorskip("deepspeed")
+    saved, chosen = str(tmp_path / "saved"), data_parallel("deepspeed", zero)
+    training: dict[str, Any] = {"lr": 1e-3, "optimizer_states": "int8"}
+    whole = trained(tmp_path / "whole", chosen, HERE, "--steps", "4", **training)
+    trained(tmp_path / "first", chosen, HERE, "--steps", "2", "--save", saved, **training)
+    after = trained(tmp_path / "then", chosen, HERE, "--steps", "2", "--resume", saved, **training)
+    assert after == pytest.approx(whole[2:], rel=1e-5)
+
+
 def test_replicas_start_alike(tmp_path: Path) -> None:
     """Whatever seed each rank has, all begin with the first one's weights, and so end as one process does."""
     folder = tmp_path / "run"
