@@ -16,6 +16,7 @@ from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan
 from planner.runtimes.registry import TARGETS
+from planner.runtimes.torch.runtime import RUNTIME
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, group, plan, pool
@@ -55,6 +56,14 @@ def test_the_table_deals_every_sequence_once() -> None:
             assert [weight / steps / 3 / 2 for weight in batch["loss_weights"]] == pytest.approx(
                 [1 / 16] * steps
             )
+
+
+def test_the_folder_says_which_pipelines_are_not_filled() -> None:
+    """Two stages are filled by two micro-batches, of which the last replica has one."""
+    spec = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 10})})
+    notes = RUNTIME.notes(job_of(unequal(1, steps=2), CLUSTER, spec))
+    assert notes["too_few_micro_batches"]
+    assert not RUNTIME.notes(job_of(unequal(), CLUSTER, MODEL))["too_few_micro_batches"]
 
 
 def test_rules() -> None:
