@@ -99,6 +99,18 @@ def test_files_say_it_where_there_are_any(tmp_path: Path) -> None:
         PlanError, match="20 = the global batch \\+ 2 x 2 does not divide by dp 3 x micro_batch 2"
     ):
         load_plan(path, CLUSTER, MODEL)
+    path.write_text("target: torch\nzero: 1\npp: 2\ndp: 3\nmicro_batch: 2\nfewer_steps: 3\n")
+    with pytest.raises(PlanError, match="no dp would do"):
+        load_plan(path, CLUSTER, MODEL)
+    own = "target: torch\nzero: 1\nreplicas: [{pool: a, count: 3, micro_batch: 2}]\nfewer_steps: "
+    path.write_text(f"{own}1\n")
+    loaded = load_plan(path, CLUSTER, MODEL)
+    assert (loaded.fewer_steps, loaded.global_batch, loaded.micro_batches) == (1, 16, 3)
+    path.write_text(f"{own}2\n")
+    with pytest.raises(
+        PlanError, match="add up to 6, which does not divide the global batch \\+ 2 micro-batches = 20"
+    ):
+        load_plan(path, CLUSTER, MODEL)
     even = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 18})})
     assert "fewer_steps" not in to_text(PlanFile(plan=unequal(0), cluster=CLUSTER, model=even))
 
