@@ -215,7 +215,7 @@ def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_tokens: float) -> Lo
     )
 
 
-def _means(run: Losses, tokens: int) -> _Means:
+def _means(run: Losses, tokens: float) -> _Means:
     """Means of the losses behind the beginning of a run."""
     kept = [(step, loss) for step, loss in run.points if step > run.last / BEGINNING]
     if len(kept) < FEWEST:
