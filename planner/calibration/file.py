@@ -186,6 +186,8 @@ _HEADER = """\
 PART = 1000
 """Points whose records are checked at once."""
 _LARGEST_EXACT = 2**53
+_TWO_SIZES = ("factors", "largest")
+"""Kernels whose shape is what travels of the elements, and these."""
 _KEYS = {
     "residuals": RESIDUAL_KEYS,
     "layers": LAYER_KEYS,
@@ -299,6 +301,13 @@ def _conflicts(document: Document) -> Iterator[Problem]:
             if isinstance(source, str) and not (isinstance(known, dict) and source in known):
                 what = f"expected a key of sources, got {source}"
                 yield document.problem((section, where, "source"), what, "leave it out if nobody knows")
+    for where, row in _rows(document, "kernel_points"):
+        shape, kernel = row.get("shape"), row.get("kernel")
+        sizes = shape.split("x") if isinstance(shape, str) and isinstance(kernel, str) else []
+        whole = all(size.isascii() and size.isdigit() and size[0] != "0" for size in sizes)
+        if sizes and kernel in _TWO_SIZES and whole and len(sizes) != 2:
+            what = f'expected a rank or a number of elements, x, and all elements, got "{shape}"'
+            yield document.problem(("kernel_points", where, "shape"), what)
 
 
 def _rows(document: Document, section: str) -> Iterator[Row]:

@@ -138,7 +138,7 @@ class ExchangeCurves:
                 own = (
                     setting[0]
                     if point.kernel == "factors"
-                    else round(1e6 * setting[0] / elements)
+                    else max(1, round(1e6 * setting[0] / elements))
                     if setting
                     else 0
                 )

@@ -371,7 +371,7 @@ class Pricer:
         """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
         gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
         return (
-            forward + self.traffic.exposed(gather, as_number(forward))[0],
+            forward + self.traffic.exposed(self.model.training.forwards * gather, as_number(forward))[0],
             backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
         )
 

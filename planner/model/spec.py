@@ -216,10 +216,15 @@ class TrainingSpec(Frozen):
     @property
     def tokens(self) -> float:
         """Tokens of a step that are no padding."""
+        return self.global_batch * self.sequence_tokens
+
+    @property
+    def sequence_tokens(self) -> float:
+        """Tokens of a sequence that are no padding."""
         length: float = self.sequence_length
         if self.documents is not None and not self.documents.packing:
             length = min(self.documents.mean_length, length)
-        return self.global_batch * length
+        return length
 
     @property
     def own_tokens(self) -> float:

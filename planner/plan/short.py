@@ -338,14 +338,14 @@ def _batch(short: ShortPlan, path: KeyPath, dp: int, micro_batch: int, model: Mo
         whole = f"{batch} = the global batch + {short.fewer_steps} x {micro_batch}"
         what = whole if short.fewer_steps else f"the global batch {batch}"
         what += f" does not divide by {width} x micro_batch {micro_batch}"
-        near = _nearest_divisor(batch, kept, micro_batch)
+        near = _nearest_divisor(batch, kept, micro_batch, short.fewer_steps + 1)
         would = "no dp would do" if near is None else f"dp {near + short.backup} would do"
         raise PlanError(f"{what}, {would}", path=path or (("dp",) if short.dp else ("micro_batch",)))
     return batch // kept, batch // (kept * micro_batch)
 
 
-def _nearest_divisor(batch: int, dp: int, micro_batch: int) -> int | None:
-    return next((width for width in range(dp, 0, -1) if batch % (width * micro_batch) == 0), None)
+def _nearest_divisor(batch: int, dp: int, micro_batch: int, least: int) -> int | None:
+    return next((width for width in range(dp, least - 1, -1) if batch % (width * micro_batch) == 0), None)
 
 
 def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
@@ -354,7 +354,8 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
         raise PlanError(
             "replicas are for plans without pipeline, expected no pp, layers or stages", path=("replicas",)
         )
-    batch = model.training.global_batch
+    # As many sequences as if all replicas ran the same number of micro-batches.
+    batch = model.training.global_batch + short.fewer_steps * replicas[0].micro_batch
     width = sum(entry.count for entry in replicas)
     together = sum(entry.count * entry.micro_batch for entry in replicas) // short.cp
     # Backups, which are like all others, do not count.
@@ -363,7 +364,9 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
     groups = []
     for index, entry in enumerate(replicas):
         if entry.steps is None and entry.share is None and batch % together:
-            what = f"the micro-batches add up to {together}, which does not divide the global batch {batch}"
+            whole = f"the global batch + {short.fewer_steps} micro-batches = " if short.fewer_steps else ""
+            what = f"the micro-batches add up to {together}, which does not divide "
+            what += f"{whole or 'the global batch '}{batch}"
             raise PlanError(f"{what}, expected steps and share", path=("replicas", index))
         groups.append(
             _own_batch(entry, index, short.degree, batch // together, device_types.get(entry.pool, ""))

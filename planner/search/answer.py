@@ -10,6 +10,7 @@ from planner.cost.training import TrainingRun
 from planner.cost.values import Estimate
 from planner.dims.offloading import allows, parts
 from planner.plan.values import Plan
+from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
 from planner.search.values import Goal, LimitName, Limits, Objective, Scored
@@ -105,7 +106,8 @@ def allowing(limits: Limits, plan: Plan) -> Limits:
     sync = replace(plan.sync, islands=())
     offload = limits.offload
     if plan.offload.anything:
-        offload = tuple(dict.fromkeys((*(offload or ("none",)), *parts(plan.offload))))
+        # Where nobody said what may be kept in host memory, a search that needs it may keep all parts there.
+        offload = OFFLOAD_PARTS if offload is None else tuple(dict.fromkeys((*offload, *parts(plan.offload))))
     return replace(
         limits,
         offload=offload,

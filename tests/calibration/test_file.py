@@ -22,7 +22,9 @@ from planner.calibration.values import (
     LinkPoint,
     Residual,
 )
+from planner.cost.measured_curves import ExchangeCurves
 from planner.errors import OutputError, SpecError
+from planner.plan.values import Sync
 from tests.calibration.any_calibration import calibrations
 from tests.files.test_any_damage import complaint
 
@@ -237,6 +239,22 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], line: i
     """File, line, key, what was expected."""
     path = written(tmp_path, change)
     assert f"{path}:{line}: {message}" in refused(path)
+
+
+@pytest.mark.parametrize("kernel", ["factors", "largest"])
+@pytest.mark.parametrize(("shape", "read"), [("1000", False), ("1x2x3", False), ("1x1000000000", True)])
+def test_exchanges_of_a_part_say_of_how_much(tmp_path: Path, kernel: str, shape: str, read: bool) -> None:
+    """What travels, and all elements; of very many the least part has a price, too."""
+    point = f"{{gpu: A100, kernel: {kernel}, precision: fp32, shape: '{shape}', flops: 0, moved_bytes: 0, seconds: 1}}"
+    path = tmp_path / "c.yaml"
+    path.write_text(f"format: hetplan-calibration/1\nkernel_points: [{point}]\n")
+    if not read:
+        with pytest.raises(SpecError, match="shape: expected a rank or a number of elements"):
+            load_calibration(path)
+        return
+    curves = ExchangeCurves(load_calibration(path))
+    sync = Sync(rank=4) if kernel == "factors" else Sync(ratio=0.01)
+    assert (curves.seconds("A100", sync, 1e9) or 0.0) > 0
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cluster.topology import Topology
 from planner.cost.compute import Device, attention_seconds, model_flops
-from planner.cost.estimate import estimate
+from planner.cost.convergence import convergence
+from planner.cost.estimate import Estimator, estimate
 from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
@@ -19,8 +20,10 @@ from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, Sync
 from planner.report.understood import _model
 from planner.runtimes.registry import TARGETS
+from planner.search.bounds.device_rates import DeviceRates
+from planner.search.objectives.loss import to_loss
 from planner.search.solve import search
-from planner.search.values import Limits
+from planner.search.values import Goal, Limits
 from tests.worlds import cluster, gpt, group, model, plan, pool
 
 LENGTH = 8192
@@ -133,6 +136,29 @@ def test_the_search_proposes_what_can_be_launched() -> None:
     assert not target_faults(result.best.plan, made())
 
 
+def test_the_time_to_a_loss_counts_no_padding() -> None:
+    """The steps of a batch take as long as the run that is told of it."""
+    spec = made(packing=False)
+    steps = convergence(spec, 1e9, None)
+    limits = Limits(target="torch", zero=(3,), recompute=("full",))
+    found = to_loss(WHERE, spec, ASSUMED, limits, Goal(), steps, (8, 16), explain=False)
+    assert steps.steps_known == pytest.approx(1e9 / (16 * 1024))
+    runs = [(point.run, point.seconds) for point in found.points if point.run is not None]
+    assert runs
+    for run, seconds in runs:
+        assert run.seconds == pytest.approx(seconds)
+
+
+def test_devices_have_no_more_tokens_than_they_train_on() -> None:
+    """The bound on tokens a second counts no padding either."""
+    limits = Limits(target="torch", zero=(3,), recompute=("full",))
+    full, padded = (
+        DeviceRates(Estimator(WHERE, each, ASSUMED), limits).tokens_per_second()
+        for each in (whole(), made(packing=False))
+    )
+    assert padded == pytest.approx({key: rate / 8 for key, rate in full.items()})
+
+
 FILE = """
 name: m
 layers: 2
@@ -207,6 +233,16 @@ def test_a_second_forward() -> None:
     one, two = (estimate(chosen, WHERE, each).stages[0].groups[0] for each in (halves, pairs()))
     assert two.forward_seconds == pytest.approx(2 * one.forward_seconds, rel=0.02)
     assert two.backward_seconds == pytest.approx(one.backward_seconds)
+
+
+def test_the_search_prices_the_second_forward_of_zero_3() -> None:
+    """Its gathers too: what is proven is what the plan takes."""
+    apart = cluster(pool("a", "A100", 2, per_node=2))
+    spec = gpt(global_batch=16, sequence_length=1024, preference=PreferenceSpec())
+    found = search(apart, spec, limits=Limits(target="deepspeed", zero=(3,), gap=0.0), explain=False)
+    assert found.best is not None
+    assert found.bound_seconds == pytest.approx(found.best.estimate.step_seconds)
+    assert found.status == "optimal"
 
 
 @pytest.mark.parametrize(

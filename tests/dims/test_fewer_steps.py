@@ -16,6 +16,7 @@ from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan
 from planner.runtimes.registry import TARGETS
+from planner.runtimes.torch.runtime import RUNTIME
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, group, plan, pool
@@ -57,6 +58,14 @@ def test_the_table_deals_every_sequence_once() -> None:
             )
 
 
+def test_the_folder_says_which_pipelines_are_not_filled() -> None:
+    """Two stages are filled by two micro-batches, of which the last replica has one."""
+    spec = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 10})})
+    notes = RUNTIME.notes(job_of(unequal(1, steps=2), CLUSTER, spec))
+    assert notes["too_few_micro_batches"]
+    assert not RUNTIME.notes(job_of(unequal(), CLUSTER, MODEL))["too_few_micro_batches"]
+
+
 def test_rules() -> None:
     """Only torch, only where replicas talk once a step, and only beside what leaves them alone."""
     for changes, what in (
@@ -88,6 +97,18 @@ def test_files_say_it_where_there_are_any(tmp_path: Path) -> None:
     path.write_text("target: torch\nzero: 1\npp: 2\ndp: 3\nmicro_batch: 2\nfewer_steps: 2\n")
     with pytest.raises(
         PlanError, match="20 = the global batch \\+ 2 x 2 does not divide by dp 3 x micro_batch 2"
+    ):
+        load_plan(path, CLUSTER, MODEL)
+    path.write_text("target: torch\nzero: 1\npp: 2\ndp: 3\nmicro_batch: 2\nfewer_steps: 3\n")
+    with pytest.raises(PlanError, match="no dp would do"):
+        load_plan(path, CLUSTER, MODEL)
+    own = "target: torch\nzero: 1\nreplicas: [{pool: a, count: 3, micro_batch: 2}]\nfewer_steps: "
+    path.write_text(f"{own}1\n")
+    loaded = load_plan(path, CLUSTER, MODEL)
+    assert (loaded.fewer_steps, loaded.global_batch, loaded.micro_batches) == (1, 16, 3)
+    path.write_text(f"{own}2\n")
+    with pytest.raises(
+        PlanError, match="add up to 6, which does not divide the global batch \\+ 2 micro-batches = 20"
     ):
         load_plan(path, CLUSTER, MODEL)
     even = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 18})})

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.values import Estimate
@@ -209,6 +209,18 @@ def test_out_of_reach_says_what_is_in_reach() -> None:
         ("min_tokens_per_second", False),
         ("max_cost_per_million_tokens", False),
     ]
+
+
+def test_a_goal_that_no_plan_meets_is_no_reason_for_host_memory() -> None:
+    """What comes nearest stays on the devices where it fits there; two devices with a fast host would be cheaper."""
+    host = HostSpec(link_gBps=1000, adam_billion_per_s=1000, memory_gib=4000)
+    roomy = pool("a", per_node=2, nodes=8, gbps=1, cards=1).model_copy(update={"host": host})
+    spec, model = rated(cluster(roomy), 0), gpt(60, 4096, 32, global_batch=16)
+    limits, goal = Limits(gap=0.1, target="deepspeed"), Goal(max_cost_per_million_tokens=1e-9)
+    found = choose(spec, model, ASSUMED, limits, goal)
+    assert found.status == "infeasible"
+    assert found.nearest
+    assert not any(entry.scored.plan.offload.anything for entry in found.nearest)
 
 
 def test_what_comes_nearest_in_no_time_is_not_proven() -> None:

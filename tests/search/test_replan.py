@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from planner.calibration.file import shipped
+from planner.calibration.values import ASSUMED
 from planner.cluster.change import without_hosts
-from planner.cluster.spec import ClusterSpec, FabricLinkSpec
+from planner.cluster.spec import ClusterSpec, FabricLinkSpec, HostSpec
 from planner.errors import UsageError
 from planner.plan.checks import faults
-from planner.plan.values import Plan, Sync
+from planner.plan.values import Offload, Plan, Sync
 from planner.search.objectives.choose import choose
 from planner.search.replan import Replan, Replanner, fewer_replicas
+from planner.search.solve import search
 from planner.search.values import Goal, Limits
 from tests.worlds import cluster, gpt, group, plan, pool
 
@@ -136,6 +138,22 @@ def test_what_cannot_be_gone(gone: tuple[str, ...], said: str, hint: str) -> Non
         answer(data_parallel(4), nodes(2), *gone)
     assert said in str(raised.value)
     assert hint in (raised.value.hint or "")
+
+
+def test_fewer_nodes_may_keep_more_in_host_memory() -> None:
+    """Optimizer states rest on the hosts of two nodes; one holds the parameters no more, where nobody forbade that."""
+    host = HostSpec(link_gBps=24, memory_gib=4000)
+    where = cluster(pool("a", "A100", 2, per_node=1).model_copy(update={"host": host}))
+    trained = gpt(190, 4096, 32, global_batch=8)
+    limits = Limits(gap=0.2, target="deepspeed")
+    told = replace(limits, offload=("none", "optimizer"))
+    chosen = search(where, trained, limits=told, explain=False).best
+    assert chosen is not None
+    assert chosen.plan.offload == Offload(optimizer="cpu")
+    after = Replanner(chosen.plan, where, trained, ASSUMED, limits, away_seconds=DAY).without(["a-0"])
+    assert after.chosen.scored.plan.offload == Offload(optimizer="cpu", parameters="cpu")
+    with pytest.raises(UsageError, match="no plan fits"):
+        Replanner(chosen.plan, where, trained, ASSUMED, told, away_seconds=DAY).without(["a-0"])
 
 
 def test_nothing_fits_without_it() -> None:

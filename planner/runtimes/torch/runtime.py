@@ -46,8 +46,8 @@ class PyTorch(Runtime):
 
     def notes(self, job: Job) -> Mapping[str, object]:
         """Whether stages run all forwards first."""
-        steps = (group.accumulation_steps for stage in job.plan.stages for group in stage.replicas)
-        return {"too_few_micro_batches": any(each < job.plan.pp for each in steps)}
+        plan = job.plan
+        return {"too_few_micro_batches": plan.micro_batches - bool(plan.fewer_steps) < plan.pp}
 
 
 RUNTIME = PyTorch()

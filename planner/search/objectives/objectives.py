@@ -22,6 +22,7 @@ from planner.search.answer import Answer, meets, value_of
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
+from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.met import Met
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent, Status, proven
@@ -281,6 +282,24 @@ class SubClusterCandidates(Slices[Candidate]):
         if candidate.sub.cluster is self.estimator.cluster:
             return self.estimator
         return Estimator(candidate.sub.cluster, self.estimator.model, self.estimator.calibration)
+
+    @property
+    def nothing_fits(self) -> bool:
+        """The same; where limits of the goal have cut searches short, a few quick plans may still fit."""
+        if not super().nothing_fits:
+            return False
+        limited = [each for each in self.sub_clusters if each.most_seconds < float("inf")]
+        if not limited:
+            return True
+        own = self.on(max(limited, key=lambda each: each.sub.total))
+        try:
+            return (
+                cheap_plan(own, self.limits, everywhere(own), self.deadline) is None
+                and not self.deadline.interrupted
+            )
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return False
 
     def on_the_whole(self, scored: Scored) -> Scored | None:
         """A plan of a sub-cluster where it will run; None when the target cannot start its nodes there."""
