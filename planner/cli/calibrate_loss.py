@@ -70,7 +70,7 @@ def fit_loss(
                     hint="name the batches in the order of the logs",
                 )
             runs.append((losses, losses.batch or given or model_spec.training.global_batch))
-        fit = fit_losses(runs, model_spec.training.sequence_length)
+        fit = fit_losses(runs, model_spec.training.sequence_tokens)
     training = model_spec.training.model_copy(update={"convergence": fit.convergence})
     if output is not None:
         write_whole(dump(written(model_spec.model_copy(update={"training": training}))), output, "model.yaml")

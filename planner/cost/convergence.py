@@ -121,7 +121,7 @@ def convergence(model: ModelSpec, tokens: float | None, loss: float | None) -> C
             raise UsageError(
                 "--tokens, --loss: the model file has a curve of the loss, so both say when to stop: expected one"
             )
-        batch = float(training.global_batch * training.sequence_length)
+        batch = float(training.tokens)
         return Convergence(
             critical=_critical(model, tokens, loss), steps_known=tokens / batch, batch_tokens=batch, loss=loss
         )

@@ -155,9 +155,9 @@ class _Means:
     """Tokens of a step."""
 
 
-def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_length: int) -> LossFit:
+def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_tokens: float) -> LossFit:
     """The curve of runs with their batches; raises UsageError for a run that is too short to tell one."""
-    parts = [_means(losses, batch * sequence_length) for losses, batch in runs]
+    parts = [_means(losses, batch * sequence_tokens) for losses, batch in runs]
     means = _Means(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Means.__slots__))
     for (losses, _), part in zip(runs, parts, strict=True):
         fallen = part.losses[:3].mean() - part.losses[-3:].mean()
@@ -215,7 +215,7 @@ def fit_losses(runs: Sequence[tuple[Losses, int]], sequence_length: int) -> Loss
     )
 
 
-def _means(run: Losses, tokens: int) -> _Means:
+def _means(run: Losses, tokens: float) -> _Means:
     """Means of the losses behind the beginning of a run."""
     kept = [(step, loss) for step, loss in run.points if step > run.last / BEGINNING]
     if len(kept) < FEWEST:

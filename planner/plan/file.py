@@ -196,7 +196,7 @@ class PlanFile:
         """The families that the search had considered; none for a plan by hand."""
         if self.summary is None:
             return ()
-        tokens = self.plan.global_batch * self.model.training.sequence_length
+        tokens = self.plan.global_batch * self.model.training.sequence_tokens
         return tuple(
             replace(entry, tokens_per_second=tokens / entry.step_seconds if entry.step_seconds else None)
             for entry in self.summary.alternatives

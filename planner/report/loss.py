@@ -40,7 +40,7 @@ BEST, INSIDE = "*", "~"
 
 def goal_text(convergence: Convergence, batches: Sequence[int], model: ModelSpec) -> str:
     """``least time to a loss of 2.5, with 13 batches from 8 to 32768 sequences``."""
-    tokens, length = convergence.steps_known * convergence.batch_tokens, model.training.sequence_length
+    tokens, length = convergence.steps_known * convergence.batch_tokens, model.training.sequence_tokens
     where = (
         f"a loss of {convergence.loss:g}"
         if convergence.loss is not None

@@ -57,7 +57,7 @@ class DeviceRates:
             (seconds * self._rates[key] for key, seconds in self._ends().items() if self._rates[key] > 0),
             default=0.0,
         )
-        return {key: rate / layers * model.training.sequence_length for key, rate in self._rates.items()}
+        return {key: rate / layers * model.training.sequence_tokens for key, rate in self._rates.items()}
 
     def _ends(self) -> dict[Key, float]:
         """Device-seconds that embedding and head of one sequence take at least, by type."""

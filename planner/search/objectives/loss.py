@@ -220,7 +220,7 @@ class LossSearch(Slices[BatchCandidate]):
 
     def _candidate(self, sub: SubCluster, batch: int) -> BatchCandidate:
         """Nothing is known of a batch that time does not suffice for, but that of the first one is."""
-        length = self.model.training.sequence_length
+        length = self.model.training.sequence_tokens
         steps = self.steps.steps(batch * length)
         candidate = BatchCandidate(sub=sub, batch=batch, weight=steps, bound=0.0)
         if not self.sub_clusters or not self.ended:
@@ -310,7 +310,7 @@ class LossSearch(Slices[BatchCandidate]):
                 self.take(candidate, explorer.quick())
 
     def _bar(self, candidate: BatchCandidate, scored: Scored) -> float:
-        tokens = candidate.batch * self.model.training.sequence_length
+        tokens = candidate.batch * self.model.training.sequence_tokens
         return hypot(scored.estimate.spread, self.steps.steps_spread(tokens))
 
     def points(self, chosen: Scored | None = None) -> tuple[BatchPoint, ...]:
@@ -329,7 +329,7 @@ class LossSearch(Slices[BatchCandidate]):
         """A batch with the best of these sub-clusters."""
         nearest = min(own, key=lambda each: each.value)
         scored = chosen or nearest.best
-        of_step = nearest.batch * self.model.training.sequence_length
+        of_step = nearest.batch * self.model.training.sequence_tokens
         tokens = nearest.weight * of_step
         seconds = nearest.weight * scored.estimate.step_seconds if scored else inf
         return BatchPoint(
@@ -429,7 +429,7 @@ def to_loss(
         finder.interrupted = finder.interrupted or part.interrupted
     best = finder.best
     chosen_model = model if best is None else with_batch(model, best.batch)
-    tokens = None if best is None else best.weight * best.batch * model.training.sequence_length
+    tokens = None if best is None else best.weight * best.batch * model.training.sequence_tokens
 
     def told(scored: Scored) -> None:
         """This search begins anew; what the one before has found stays until it is beaten."""
@@ -498,7 +498,7 @@ def _best_at(
     points: Sequence[BatchPoint], steps: Convergence, critical: float, model: ModelSpec
 ) -> int | None:
     """Best batch of those with a plan if the critical batch is another."""
-    length = model.training.sequence_length
+    length = model.training.sequence_tokens
     times = [
         (steps.steps(point.batch * length, critical) * point.scored.estimate.step_seconds, point.batch)
         for point in points
