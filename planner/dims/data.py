@@ -37,7 +37,7 @@ class Data(Dimension):
             "micro-batch": by_stage(sizes),
             "micro-batches": by_stage(numbers),
             **({"backup replicas": str(plan.backup)} if plan.backup else {}),
-            **({"with a micro-batch less": str(plan.fewer_steps)} if plan.fewer_steps else {}),
+            **({"replicas with a micro-batch less": str(plan.fewer_steps)} if plan.fewer_steps else {}),
         }
 
     def words(self, plan: Plan) -> str:

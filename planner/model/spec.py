@@ -214,17 +214,16 @@ class TrainingSpec(Frozen):
         return self.mean_document is not None
 
     @property
+    def sequence_tokens(self) -> float:
+        """Tokens of a sequence that are no padding, in the mean."""
+        if self.documents is not None and not self.documents.packing:
+            return min(self.documents.mean_length, self.sequence_length)
+        return self.sequence_length
+
+    @property
     def tokens(self) -> float:
         """Tokens of a step that are no padding."""
         return self.global_batch * self.sequence_tokens
-
-    @property
-    def sequence_tokens(self) -> float:
-        """Tokens of a sequence that are no padding."""
-        length: float = self.sequence_length
-        if self.documents is not None and not self.documents.packing:
-            length = min(self.documents.mean_length, length)
-        return length
 
     @property
     def own_tokens(self) -> float:

@@ -107,9 +107,11 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
     if training.documents is not None and not row.documents:
-        yield Fault(path, f"hetplan deals no documents to {row.name}, expected no documents")
+        yield Fault(path, f"hetplan does not train on documents with {row.name}, expected no documents")
     if training.preference is not None and not row.documents:
-        yield Fault(path, f"hetplan deals no pairs of answers to {row.name}, expected no preference")
+        yield Fault(
+            path, f"hetplan does not train on pairs of answers with {row.name}, expected no preference"
+        )
     if model.frozen and not row.frozen_parts:
         what = "lora" if training.lora else "freeze"
         yield Fault(path, f"hetplan trains no part of a model with {row.name}, expected no {what}")

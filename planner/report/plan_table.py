@@ -201,7 +201,11 @@ def in_short(plan: Plan) -> str:
 def differences(plan: Plan, other: Plan) -> list[str]:
     """What the first plan decides differently: ``layers 23|9 instead of 16``."""
     ours, theirs = traits(plan), traits(other)
-    return [f"{name} {text} instead of {theirs[name]}" for name, text in ours.items() if text != theirs[name]]
+    return [
+        f"{name} {ours.get(name, 'none')} instead of {theirs.get(name, 'none')}"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
 def misfits(estimate: Estimate) -> list[str]:

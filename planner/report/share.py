@@ -191,7 +191,7 @@ def notes(answer: Share) -> Iterator[str]:
     for each in answer.portions:
         for host, devices in each.parts.items():
             yield (
-                f"{each.job} has devices {runs(devices)} of {host}: start it there with "
+                f"{each.job} has device{'s' * (len(devices) > 1)} {runs(devices)} of {host}: start it there with "
                 f"HETPLAN_DEVICES={','.join(map(str, devices))}"
             )
     if answer.rough:

@@ -278,9 +278,14 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     yield (
         "training",
         f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
-        f"{training.precision}, {training.optimizer}, {training.attention} attention"
+        f"{training.precision}, {training.optimizer}{_moments(training)}, {training.attention} attention"
         f"{_trained(model)}{_dealt(training)}",
     )
+
+
+def _moments(training: TrainingSpec) -> str:
+    """`` with moments in int8``; empty for those of fp32."""
+    return "" if training.optimizer_states == "fp32" else f" with moments in {training.optimizer_states}"
 
 
 def _dealt(training: TrainingSpec) -> str:
@@ -291,7 +296,7 @@ def _dealt(training: TrainingSpec) -> str:
         )
     if training.documents is None:
         return ""
-    length = f"documents of {training.documents.mean_length} tokens"
+    length = f"documents of {count(training.documents.mean_length, 'token')}"
     padding = 1 - training.tokens / (training.global_batch * training.sequence_length)
     return f", packed {length}" if training.packed else f", {length} with {percent(padding)} padding"
 

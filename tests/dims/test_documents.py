@@ -114,7 +114,10 @@ def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
             plan("torch", 0, [4], [(group("a", "A100", count=2, share=4),)], sync=Sync(every=5)),
             "whole gradients in every step, got islands",
         ),
-        (plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]), "no documents to megatron"),
+        (
+            plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]),
+            "does not train on documents with megatron",
+        ),
         (
             plan("torch", 0, [4], [(group("a", "A100", count=4, share=4),)], backup=2),
             "drops no gradients",
@@ -255,7 +258,7 @@ def test_the_search_prices_the_second_forward_of_zero_3() -> None:
         (plan("torch", 1, [4], [(group("a", "A100", tp=2, share=8),)]), "replicas of one device, got tp 2"),
         (
             plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]),
-            "no pairs of answers to megatron",
+            "does not train on pairs of answers with megatron",
         ),
         (
             plan(
@@ -310,6 +313,7 @@ def test_halves_of_a_sequence(tmp_path: Path) -> None:
         (made(packing=False), ", documents of 1024 tokens with 88 % padding"),
         (pairs(), ", pairs of answers beside a frozen copy of the model"),
         (whole(), "flash attention"),
+        (gpt(optimizer_states="int8"), "adamw with moments in int8, flash attention"),
     ],
 )
 def test_what_is_understood(spec: ModelSpec, said: str) -> None:
@@ -347,3 +351,28 @@ def test_what_does_not_go_with_a_configuration(
     path.write_text(f"huggingface: config.json\ntraining:\n  {training}\n")
     with pytest.raises(SpecError, match=what):
         load_model(path)
+
+
+def test_families_say_what_rules_them_out() -> None:
+    """Pipelines are not missing because of memory."""
+    for spec, family, what in (
+        (made(), "torch: pipeline", "not with documents"),
+        (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
+        (pairs(), "torch: data + tensor", "not with pairs of answers"),
+        (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: pipeline", "not with adapters"),
+    ):
+        result = search(WHERE, spec, limits=Limits())
+        assert {entry.family: entry.reason for entry in result.alternatives}[family] == what
+
+
+def test_padding_is_no_token_of_a_training() -> None:
+    """A run of so many tokens takes as many steps as its plan's tokens a second say, with every batch."""
+    spec = made(packing=False)
+    law = convergence(spec, 1e9, None)
+    assert law.steps_known * spec.training.tokens == pytest.approx(1e9)
+    result = to_loss(WHERE, spec, ASSUMED, Limits(target="torch"), Goal(), law, (8, 16))
+    for point in result.points:
+        assert point.tokens == pytest.approx(point.steps * point.batch * 1024)
+        assert point.scored is not None
+        assert point.run is not None
+        assert point.run.seconds == pytest.approx(point.seconds)

@@ -11,6 +11,7 @@ from planner.report.plan_table import differences, in_short, traits
 from planner.search.values import Scored
 from tests.report import examples
 from tests.report.drawing import drawn
+from tests.worlds import group, plan
 
 
 def contender(name: str, scored: Scored | None, note: str = "") -> Contender:
@@ -145,3 +146,11 @@ def test_copies_to_hosts_have_a_column_where_a_plan_has_some() -> None:
     assert "offload" not in drawn(compare_section([contender("a", plain)] * 2))
     both = [contender("a", plain), contender("b", copying)]
     assert "optimizer offload step" in drawn(compare_section(both), 120)
+
+
+def test_decisions_that_one_plan_lacks() -> None:
+    """Some are told of plans that have them alone: degrees of experts and of context, grids, backups."""
+    whole = plan("torch", 0, [24], [(group("a", "A100", count=4, share=4),)])
+    less = plan("torch", 0, [24], [(group("a", "A100", count=4, share=4),)], backup=2)
+    assert differences(less, whole) == ["backup replicas 2 instead of none"]
+    assert differences(whole, less) == ["backup replicas none instead of 2"]

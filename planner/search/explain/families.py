@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
+from planner.dims.documents import dealt_whole
+from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -183,7 +185,11 @@ class FamilyPlans:
         if name in self._families:
             if not any(offers(row, self.estimator.model) for row in targets_of(self._families[name])):
                 return "trains no such model"
-            return _lack(self.estimator, self._families[name]) or NOT_FOUND
+            return (
+                _barred(self.estimator.model, self._families[name])
+                or _lack(self.estimator, self._families[name])
+                or NOT_FOUND
+            )
         model = self.estimator.model
         usable = usable_device_types(self.estimator.topology, model)
         able = any(device_type.pool == self._pools[name] for device_type in usable)
@@ -198,6 +204,20 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
     explorer = Explorer(alone, replace(limits, gap=max(limits.gap, GAP)), Silent(), deadline=deadline)
     explorer.run(rounds=ROUNDS)
     return explorer.best
+
+
+def _barred(model: ModelSpec, limits: Limits) -> str | None:
+    """What of the training rules out every plan of a family; None for nothing."""
+    pairs = model.training.preference is not None
+    stages, tensor = (
+        limits.pp is not None and 1 not in limits.pp,
+        limits.tp is not None and 1 not in limits.tp,
+    )
+    if model.frozen and (stages or tensor):
+        return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
+    if (stages and dealt_whole(model)) or (tensor and pairs):
+        return f"not with {'pairs of answers' if pairs else 'documents'}"
+    return None
 
 
 def _lack(estimator: Estimator, limits: Limits) -> str | None:

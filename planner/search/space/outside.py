@@ -131,7 +131,7 @@ def _of_target(
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
     if grouped and devices > 2 and row.fewer_steps_zero:
-        yield "replicas with unequal numbers of micro-batches, but for one less"
+        yield "replicas whose numbers of micro-batches differ by more than one"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
         yield "HSDP in pipelines and with tensor parallelism"
         sizes = {device_type.per_node for device_type in device_types} - {1}
