@@ -82,10 +82,7 @@ class PipelineModel:
         self._add(node_rows(self.stages, taken, self.flow.fresh))
         self._add(chain(tied_rows(self.stages, taken), self.flow.entries.rows()))
         self._durations()
-        if self.stages.once_seconds:
-            # sum_s (f[s] + b[s]) >= once, which the Lagrangian bound says of plans below the cutoff
-            least = self.stages.once_seconds * (1 - TOLERANCE) / self.scale
-            self.program.row(self._before[-1], least=least)
+        self._once = self._one_micro_batch()
         self._paths()
         if crossings is not None:
             crossings.end_after(self.end, self._before[-1])
@@ -142,6 +139,16 @@ class PipelineModel:
         self._before = self._sums("before", self._busy)
         self._chain = self._held_back()
 
+    def _one_micro_batch(self) -> Terms:
+        """What one micro-batch alone takes, at least: durations may say less, since their sends are a bound."""
+        if not self.stages.once_seconds:
+            return self._before[-1]
+        once = {self.program.column("once"): 1.0}
+        # once >= sum_s (f[s] + b[s]), and >= what the Lagrangian bound says of plans below the cutoff
+        self.program.row(added(once, self._before[-1], -1.0), least=0.0)
+        self.program.row(once, least=self.stages.once_seconds * (1 - TOLERANCE) / self.scale)
+        return once
+
     def _held_back(self) -> list[Terms]:
         """Seconds for which a stage and those above it hold back the last gradient on its way to the first, [stage]."""
         if not self.stages.pricer.target.reduces_in_backward:
@@ -189,8 +196,11 @@ class PipelineModel:
             yield from self._own(stage, own.forward, own.backward)
             return
         # Through all stages as often as through those behind; less for those up to this one; its own rest.
-        yield behind.forward, self._before[-1]
-        if behind != before:
+        if behind == before:
+            yield behind.forward, self._once
+        else:
+            # What is taken off again must be as little as what it is taken from.
+            yield behind.forward, self._before[-1]
             yield before.forward - behind.forward, self._before[stage + 1]
         yield from self._own(stage, own.forward - before.forward, own.backward - before.backward)
 
