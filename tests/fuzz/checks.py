@@ -20,7 +20,7 @@ from planner.plan.values import Plan
 from planner.report.plan_table import in_short
 from tests.fuzz.asked import Answer, Json, Said, ask, plan_of, tell
 from tests.fuzz.rewritten import BETTER, SAME, one_of
-from tests.fuzz.rivals import Field, fastest, outside
+from tests.fuzz.rivals import Field, fastest, outside, straddles
 from tests.fuzz.worlds import World
 
 SLACK = 1 + 1e-6
@@ -306,7 +306,9 @@ def _in_space(answer: Answer, plan: Plan) -> bool:
     as_one = on_joined_pools(plan, seen, answer.cluster)
     if Joined(answer.cluster).placement(place(plan, answer.cluster)) != place(as_one, seen):
         return False
-    return not outside(as_one, answer.world.searched(0.0), answer.model)
+    return not straddles(plan, answer.cluster) and not outside(
+        as_one, answer.world.searched(0.0), answer.model
+    )
 
 
 def _plan_of(case: Case) -> Plan:

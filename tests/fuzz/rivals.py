@@ -9,9 +9,11 @@ from itertools import pairwise
 
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.dims.interleave import MAX_INTERLEAVE
+from planner.dims.sharding import holds_groups
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -65,6 +67,7 @@ class Field:
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
             or scatters(plan, self.joined, self.cluster)
+            or straddles(plan, self.cluster)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -94,6 +97,13 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
         return True
     together, own = ([_shares_node(*pair) for pair in pairwise(placed)] for placed in alike)
     return any(one and not other for one, other in zip(together, own, strict=True))
+
+
+def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
+    """True for HSDP groups that lie across nodes which others use too."""
+    topology, size = Topology(cluster), plan.shard_size
+    types = (topology.device_type(group.pool, group.gpu) for group in _groups(plan))
+    return bool(size) and not all(holds_groups(each, size or 1) for each in types)
 
 
 def _nodes(slots: Sequence[Slot]) -> set[tuple[str, int]]:
