@@ -45,6 +45,7 @@ Kernel = Literal[
     "launch",
     "optimizer",
     "bf16",
+    "fp8",
     "int8",
     "factors",
     "largest",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast, get_args
 
 import typer
 
@@ -281,7 +281,7 @@ AllowCompression = Annotated[
     typer.Option(
         "--allow-compression",
         metavar="LIST",
-        help="Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, int8, rank=4 "
+        help="Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
         "(PowerSGD), ratio=0.01 (the largest elements). This changes what is learnt.",
     ),
 ]
@@ -402,16 +402,16 @@ def _grids(wanted: bool, name: str | None) -> bool:
 
 
 def _way(part: str) -> Sync:
-    """``bf16``, ``int8``, ``rank=4`` or ``ratio=0.01``."""
+    """``bf16``, ``fp8``, ``int8``, ``rank=4`` or ``ratio=0.01``."""
     name, _, value = part.partition("=")
-    if part in ("bf16", "int8"):
+    if part in get_args(SyncFormat)[1:]:
         return Sync(format=cast("SyncFormat", part))
     if name == "rank" and value.isdecimal() and len(value) < 10 and WIDTH.holds(int(value)):
         return Sync(rank=int(value))
     with suppress(ValueError):
         if name == "ratio" and KEPT_SHARE.holds(float(value)):
             return Sync(ratio=float(value))
-    what = f"expected bf16, int8, rank=N or ratio=SHARE up to {KEPT_SHARE.most:g}, got {part!r}"
+    what = f"expected bf16, fp8, int8, rank=N or ratio=SHARE up to {KEPT_SHARE.most:g}, got {part!r}"
     raise UsageError(f"--allow-compression: {what}")
 
 

@@ -20,9 +20,9 @@ from planner.plan.placement import Slot
 from planner.plan.values import Stage, Sync
 
 BLOCK = 1024
-"""Elements that share a scale in int8; the emitted runtime has the same."""
+"""Elements that share a scale in fp8 and int8; the emitted runtime has the same."""
 
-SENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / BLOCK}
+SENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0 + 4.0 / BLOCK, "int8": 1.0 + 4.0 / BLOCK}
 """Bytes of an element between islands."""
 
 INDEXED_BYTES = 8.0
@@ -40,7 +40,7 @@ HOST_PASSES = {"average": 70.0, "diloco": 110.0}
 As counted by time beside AdamW on one core, like those below.
 """
 
-CODING = {"fp32": 15.0, "bf16": 40.0, "int8": 115.0}
+CODING = {"fp32": 15.0, "bf16": 40.0, "fp8": 190.0, "int8": 115.0}
 """The same of what is put in a row, brought to a format and back, and added up; of gradients on the device."""
 
 OUTER_BYTES = {"average": 16.0, "diloco": 20.0}

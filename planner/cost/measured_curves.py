@@ -160,7 +160,7 @@ class ExchangeCurves:
         return None if curve is None else curve(setting)[0] * elements
 
 
-EXCHANGES = ("bf16", "int8", "factors", "largest", "average", "diloco")
+EXCHANGES = ("bf16", "fp8", "int8", "factors", "largest", "average", "diloco")
 """Kernels that are ways to exchange."""
 
 

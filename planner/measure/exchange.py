@@ -53,7 +53,7 @@ def exchange_cases(model: ModelSpec) -> Iterator[tuple[Case, SyncPlan]]:
     def case(kernel: Kernel, *sizes: int) -> Case:
         return Case(kernel=kernel, precision="fp32", sizes=(*sizes, elements))
 
-    for number_format in ("bf16", "int8"):
+    for number_format in ("bf16", "fp8", "int8"):
         yield case(number_format), replace(usual, format=number_format)
     for rank in RANKS:
         if rank <= min(map(min, matrices(model))):

@@ -19,8 +19,8 @@ EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "conv"]
 SyncMethod = Literal["diloco", "average"]
-SyncFormat = Literal["fp32", "bf16", "int8"]
-SyncKind = Literal["diloco", "average", "fp32", "bf16", "int8", "powersgd", "topk"]
+SyncFormat = Literal["fp32", "bf16", "fp8", "int8"]
+SyncKind = Literal["diloco", "average", "fp32", "bf16", "fp8", "int8", "powersgd", "topk"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

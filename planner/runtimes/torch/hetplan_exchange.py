@@ -26,8 +26,9 @@ from torch.distributed.tensor import distribute_tensor
 from planner.training.hetplan_runtime import SyncPlan
 
 BLOCK = 1024
-"""Elements that share a scale in int8."""
-LARGEST = 127.0
+"""Elements that share a scale in fp8 and int8."""
+SCALED = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
+"""Formats with a scale, and the largest value of each."""
 OUTER = "outer.pt"
 """File of a checkpoint with the outer optimizer's momentum."""
 
@@ -175,7 +176,7 @@ def averaged(values: torch.Tensor, group: Any, number_format: str) -> torch.Tens
     sums = []
     for each in encoded(total, number_format):
         whole = torch.empty(ranks * each.numel(), dtype=each.dtype)
-        _gather(whole, each.cpu(), group=group)
+        _gather(whole.view(torch.uint8), each.cpu().view(torch.uint8), group=group)
         sums.append(whole.to(values.device))
     return values.copy_(decoded(sums)[: values.numel()])
 
@@ -202,14 +203,18 @@ def _dealt(sent: torch.Tensor, ranks: int, own: int, group: Any) -> torch.Tensor
 
 
 def encoded(values: torch.Tensor, number_format: str) -> tuple[torch.Tensor, ...]:
-    """Values, a multiple of a block, as they travel: in int8 with the scale of each block."""
+    """Values, a multiple of a block, as they travel: in fp8 and int8 with the scale of each block."""
     if number_format == "bf16":
         return (values.bfloat16(),)
+    dtype, largest = SCALED[number_format]
     blocks = values.view(-1, BLOCK)
-    scales = torch.linalg.vector_norm(blocks, torch.inf, dim=1, keepdim=True).div_(LARGEST)
+    scales = torch.linalg.vector_norm(blocks, torch.inf, dim=1, keepdim=True).div_(largest)
     # A block of zeros has no scale.
-    whole = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
-    return whole.flatten(), scales.flatten()
+    scaled = blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)
+    if not dtype.is_floating_point:
+        scaled.round_()
+    # fp8 has NaN above its largest value, which rounding of the scale may pass.
+    return scaled.clamp_(-largest, largest).to(dtype).flatten(), scales.flatten()
 
 
 def decoded(sent: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, Sync]] = {
     "diloco-bf16": ("sgd", Sync(every=4, format="bf16")),
     "bf16": ("sgd", Sync(format="bf16", islands=POOLS)),
     "int8": ("sgd", Sync(format="int8")),
+    "fp8": ("sgd", Sync(format="fp8", islands=POOLS)),
     "powersgd": ("sgd", Sync(rank=2, islands=POOLS)),
     "topk": ("adamw", Sync(ratio=0.05)),
     "diloco-zero1": ("adamw", Sync(every=3, islands=POOLS)),
@@ -215,7 +216,7 @@ class Compressed:
         return [part.view(like.shape) for part, like in zip(total.split(sizes), gradients[0], strict=True)]
 
 
-TOLERANCE = {"int8": 0.08, "diloco-int8": 0.08, "bf16": 0.02, "diloco-bf16": 0.02}
+TOLERANCE = {"fp8": 0.08, "int8": 0.08, "diloco-int8": 0.08, "bf16": 0.02, "diloco-bf16": 0.02}
 """Distance over the way, of formats that round."""
 
 
