@@ -33,6 +33,8 @@ class Family:
     """True when its feed-forwards are experts."""
     any_experts: bool = False
     """True when they may be."""
+    parts: tuple[tuple[str, str], ...] = ()
+    """(key, ``model_type``) of configurations inside it."""
 
 
 def first_of(config: Config, keys: tuple[str, ...]) -> Any:
@@ -844,12 +846,18 @@ def _indexed(config: Config) -> Shape:
     """Latent attention to the tokens that an index picks, priced as if it picked all."""
     heads, width = config["index_n_heads"], config["index_head_dim"]
     products = (config.get("q_lora_rank") or 0) * heads * width + config["hidden_size"] * (heads + width)
-    return {**_deepseek(config), "attention_other": products + 2 * width}
+    index, kinds = products + 2 * width, config.get("indexer_types")
+    if isinstance(kinds, list) and "shared" in kinds:
+        # The others take what the last layer with an index picked.
+        return {**_deepseek(config), "other_parameters": kinds.count("full") * index}
+    return {**_deepseek(config), "attention_other": index}
 
 
 def _indexed_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("mlp_bias"):
         yield "mlp_bias", "biases of this type"
+    if config.get("indexer_types") is None and (config.get("index_topk_freq") or 1) > 1:
+        yield "index_topk_freq", "layers that share an index, unless indexer_types says which,"
     yield from mixed_dense(config)
 
 

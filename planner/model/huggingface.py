@@ -10,7 +10,7 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
-from planner.model.defaults import DEFAULTS
+from planner.model.defaults import defaults_of, renamed
 from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import (
     EXPERT_COUNTS,
@@ -168,31 +168,45 @@ _NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compre
 """Configurations inside another that are none of a tower."""
 
 
-def _inside(document: Document, key: str, kind: str) -> Document | None:
-    """A configuration inside another, which is of a ``kind`` unless it says another, with the defaults of that."""
+def _inside(document: Document, key: str, kinds: tuple[str, ...]) -> Document | None:
+    """A configuration inside another, of the first of some ``kinds`` unless it says another of them, with its defaults.
+
+    One of any kind where there is but one and it is empty.
+    """
     part = document.part(key)
     if part is None:
         return None
-    given = {name: value for name, value in part.data.items() if value is not None}
-    named = str(given.get("model_type", kind))
-    filled = {**part.data, "model_type": named, **DEFAULTS.get(named, {}), **given}
+    named = str(part.data.get("model_type") or kinds[0])
+    kind = named if named in kinds or key in _OF_TEXTS else kinds[0]
+    filled = {**_unsaid(kind, part.data), **renamed(kind, part.data), "model_type": named}
     return replace(part, root=replace(part.root, data=filled))
 
 
-def _filled(document: Document) -> Document:
-    """The configuration with those inside it that are read, as they are with their defaults."""
-    beside = BESIDE.get(str(document.data.get("model_type")))
-    if beside is None:
-        return document
-    kinds = {
-        "text_config": _TEXTS.get(str(document.data["model_type"]), "llama"),
-        _section(beside): beside.tower,
+def _unsaid(kind: str, given: Config) -> Config:
+    """Defaults of a type, but of keys for which a configuration has another name."""
+    said = {
+        key for keys in (EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS) if {*keys} & {*given} for key in keys
     }
-    if isinstance(beside, Beside):
-        kinds |= {beside.text: kinds.pop("text_config"), **{key: _FURTHER[key] for key, _ in beside.further}}
-    parts = {key: _inside(document, key, kind) for key, kind in kinds.items()}
+    return {key: value for key, value in defaults_of(kind).items() if key not in said}
+
+
+def _filled(document: Document) -> Document:
+    """The configuration and those inside it that are read, with the defaults of what they do not say.
+
+    How large the whole is it says itself.
+    """
+    kind = str(document.data.get("model_type"))
+    beside, family = BESIDE.get(kind), FAMILIES.get(kind)
+    kinds = {key: (each,) for key, each in family.parts} if family is not None else {}
+    if beside is not None:
+        kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
+        kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
+        kinds |= {key: (_FURTHER[key],) for key, _ in (beside.further if isinstance(beside, Beside) else ())}
+    parts = {key: _inside(document, key, each) for key, each in kinds.items()}
     read = {key: part.data for key, part in parts.items() if part is not None}
-    return replace(document, root=replace(document.root, data={**document.data, **read}))
+    unsaid = {key: value for key, value in _unsaid(kind, document.data).items() if key not in _SIZES}
+    data = {**unsaid, **renamed(kind, document.data), **read}
+    return replace(document, root=replace(document.root, data=data))
 
 
 def _section(beside: Seeing) -> str:
@@ -226,6 +240,8 @@ _TIED = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
+_OF_TEXTS = ("text_config", "llm_config", "language_config")
+"""Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
 
 
@@ -444,6 +460,7 @@ _LISTS = frozenset(
         *("architectures", "attn_layer_indices", "cross_attention_layers", "full_attn_idxs"),
         *("layer_types", "layers_block_type", "mlp_layer_types"),
         *("mlp_only_layers", "moe_layers"),
+        "indexer_types",
     )
 )
 """Keys that are lists."""
@@ -575,19 +592,20 @@ _STATES = (
 )
 """Sizes of what carries a state."""
 
+_FEEDS = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size", "d_ff")
 _RANGES = {
     **dict.fromkeys(_STATES, WIDTH),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), LAYERS),
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size"), FFN),
+    **dict.fromkeys(_FEEDS, FFN),
     **dict.fromkeys(("moe_intermediate_size", "window_size"), FFN),
     "sliding_window": FFN._replace(least=0),
     **dict.fromkeys(_SHARED, FFN._replace(least=0)),
     **dict.fromkeys((*EXPERT_COUNTS, *EXPERT_PICKS), EXPERTS),
     **dict.fromkeys(("encoder_layers", "decoder_layers", "num_decoder_layers"), LAYERS),
     **dict.fromkeys(_STACK_HEADS, HEADS),
-    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "dim_ff", "dff"), FFN),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
     "num_frames": LAYERS,
@@ -595,6 +613,11 @@ _RANGES = {
     "type_vocab_size": ROWS._replace(least=0),
 }
 """Range of each key that is read as a number."""
+
+_SIZES = frozenset(
+    key for key, each in _RANGES.items() if each in (LAYERS, HEADS, ROWS) or key in (*_HIDDEN, *_FEEDS)
+)
+"""Keys of the size of a model, which it says itself."""
 
 _OPTIONAL = (
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),

@@ -216,10 +216,15 @@ _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 _BOTH = (*_SIZES, "intermediate_size")
 _TEXT = (*_BOTH, "vocab_size", "max_position_embeddings")
 
+
+def _parts(kind: str) -> tuple[tuple[str, str], ...]:
+    return ("text_config", f"{kind}_text_model"), ("vision_config", f"{kind}_vision_model")
+
+
 SEEN: dict[str, Family] = {
     "audio-spectrogram-transformer": Family(_spectrogram, _BOTH),
     **dict.fromkeys(("beit", "data2vec-vision"), Family(_beit, _BOTH)),
-    "clip": Family(_clip, ()),
+    "clip": Family(_clip, (), parts=_parts("clip")),
     "clip_text_model": Family(clip_text, _TEXT),
     "clip_vision_model": Family(clip_vision, _BOTH),
     "deit": Family(partial(vision, ahead=2), _BOTH),
@@ -227,8 +232,8 @@ SEEN: dict[str, Family] = {
     "dinov2_with_registers": Family(_dinov2, _SIZES),
     "dinov3_vit": Family(_dinov3, _BOTH, _dinov3_unlike),
     "ijepa": Family(_ijepa, _BOTH),
-    "siglip": Family(partial(_siglip, tower=siglip_vision), ()),
-    "siglip2": Family(partial(_siglip, tower=siglip2_vision), ()),
+    "siglip": Family(partial(_siglip, tower=siglip_vision), (), parts=_parts("siglip")),
+    "siglip2": Family(partial(_siglip, tower=siglip2_vision), (), parts=_parts("siglip2")),
     "siglip2_vision_model": Family(siglip2_vision, _BOTH),
     "siglip_text_model": Family(siglip_text, _TEXT),
     "siglip_vision_model": Family(siglip_vision, _BOTH),

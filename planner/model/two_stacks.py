@@ -318,7 +318,7 @@ TWO_STACKS: dict[str, Family] = {
     "speech_to_text": Family(_speech_to_text, _HEARD),
     "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
     "t5": Family(partial(_t5, tied=True), _T5),
-    "t5gemma": Family(_t5gemma, ()),
+    "t5gemma": Family(_t5gemma, (), parts=(("encoder", "t5_gemma_module"), ("decoder", "t5_gemma_module"))),
     "umt5": Family(partial(_t5, each=True, tied=True), _T5),
     "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
 }

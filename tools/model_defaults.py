@@ -1,0 +1,81 @@
+"""Defaults of the installed transformers' configurations, of the keys that hetplan reads: ``python -m tools.model_defaults``."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from planner.model.defaults import TABLE
+from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS
+from planner.model.huggingface import supported
+
+SYNONYMS = {*EXPERT_COUNTS, *EXPERT_PICKS, *SHARED_COUNTS}
+"""Names that are read for each other of any type."""
+
+
+def _read() -> set[str]:
+    """Words that stand in the code which reads configurations."""
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in TABLE.parent.glob("*.py"))
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {node.value for node in nodes if isinstance(node.value, str)} - {"architectures", "model_type"}
+
+
+def _classes() -> Iterator[tuple[str, Any]]:
+    """(``model_type``, class) of every configuration and of those inside it."""
+    waiting = [(kind, CONFIG_MAPPING[kind]) for kind in CONFIG_MAPPING if kind in supported()]
+    seen: set[str] = set()
+    while waiting:
+        kind, made = waiting.pop(0)
+        if not kind or kind in seen or not dataclasses.is_dataclass(made):
+            continue
+        seen.add(kind)
+        yield kind, made
+        inside = [each for each in getattr(made, "sub_configs", {}).values() if hasattr(each, "model_type")]
+        waiting += [(each.model_type, each) for each in inside]
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_plain(each) for each in value)
+    return isinstance(value, bool | int | float | str)
+
+
+def _values(made: Any, keys: set[str]) -> dict[str, Any]:
+    values = {}
+    for field in dataclasses.fields(made):
+        value = field.default
+        if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        if field.name in keys and _plain(value) and (field.name, value) != ("is_encoder_decoder", False):
+            values[field.name] = value
+    return values
+
+
+def table() -> dict[str, dict[str, Any]]:
+    """Defaults by type, and by type the other names of a key."""
+    keys, values, names = _read(), {}, {}
+    for kind, made in sorted(_classes()):
+        values[kind] = _values(made, keys)
+        own = {field.name for field in dataclasses.fields(made)} | SYNONYMS
+        others = {other: key for other, key in made.attribute_map.items() if key in keys and other not in own}
+        if others:
+            names[kind] = others
+    return {"names": names, "values": values}
+
+
+def main() -> None:
+    """Write the table, a line for each type."""
+    parts = []
+    for name, kinds in table().items():
+        lines = [f'  "{kind}": {json.dumps(given, sort_keys=True)}' for kind, given in kinds.items()]
+        parts.append(f' "{name}": {{\n' + ",\n".join(lines) + "\n }")
+    TABLE.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
