@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -129,17 +129,39 @@ def told(
     return mark
 
 
-@dataclass(frozen=True, slots=True)
 class _Member:
-    path: tuple[str, ...]
-    key: str
-    hint: Any
-    """Type without None."""
-    meaning: str
-    inline: bool
-    brief: bool
-    null: bool
-    """Null when empty."""
+    """A key of a document; what a document itself does not need is worked out when it is asked for."""
+
+    def __init__(self, cls: Any, path: tuple[str, ...], rule: _Told) -> None:
+        self._cls, self.path, last = cls, path, path[-1]
+        key = last.removesuffix(rule.suffix) if rule.suffix else last
+        self.key = (rule.names or {}).get(".".join(path), key)
+        self.inline, self.brief = last in rule.inline, last in rule.brief
+        self.null = last in rule.nulls
+        """Null when empty."""
+
+    @cached_property
+    def _found(self) -> tuple[Any, Any]:
+        owner, hint = self._cls, self._cls
+        for name in self.path:
+            owner = hint
+            descriptor = getattr(owner, name, None)
+            if isinstance(descriptor, property):
+                hint = _without_none(get_type_hints(descriptor.fget)["return"])
+            else:
+                hint = _without_none(get_type_hints(owner)[name])
+        return owner, hint
+
+    @property
+    def hint(self) -> Any:
+        """Type without None."""
+        return self._found[1]
+
+    @property
+    def meaning(self) -> str:
+        """The first paragraph of its docstring."""
+        text = meanings(self._found[0]).get(self.path[-1], "").split("\n\n")[0]
+        return re.sub(r"\bNone\b", "null", " ".join(text.replace("``", "").split()))
 
 
 @cache
@@ -147,23 +169,7 @@ def _members(cls: Any) -> tuple[_Member, ...]:
     rule: _Told = getattr(cls, "__told__", _Told())
     own = [field.name for field in fields(cls) if field.name not in rule.without]
     names = [name for name in own if rule.only is None or name in rule.only]
-    return tuple(_member(cls, tuple(name.split(".")), rule) for name in (*names, *rule.more))
-
-
-def _member(cls: Any, path: tuple[str, ...], rule: _Told) -> _Member:
-    owner, hint = cls, cls
-    for name in path:
-        owner = hint
-        descriptor = getattr(owner, name, None)
-        if isinstance(descriptor, property):
-            hint = _without_none(get_type_hints(descriptor.fget)["return"])
-        else:
-            hint = _without_none(get_type_hints(owner)[name])
-    last = path[-1]
-    key = (rule.names or {}).get(".".join(path), last.removesuffix(rule.suffix) if rule.suffix else last)
-    meaning = " ".join(meanings(owner).get(last, "").split("\n\n")[0].replace("``", "").split())
-    meaning = re.sub(r"\bNone\b", "null", meaning)
-    return _Member(path, key, hint, meaning, last in rule.inline, last in rule.brief, last in rule.nulls)
+    return tuple(_Member(cls, tuple(name.split(".")), rule) for name in (*names, *rule.more))
 
 
 def _without_none(hint: Any) -> Any:
