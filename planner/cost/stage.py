@@ -106,10 +106,12 @@ def layer_price(
     sequences: int,
     recompute: Recompute,
     by_operation: bool = False,
+    sums: float = 1.0,
 ) -> LayerPrice:
     """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    ``sums``: collectives of the backward over those of the forward.
     """
     collective = _collective_seconds(ring, model, sequences) * model.sublayers / 2
     whole = recompute == "full"
@@ -129,11 +131,23 @@ def layer_price(
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + collective, one.host_seconds) - collective,
+        backward_seconds=with_host(one.backward_seconds + sums * collective, one.host_seconds)
+        - sums * collective,
         recompute_seconds=again,
         collective_forward=collective,
-        collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
+        collective_backward=(sums + (1 if whole else 0.5 if partly else 0)) * collective,
     )
+
+
+def backward_sums(model: ModelSpec, target: Capabilities) -> float:
+    """All-reduces of a layer's backward over those of its forward.
+
+    Queries, keys with values, and all matrices of the feed-forward but the last take the gradient of their input alone.
+    """
+    if not target.sums_each_input or not model.sublayers:
+        return 1.0
+    sums = (2 if model.attends else 0) + (model.mlp_matrices - 1 if model.common_ffn else 0)
+    return sums / model.sublayers
 
 
 def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
@@ -178,6 +192,7 @@ def measured_layer(
     sequences: int,
     recompute: Recompute,
     by_operation: bool = False,
+    sums: float = 1.0,
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
     partly = recompute == "selective" and by_operation
@@ -188,7 +203,7 @@ def measured_layer(
         backward_seconds=times.backward_seconds,
         recompute_seconds=share * times.forward_seconds,
         collective_forward=collective,
-        collective_backward=(2 if recompute == "full" else 1.5 if partly else 1) * collective,
+        collective_backward=(sums + (1 if recompute == "full" else 0.5 if partly else 0)) * collective,
     )
 
 
@@ -780,11 +795,12 @@ class Pricer:
             return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, ep)
         measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
-        by_operation = self.target.eager_layers
+        by_operation, sums = self.target.eager_layers, backward_sums(self.model, self.target)
         if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
+            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation, sums)
         one = self._layer_pass(device_type, tp, sequences, split, ep)
-        price = layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+        on_device = self.model_on(device_type)
+        price = layer_price(one, ring, on_device, sequences, recompute, by_operation, sums)
         price = self._with_routing(price, device_type, tp, sequences, recompute, ep)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 

@@ -161,6 +161,11 @@ class Capabilities:
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
+    sums_each_input: bool = False
+    """True when every product whose outputs are divided adds up the gradient of its input over the devices of a replica
+    on its own: queries and keys do so apart from each other."""
+    tensor_parallel_in_pipeline: bool = True
+    """True when it divides layers with several pipeline stages too."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
     grids: bool = False

@@ -340,11 +340,11 @@ class Embedding(nn.Module):  # type: ignore[misc]
     def forward(self, inputs: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
         """Rows of tokens, ``alone`` without positions and norm; of hidden states the logits."""
         if inputs.is_floating_point():
-            return functional.linear(self.narrow(inputs), self.weight, self.bias)
+            return self._logits(self.narrow(inputs))
         if alone:
-            return functional.embedding(inputs, self.weight)
+            return self._looked_up(inputs)
         if self.front is None:
-            hidden = self.widen(functional.embedding(inputs, self.weight))
+            hidden = self.widen(self._looked_up(inputs))
         else:
             hidden = self.front(inputs, self.front[0].weight.dtype)
             # Tokens of a class, or the like, stand ahead.
@@ -354,6 +354,12 @@ class Embedding(nn.Module):  # type: ignore[misc]
         if self.types is not None:
             hidden = hidden + self.types[0]
         return self.norm(hidden)
+
+    def _looked_up(self, tokens: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(tokens, self.weight)
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return functional.linear(hidden, self.weight, self.bias)
 
 
 def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
@@ -635,10 +641,11 @@ class Transformer(nn.Module):  # type: ignore[misc]
         checkpoint: Callable[..., Any] = kept_on_device,
         sharing: Sharing = ALONE,
         encoder: Any = None,
+        embedding: type[Embedding] = Embedding,
     ) -> None:
         """``encoder`` is an ``Encoder`` of ``example_encoder.py``, where the model has one."""
         super().__init__()
-        self.embedding: Any = Embedding(shape, sharing)
+        self.embedding: Any = embedding(shape, sharing)
         self.encoder = encoder
         self.layers = nn.ModuleList(
             Layer(shape, recompute, checkpoint, sharing, kind=kind) for kind in shape.kinds

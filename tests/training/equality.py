@@ -58,6 +58,10 @@ class Case:
     """Experts in place of each feed-forward, more of them than most micro-batches choose."""
     cp: int = 1
     """Ranks that share the tokens of their sequences."""
+    tp: int = 1
+    """Ranks that share the layers of a replica."""
+    vocabulary: str = "tied"
+    """``tied``, or ``own`` for a head of its own, norms of queries and keys, and biases."""
     dense: int = 0
     """Dense layers ahead of those with experts."""
     documents: str = ""
@@ -77,6 +81,7 @@ class Case:
             *([self.documents] if self.documents else []),
             *([f"dense{self.dense}"] if self.dense else []),
             *([f"cp{self.cp}"] if self.cp > 1 else []),
+            *([f"tp{self.tp}-{self.vocabulary}"] if self.tp > 1 else []),
             self.layout,
         ]
         kind = "-".join(parts)
@@ -101,6 +106,9 @@ class Case:
                 for where, share, steps in zip(POOLS, (6, 3), (2, 2), strict=True)
             )
             return plan("deepspeed", self.zero, layers, [replicas], cp=self.cp, cp_kind="ulysses")
+        if self.tp > 1:
+            how = "full" if self.zero == 2 else "none"
+            return plan("deepspeed", self.zero, layers, [SPLIT], recompute=how)
         if self.layout == "data":
             return plan("deepspeed", self.zero, layers, [UNEVEN])
         dp = RANKS // len(layers)
@@ -125,7 +133,8 @@ class Case:
             **({"preference": PreferenceSpec(beta=2.0)} if self.documents == "pairs" else {}),
             kv_heads=2,
             gated_mlp=True,
-            tied_embeddings=self.layout != "pp4",
+            tied_embeddings=self.layout != "pp4" and self.vocabulary == "tied",
+            **(OWN if self.vocabulary == "own" else {}),
         )
 
 
@@ -149,6 +158,18 @@ UNEVEN = (
     group("small", "T4", share=1),
 )
 """Micro-batches 3+3, 2+2+1, 2 and 1: padded to three each with ZeRO 2 and 3."""
+SPLIT = (group("big", "A100", tp=2, share=5, steps=3), group("small", "T4", tp=2, share=4))
+"""Two ranks for a replica; micro-batches 2+2+1 and 4."""
+OWN: dict[str, Any] = {
+    "vocab": 65,
+    "qk_norm": True,
+    "qkv_bias": True,
+    "output_bias": True,
+    "mlp_bias": True,
+    "head_bias": True,
+    "learned_positions": 16,
+}
+"""What tensor parallelism deals unevenly, leaves whole, or adds once."""
 MATRIX = [
     *(Case("data", zero, optimizer) for zero in range(4) for optimizer in RATES),
     *(Case(layout, zero, optimizer) for layout in ("pp2", "pp4") for zero in (0, 1) for optimizer in RATES),
@@ -182,6 +203,12 @@ DIVIDED = [
     Case("data", 1, "adamw", cp=2, experts=True),
 ]
 """Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+WITH_TENSOR = [
+    *(Case("data", zero, "sgd", tp=2) for zero in range(4)),
+    *(Case("data", zero, "adamw", tp=2, vocabulary="own") for zero in (1, 3)),
+    Case("data", 2, "sgd", tp=2, vocabulary="own"),
+]
+"""Layers and vocabulary divided over the ranks of a replica, ZeRO over the two replicas."""
 WITH_PAIRS = [
     *(Case("data", zero, "sgd", documents="pairs") for zero in (1, 3)),
     Case("data", 2, "sgd", documents="pairs", lora="whole"),
@@ -221,6 +248,8 @@ SLOW = frozenset(
         *(Case("data", zero, "sgd", experts=True) for zero in (1, 3)),
         Case("data", 1, "sgd", cp=2),
         Case("data", 0, "adamw", lora="whole"),
+        *(Case("data", zero, "sgd", tp=2) for zero in (0, 2, 3)),
+        Case("data", 1, "adamw", tp=2, vocabulary="own"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
@@ -243,8 +272,9 @@ def train_all(folder: Path, cases: Sequence[Case]) -> None:
             "arguments": ["--steps", str(case.steps), "--lr", str(case.lr)],
             "wrapper": case.wrapper,
         }
-        # DeepSpeed keeps the grid of a process's first pipeline for every later engine: pipelines come last.
-        for case, path in sorted(made.items(), key=lambda item: item[0].layout != "data")
+        # DeepSpeed keeps the grid of a process's first pipeline for every later engine, and the groups of its first
+        # engine with tensor parallelism: they come last.
+        for case, path in sorted(made.items(), key=lambda item: (item[0].tp, item[0].layout != "data"))
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
     run_together([ranks.command(RANKS, PROGRAM, folder / "jobs.json")], folder)
@@ -255,16 +285,27 @@ def printed_losses(folder: Path) -> list[float]:
     return losses((folder / "log-0.txt").read_text())
 
 
-def weight_errors(folder: Path, wanted: reference.Outcome) -> list[float]:
-    """How far each rank's weights are from the reference, of the way travelled, [rank]."""
+def weight_errors(folder: Path, wanted: reference.Outcome, tp: int = 1) -> list[float]:
+    """How far each rank's weights are from the reference, of the way travelled, [rank]; of ``tp`` ranks each has a part."""
     found = []
     for rank in range(RANKS):
         got = {plain_name(name): value for name, value in torch.load(folder / f"weights-{rank}.pt").items()}
         assert got
         assert set(got) <= set(wanted.end)
-        part = {name: wanted.end[name] for name in got}
-        found.append(reference.relative_error(got, part, wanted.start))
+        end, start = (
+            {name: _part(whole[name], value.shape, tp, rank % tp) for name, value in got.items()}
+            for whole in (wanted.end, wanted.start)
+        )
+        found.append(reference.relative_error(got, end, start))
     return found
+
+
+def _part(whole: torch.Tensor, shape: torch.Size, ways: int, place: int) -> torch.Tensor:
+    """The part of a weight that a rank holds; the first ranks have what does not divide."""
+    for dim, (size, held) in enumerate(zip(whole.shape, shape, strict=True)):
+        if size != held:
+            return whole.tensor_split(ways, dim)[place]
+    return whole
 
 
 def plain_name(name: str) -> str:

@@ -8,6 +8,7 @@ from math import log
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("deepspeed")
 
@@ -24,6 +25,7 @@ from tests.training.equality import (
     WITH_EXPERTS,
     WITH_FROZEN,
     WITH_PAIRS,
+    WITH_TENSOR,
     Case,
     printed_losses,
     reference_of,
@@ -59,6 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *WITH_ENCODER,
             *WITH_DOCUMENTS,
             *WITH_PAIRS,
+            *WITH_TENSOR,
             *DIVIDED,
             *WITH_FROZEN,
             LEARNING,
@@ -117,6 +120,19 @@ def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: 
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
+@each(WITH_TENSOR)
+def test_weights_divided_in_a_replica_equal_one_process(trained: Trained, case: Case) -> None:
+    """Of each rank its part, with tied and other vocabularies, biases and norms of its heads, and uneven batches."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted, case.tp)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+    assert max(wanted.norms) > 1.4
+    held = torch.load(trained(case) / "weights-0.pt")
+    names = "query key_value gate up output down embedding".split() + ["project"] * (case.vocabulary == "own")
+    parts = {name for name, value in held.items() if value.shape != wanted.end[name].shape}
+    assert {name.split(".")[-2] for name in parts} == {*names}
 
 
 @each(WITH_DOCUMENTS)

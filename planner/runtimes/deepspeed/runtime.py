@@ -37,6 +37,7 @@ class DeepSpeed(Runtime):
         return (
             EmittedFile("ds_config.json", document(common_config(job.plan, job.model))),
             *example_files(job),
+            node_file("planner.runtimes.deepspeed.example_tensor"),
             node_file("planner.runtimes.deepspeed.train"),
             *([EmittedFile("hostfile", slots)] if slots else []),
             *launch_files(job, job.program("train.py"), number_format(job.model.training.precision)),
@@ -79,6 +80,7 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
         "gradient_clipping": 1.0 if clips(plan, model) else 0.0,
         "steps_per_print": 100,
         **offload_options(plan, model),
+        **tensor_options(plan),
     }
 
 
@@ -91,6 +93,17 @@ def gradient_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
     if model.training.precision in HALVES and chosen.kept != own.kept:
         options["data_types"] = {"grad_accum_dtype": chosen.kept}
     return options
+
+
+def tensor_options(plan: Plan) -> dict[str, object]:
+    """AutoTP, which divides the layers of a model over the ranks of a replica."""
+    ways = tensor_ways(plan)
+    return {} if ways == 1 else {"tensor_parallel": {"autotp_size": ways}}
+
+
+def tensor_ways(plan: Plan) -> int:
+    """Devices of each replica."""
+    return plan.stages[0].replicas[0].tp
 
 
 def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
@@ -129,21 +142,28 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
             section[key] = {"device": place, "pin_memory": True}
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
-    layer = model.layer_parameters
+    live = min(2 * model.layer_parameters, int(LIVE_ELEMENTS))
+    layer, live, ends = (
+        -(-size // tensor_ways(plan)) for size in (model.layer_parameters, live, model.embedding_parameters)
+    )
     return {
         **section,
         "stage3_prefetch_bucket_size": min(int(BUCKET_ELEMENTS), layer),
         "stage3_param_persistence_threshold": 10 * model.hidden,
-        "stage3_max_live_parameters": max(min(2 * layer, int(LIVE_ELEMENTS)), model.embedding_parameters),
+        "stage3_max_live_parameters": max(live, ends),
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }
 
 
 def bucket_elements(plan: Plan, model: ModelSpec) -> int:
-    """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a stage trains."""
+    """Elements of a communication bucket: DeepSpeed allocates it whole, so no more than a device trains.
+
+    It takes even numbers only.
+    """
     smallest = min(stage.layers for stage in plan.stages) * model.layer_parameters
-    return min(int(BUCKET_ELEMENTS), model.trained_parameters if plan.pp == 1 else smallest)
+    most = -(-(model.trained_parameters if plan.pp == 1 else smallest) // tensor_ways(plan))
+    return min(int(BUCKET_ELEMENTS), most + most % 2)
 
 
 RUNTIME = DeepSpeed()

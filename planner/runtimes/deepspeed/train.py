@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ from planner.training.example_model import (
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
+from planner.runtimes.deepspeed.example_tensor import SplitEmbedding, join, replicas, split_loss, with_layers
 
 FOLDER = Path(__file__).parent
 
@@ -72,20 +74,24 @@ def start_processes() -> None:
 
 
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
-    """Every rank holds all layers and processes its own share of the batch."""
-    config = with_resumption(plan.deepspeed_config(), options)
+    """Every replica holds all layers and processes its own share of the batch; its ranks may divide the layers."""
+    config, members, embedding = with_resumption(plan.deepspeed_config(), options), None, Embedding
+    if plan.tensor_parallel > 1:
+        join(plan.tensor_parallel)
+        config, members, embedding = with_layers(config), replicas(), SplitEmbedding
     on_host = "offload_optimizer" in config["zero_optimization"]
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
     sharing = packing_of(shape) or sharing_of(plan)
-    with deepspeed.zero.Init(config_dict_or_path=config, enabled=plan.zero == 3):
+    with deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=members, enabled=plan.zero == 3):
         how = checkpoint_of(config)
         encoder = Encoder(shape, plan.recompute, checkpoint=how) if shape.encoder is not None else None
-        model = Transformer(shape, plan.recompute, how, sharing, encoder)
+        model = Transformer(shape, plan.recompute, how, sharing, encoder, embedding)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
+    mean_loss = loss_of if plan.tensor_parallel == 1 else partial(split_loss, vocab=shape.vocab)
     before = reference_of(engine, plan, shape, config, options.seed, sharing)
     begin = resumed(engine, options)
     log = StepLog(plan)
@@ -94,7 +100,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         for micro, (inputs, labels) in dealt(plan, step, shape, options.text, sharing):
             inputs, labels = inputs.to(engine.device), labels.to(engine.device)
             if shape.preference is None:
-                loss = loss_of(engine(inputs), labels) * micro.weight
+                loss = mean_loss(engine(inputs), labels) * micro.weight
             else:
                 known = before(inputs)
                 loss = preference_loss(engine(inputs), known, labels, shape.preference.beta) * micro.weight

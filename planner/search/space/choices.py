@@ -279,9 +279,11 @@ def uniform(
 
 def stays_whole(family: Family, model: ModelSpec) -> bool:
     """True when plans of a family have one stage alone, whatever their target does with others."""
-    divided = family.context.ways > 1 and not TARGETS[family.target].context_in_pipeline
-    crosses = model.encoder is not None and TARGETS[family.target].encoder_decoders == "whole"
-    return bool(model.frozen) or dealt_whole(model) or divided or crosses
+    row = TARGETS[family.target]
+    divided = family.context.ways > 1 and not row.context_in_pipeline
+    crosses = model.encoder is not None and row.encoder_decoders == "whole"
+    split = family.tp != 1 and not row.tensor_parallel_in_pipeline
+    return bool(model.frozen) or dealt_whole(model) or divided or crosses or split
 
 
 def depths(

@@ -22,6 +22,7 @@ TOP_LEVEL = frozenset(
         "pipeline",
         "prescale_gradients",
         "steps_per_print",
+        "tensor_parallel",
         "train_batch_size",
         "train_micro_batch_size_per_gpu",
         "wall_clock_breakdown",
@@ -53,6 +54,7 @@ ZERO = frozenset(
         "zero_quantized_weights",
     }
 )
+TENSOR = frozenset({"autotp_size", "partition_config"})
 OFFLOAD = frozenset({"device", "nvme_path", "pin_memory"})
 CHECKPOINTING = frozenset({"cpu_checkpointing"})
 PIPELINE = frozenset(
@@ -67,6 +69,10 @@ def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None
     _known(zero, ZERO, "zero_optimization.")
     _known(_section(config, "pipeline"), PIPELINE, "pipeline.")
     _known(_section(config, "activation_checkpointing"), CHECKPOINTING, "activation_checkpointing.")
+    tensor = _section(config, "tensor_parallel")
+    _known(tensor, TENSOR, "tensor_parallel.")
+    if tensor and pipeline_stages > 1:
+        raise EmitError("tensor_parallel does not run in a pipeline")
     stage = zero.get("stage", 0)
     if stage not in (0, 1, 2, 3):
         raise EmitError(f"zero_optimization.stage: expected 0, 1, 2 or 3, got {stage!r}")
