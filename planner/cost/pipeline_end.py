@@ -207,9 +207,7 @@ def stage_ends(
     """
     if len(forward[0]) == 1:
         return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches, held)
-    if any(held):
-        return simulate(forward, backward, micro_batches, held).stage_ends()
-    return interleaved_ends(forward, backward, micro_batches)
+    return interleaved_ends(forward, backward, micro_batches, held)
 
 
 _ROUNDING = 1e-13
@@ -310,16 +308,18 @@ def _held_cool_downs(
     return ends
 
 
-def interleaved_ends(forward: Seconds, backward: Seconds, micro_batches: int) -> tuple[float, ...]:
+def interleaved_ends(
+    forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()
+) -> tuple[float, ...]:
     """Seconds after which each device of an interleaved pipeline ends, [stage].
 
     ``forward`` and ``backward`` are seconds of one micro-batch, [stage][chunk]. Once a period of slots moves
     the ends of all devices by one constant, every later one does, until the forwards run out: the system is
-    linear in the (max, +) algebra (Baccelli et al. 1992, section 3.7).
+    linear in the (max, +) algebra (Baccelli et al. 1992, section 3.7). ``held`` as in ``simulate``.
     """
     if micro_batches % len(forward):
         raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {len(forward)} stages")
-    slots = _Slots(forward, backward, micro_batches)
+    slots = _Slots(forward, backward, micro_batches, held)
     slots.run_to(slots.lag + 1)
     before = slots.state()
     while slots.now + slots.period <= slots.total:
@@ -347,8 +347,11 @@ class _Slots:
     the operation they depend on: that of a neighbour, around a ring from one chunk to the next.
     """
 
-    def __init__(self, forward: Seconds, backward: Seconds, micro_batches: int) -> None:
+    def __init__(
+        self, forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float]
+    ) -> None:
         self.depth, chunks = len(forward), len(forward[0])
+        self.held = held
         self.total, self.period = micro_batches * chunks, self.depth * chunks
         self.lag = self.period + self.depth - 2
         self.now = 0
@@ -396,6 +399,10 @@ class _Slots:
         seconds = self.backward_seconds[self.now % self.period]
         ready = [*self.backward[1:], wrapped]
         self.backward[part] = self.ended[part] = _ends(ready[part], self.ended[part], seconds[part])
+        # The device whose last operation this was.
+        last = self.total - 1 + self.lag - self.now
+        if self.held and 0 <= last < self.depth:
+            self.backward[last] += self.held[last]
 
 
 def _ends(ready: Sequence[float], free: Sequence[float], seconds: Sequence[float]) -> list[float]:

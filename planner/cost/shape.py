@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -108,3 +109,13 @@ def chunk_layers(layers: int | Whole, chunks: int) -> tuple[int, ...]:
     Of an array of stages an array each.
     """
     return tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))
+
+
+def chunk_spans(plan: Plan) -> Iterator[tuple[int, int, int]]:
+    """(stage, first layer, end) of all chunks in the order in which a micro-batch passes them."""
+    sizes = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
+    first = 0
+    for chunk in range(plan.interleave):
+        for stage, layers in enumerate(sizes):
+            yield stage, first, first + layers[chunk]
+            first += layers[chunk]

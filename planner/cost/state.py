@@ -23,7 +23,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import carried_rates
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.failures import state_bytes
-from planner.cost.shape import chunk_layers
+from planner.cost.shape import chunk_spans
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies, ranks
 from planner.plan.values import Plan
@@ -218,15 +218,11 @@ def layer_spans(plan: Plan, stage: int, model: ModelSpec) -> Iterator[tuple[int,
 
     The last stage may have a copy of the embedding.
     """
-    sizes = [chunk_layers(each.layers, plan.interleave) for each in plan.stages]
-    at = 1
-    for chunk in range(plan.interleave):
-        for index, chunks in enumerate(sizes):
-            if index == stage and chunks[chunk]:
-                if at == 1:
-                    yield 0, 1
-                yield at, at + chunks[chunk] + (at + chunks[chunk] == model.layers + 1)
-            at += chunks[chunk]
+    for index, first, end in chunk_spans(plan):
+        if index == stage and first < end:
+            if first == 0:
+                yield 0, 1
+            yield first + 1, end + 1 + (end == model.layers)
     if model.embeds_twice and plan.pp > 1 and stage == plan.pp - 1:
         yield 0, 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planner.cost.shape import chunk_spans
 from planner.job.files import EmittedFile, document, node_file, rows
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
@@ -64,6 +65,10 @@ def table_text(job: Job) -> str:
     plan, ranks, training = job.plan.copies, lines_of(job), job.model.training
     batches = _batches(job)
     distinct = sorted({*batches}, key=lambda each: (each.micro_batches, each.loss_weights))
+    chunks = [
+        {"first_layer": first, "end_layer": end, "recompute": plan.stages[stage].recompute}
+        for stage, first, end in chunk_spans(plan)
+    ]
     head = {
         "format": FORMAT,
         "world_size": len(ranks),
@@ -86,6 +91,7 @@ def table_text(job: Job) -> str:
             {"first_layer": stage.first_layer, "end_layer": stage.end_layer, "recompute": stage.recompute}
             for stage in plan.stages
         ],
+        **({"chunks": chunks} if plan.interleave > 1 else {}),
         batches=[
             {"micro_batches": list(each.micro_batches), "loss_weights": list(each.loss_weights)}
             for each in distinct

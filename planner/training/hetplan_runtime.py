@@ -118,6 +118,9 @@ class RankPlan:
     """Slowest replicas of each step whose gradients are dropped."""
     shards: tuple[int, ...] = ()
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
+    chunks: tuple[StagePlan, ...] = ()
+    """Chunks of layers in the order in which a micro-batch passes them, the i-th on stage i modulo the number of stages;
+    none where each stage has one."""
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
@@ -134,6 +137,16 @@ class RankPlan:
         return self.global_batch * self.data_parallel // (self.data_parallel - self.backup)
 
     @property
+    def passed(self) -> tuple[StagePlan, ...]:
+        """What a micro-batch passes one after the other: stages, or their chunks."""
+        return self.chunks or self.stages
+
+    @property
+    def own(self) -> range:
+        """Which of them this rank has."""
+        return range(self.stage, len(self.passed), len(self.stages))
+
+    @property
     def recompute(self) -> str:
         """How this rank's stage recomputes activations."""
         return self.stages[self.stage].recompute
@@ -148,7 +161,7 @@ class RankPlan:
     def without_pipeline(self) -> RankPlan:
         """The same with all layers on one stage, which recomputes as this rank's does."""
         whole = StagePlan(0, self.stages[-1].end_layer, self.recompute)
-        return replace(self, stages=(whole,), stage=0)
+        return replace(self, stages=(whole,), stage=0, chunks=())
 
     def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of an optimizer step; all ranks together deal each sequence once.
@@ -433,6 +446,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         sync=_sync(table.get("sync")),
         backup=table.get("backup", 0),
         shards=tuple(table.get("shards", ())),
+        chunks=tuple(StagePlan(**chunk) for chunk in table.get("chunks", ())),
         optimizer=table.get("optimizer", "adamw"),
         optimizer_states=table.get("optimizer_states", "fp32"),
     )

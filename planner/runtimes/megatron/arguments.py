@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from planner.cost.shape import chunk_layers
+from planner.cost.shape import chunk_spans
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
 from planner.job.files import rendered
@@ -22,9 +22,7 @@ def layout(plan: Plan, model: ModelSpec) -> str:
 
     It counts every layer, those that stand with the embedding and with the head too.
     """
-    chunks = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
-    counts = [chunks[rank][chunk] for chunk in range(plan.interleave) for rank in range(plan.pp)]
-    counts = [layers * model.layers_each for layers in counts]
+    counts = [(end - first) * model.layers_each for _, first, end in chunk_spans(plan)]
     counts[0] += sum(run.layers for run in model.first_runs)
     further = model.training.mtp_layers
     counts[-1] += sum(run.layers for run in model.last_runs) - further

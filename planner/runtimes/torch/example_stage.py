@@ -1,8 +1,8 @@
-"""The layers of one pipeline stage, or the whole model, with weights that do not depend on the plan."""
+"""The layers of a pipeline stage, or the whole model, with weights that do not depend on the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from planner.training.example_tower import Tower, TowerShape
 
 
 class ModelPart(nn.Module):  # type: ignore[misc]
-    """What one stage holds: the embedding first, then its layers, the final norm and the output layer last."""
+    """What one chunk of layers holds: the embedding first, then layers, the final norm and the output layer last."""
 
     def __init__(
         self,
@@ -26,12 +26,14 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         seed: int,
         place: Callable[[nn.Module], nn.Module] = lambda module: module,
         sharing: Sharing = ALONE,
+        number: int | None = None,
     ) -> None:
-        """``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
+        """``number`` is that of the chunk in ``plan.passed``: the first one of the rank, which may be all it has. ``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
         stage is never whole at once."""
         super().__init__()
-        mine = plan.stages[plan.stage]
-        self.first, self.last = plan.stage == 0, plan.stage == len(plan.stages) - 1
+        number = plan.stage if number is None else number
+        mine = plan.passed[number]
+        self.first, self.last = number == 0, number == len(plan.passed) - 1
         self.embedding: Any = None
         self.finish: Any = None
         self.head: Any = None
@@ -88,6 +90,16 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         unused = () if self.last else ("narrow", "bias")
         for name in unused if self.first else ("positions", "types", "norm", "widen"):
             setattr(self.embedding, name, None)
+
+
+class Chunks(nn.Module):  # type: ignore[misc]
+    """What a rank holds of several chunks, by the names that one would have: for optimizers and checkpoints."""
+
+    def __init__(self, parts: Sequence[ModelPart]) -> None:
+        super().__init__()
+        for name in ("embedding", "tower", "encoder", "finish", "head"):
+            setattr(self, name, next((each for part in parts if (each := getattr(part, name)) is not None), None))
+        self.layers = nn.ModuleDict({name: layer for part in parts for name, layer in part.layers.items()})
 
 
 def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:

@@ -1,19 +1,24 @@
-"""One-forward-one-backward over a plan's stages, with ``torch.distributed.pipelining``.
+"""One-forward-one-backward over a plan's stages or their chunks, with ``torch.distributed.pipelining``.
 
 Needs torch 2.13 and the launch folder's other modules; the folder holds it as ``hetplan_pipeline.py``::
 
-    pipeline = Pipeline(layout, stage_module, inputs, outputs, loss_of, LossScale(1.0))
+    pipeline = Pipeline(layout, chunks, inputs, outputs, loss_of, LossScale(1.0))
     losses = pipeline.step(tokens, labels)                 # in each optimizer step
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 
@@ -49,13 +54,13 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
     """A stage that tells its layout of every backward, and receives while it sends."""
 
     def __init__(
-        self, layout: Layout, module: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor
+        self, layout: Layout, module: nn.Module, number: int, inputs: torch.Tensor, outputs: torch.Tensor
     ) -> None:
         self.layout, self.sharded = layout, module
         super().__init__(
             Inside(module),
-            layout.plan.stage,
-            len(layout.plan.stages),
+            number,
+            len(layout.plan.passed),
             torch.device(layout.mesh.device_type),
             inputs,
             outputs,
@@ -79,28 +84,35 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
 
 
 class Pipeline:
-    """A rank's stage in its schedule."""
+    """A rank's stage, or its chunks, in their schedule."""
 
     def __init__(
         self,
         layout: Layout,
-        module: nn.Module,
+        chunks: Sequence[nn.Module],
         inputs: torch.Tensor,
         outputs: torch.Tensor,
         loss: Loss,
         scale: LossScale,
     ) -> None:
-        """``inputs`` and ``outputs`` have the shape and type of a micro-batch, and say whether they have gradients."""
+        """``inputs`` of the model and ``outputs`` of a stage have the shape and type of a micro-batch, and say whether
+        they have gradients."""
         plan = self.plan = layout.plan
         self.scale = scale
 
         def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return loss(logits, labels) * (plan.weights[0] * scale.value / plan.steps)
 
-        # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.
-        schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
-        stage = PlannedStage(layout, module, inputs, outputs)
-        self.schedule = schedule(stage, plan.steps, weighted, scale_grads=False)
+        stages = [
+            PlannedStage(layout, module, number, outputs if number else inputs, outputs)
+            for number, module in zip(plan.own, chunks, strict=True)
+        ]
+        if len(stages) > 1:
+            self.schedule = ScheduleInterleaved1F1B(stages, plan.steps, weighted, scale_grads=False)
+        else:
+            # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.
+            schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
+            self.schedule = schedule(*stages, plan.steps, weighted, scale_grads=False)
 
     def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
         """Gradients of one optimizer step; returns the weighted losses on the last stage, else a zero."""

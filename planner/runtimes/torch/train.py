@@ -33,7 +33,7 @@ from planner.training.example_model import Layer, Shape, load_shape, loss_of, pr
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
-from planner.runtimes.torch.example_stage import ModelPart
+from planner.runtimes.torch.example_stage import Chunks, ModelPart
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
@@ -78,13 +78,15 @@ def run(options: argparse.Namespace) -> None:
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
     sharing = packing_of(shape) or sharing_of(plan)
-    model = ModelPart(shape, plan, options.seed, placing(layout), sharing)
-    layout.shard(model)
+    chunks = [ModelPart(shape, plan, options.seed, placing(layout), sharing, number) for number in plan.own]
+    for each in chunks:
+        layout.shard(each)
+    model = Chunks(chunks) if plan.chunks else chunks[0]
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     if len(plan.stages) > 1:
-        gradients_of = pipeline_gradients(layout, model, shape, options, scale, sharing)
+        gradients_of = pipeline_gradients(layout, chunks, shape, options, scale, sharing)
     else:
         before = reference_of(model, shape, layout, options.seed, sharing)
         gradients_of = whole_gradients(layout, model, shape, options, scale, sharing, before)
@@ -200,7 +202,7 @@ def whole_gradients(
 
 def pipeline_gradients(
     layout: Layout,
-    model: Any,
+    chunks: list[ModelPart],
     shape: Shape,
     options: argparse.Namespace,
     scale: LossScale,
@@ -215,7 +217,7 @@ def pipeline_gradients(
         inputs, width = shape.encoded
         sizes = plan.sizes[0], inputs * width + length * shape.hidden
     hidden = torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)
-    pipeline = Pipeline(layout, model, hidden if plan.stage else tokens, hidden, loss_of, scale)
+    pipeline = Pipeline(layout, chunks, tokens, hidden, loss_of, scale)
 
     def of(step: int) -> list[torch.Tensor]:
         indices = [index for micro in plan.micro_batches(step) for index in micro.sequences]
