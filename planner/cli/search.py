@@ -241,6 +241,10 @@ Ep = Annotated[
     str | None,
     typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
 ]
+Etp = Annotated[
+    str | None,
+    typer.Option("--etp", metavar="LIST", help="Expert-tensor-parallel degrees to allow, e.g. 1,2."),
+]
 Cp = Annotated[
     str | None,
     typer.Option("--cp", metavar="LIST", help="Context-parallel degrees to allow, e.g. 1,4."),
@@ -328,6 +332,7 @@ class SpaceOptions:
     pp: Pp = None
     cp: Cp = None
     ep: Ep = None
+    etp: Etp = None
     micro_batch: MicroBatch = None
     recompute: RecomputeNames = None
     offload: OffloadNames = None
@@ -348,6 +353,7 @@ class SpaceOptions:
             pp=integers("--pp", self.pp, STAGES),
             cp=integers("--cp", self.cp, DEVICES),
             ep=integers("--ep", self.ep, DEVICES),
+            etp=integers("--etp", self.etp, NODE_DEVICES),
             micro_batch=integers("--micro-batch", self.micro_batch, BATCH),
             recompute=cast("tuple[Recompute, ...] | None", recompute),
             offload=cast("tuple[OffloadPart, ...] | None", offload),

@@ -162,7 +162,7 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     inside = [_waits(price, "tensor_parallel_seconds") for price in priced.stages]
     yield from link("tensor-parallel collectives", "node", inside.__getitem__, causes.tensor_parallel_seconds)
     routed = [_waits(price, "routing_seconds") for price in priced.stages]
-    where = _routed_over(plan.ep, plan.stages[routed.index(max(routed))].replicas, estimator)
+    where = _routed_over(plan.folding.ways, plan.stages[routed.index(max(routed))].replicas, estimator)
     yield from link("all-to-alls of experts", where, routed.__getitem__, causes.expert_parallel_seconds)
     shared = [_waits(price, "context_seconds") for price in priced.stages]
     groups = plan.stages[shared.index(max(shared))].replicas

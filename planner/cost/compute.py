@@ -19,6 +19,7 @@ from planner.calibration.values import Calibration, Family, Framework
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.model.spec import FrontSpec, ModelSpec, StateSpec, TrainingSpec
+from planner.plan.values import WHOLE_EXPERTS, Folding
 from planner.runtimes.capabilities import Capabilities
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -243,7 +244,9 @@ def _tiled(units: int, count: float, rows: float, columns: float) -> float:
     return best
 
 
-def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tuple[Product, ...]:
+def layer_products(
+    model: ModelSpec, *, tp: int, tokens: int, folding: Folding = WHOLE_EXPERTS
+) -> tuple[Product, ...]:
     """Products of one layer on one of ``tp`` devices (arXiv:1909.08053, section 3: columns, then rows are split)."""
     ways_in = model.mlp_matrices - 1
     attention = tuple(
@@ -263,18 +266,19 @@ def layer_products(model: ModelSpec, *, tp: int, tokens: int, ep: int = 1) -> tu
             Product(tokens, ways_in * model.common_ffn / tp, model.hidden),
             Product(tokens, model.hidden, model.common_ffn / tp),
         )
-    return (*attention, *mlp, *(expert_products(model, tp=tp, tokens=tokens, ep=ep) if model.experts else ()))
+    routed = expert_products(model, tp=tp, tokens=tokens, folding=folding) if model.experts else ()
+    return (*attention, *mlp, *routed)
 
 
 def layer_product_seconds(
-    model: ModelSpec, device: Device, *, tp: int, tokens: int, ep: int = 1
+    model: ModelSpec, device: Device, *, tp: int, tokens: int, folding: Folding = WHOLE_EXPERTS
 ) -> tuple[float, float]:
     """Seconds of the products of a layer, forward and backward: weights that are not trained have no gradient.
 
     Adapters are two thin products beside each of theirs, and their sum (arXiv:2106.09685, section 4.1). A base in four
     bits is brought to the working format for each product (arXiv:2305.14314, equation 5).
     """
-    products = layer_products(model, tp=tp, tokens=tokens, ep=ep)
+    products = layer_products(model, tp=tp, tokens=tokens, folding=folding)
     if not model.frozen:
         return device.products(products)
     forward = sum(device.product(item) for item in products)
@@ -300,20 +304,22 @@ def layer_product_seconds(
     return forward, backward
 
 
-def expert_products(model: ModelSpec, *, tp: int, tokens: int, ep: int) -> tuple[Product, ...]:
+def expert_products(model: ModelSpec, *, tp: int, tokens: int, folding: Folding) -> tuple[Product, ...]:
     """The router's, and those of the experts that a device has, grouped: each with the rows of its own tokens.
 
-    The devices of a replica have a part of its tokens each. A product of few rows fills few tiles, and still reads all
-    weights.
+    The devices of a replica have a part of its tokens each; those that share experts work on those of all of them, with
+    a part of each matrix, divided as tensor parallelism does. A product of few rows fills few tiles, and still reads
+    all weights.
     """
     experts = model.experts
     assert experts is not None
-    own, here = tokens / tp, experts.number / ep
-    rows = expert_rows(model, tp=tp, tokens=tokens, ep=ep) / here
+    (ep, etp), own = folding, tokens / tp
+    here, width = experts.number / ep, experts.ffn / etp
+    rows = etp * expert_rows(model, tp=tp, tokens=tokens, ep=ep) / here
     return (
         Product(own, experts.number, model.hidden),
-        Product(rows, (model.mlp_matrices - 1) * experts.ffn, model.hidden, here),
-        Product(rows, model.hidden, experts.ffn, here),
+        Product(rows, (model.mlp_matrices - 1) * width, model.hidden, here),
+        Product(rows, model.hidden, width, here),
     )
 
 
@@ -501,7 +507,7 @@ def layer_pass(
     tp: int,
     micro_batch: int,
     sequence_parallel: bool,
-    ep: int = 1,
+    folding: Folding = WHOLE_EXPERTS,
     ways: int = 1,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format.
@@ -509,7 +515,7 @@ def layer_pass(
     ``ways`` replicas have a part of each sequence; the model is that of a part.
     """
     tokens = micro_batch * model.training.sequence_length
-    products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, ep=ep)
+    products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, folding=folding)
     core = core_back = 0.0
     if model.attends:
         core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
@@ -518,12 +524,12 @@ def layer_pass(
         core, core_back = core + scan, core_back + scan_back
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)
     if model.experts is not None:
-        narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, ep=ep)
+        narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, folding=folding)
     part = model.sublayers / 2
     forward = products + core + device.stream(wide + narrow, 7 * part)
     backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part)
     if device.precision == "fp8":
-        inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, ep=ep))
+        inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, folding=folding))
         forward += device.stream(CAST_BYTES * inputs)
         backward += device.stream(CAST_BYTES * outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
@@ -533,7 +539,9 @@ def layer_pass(
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)
-        launches += EXPERT_KERNELS + each * (model.experts.number / ep if target.kernel_per_expert else 1)
+        launches += EXPERT_KERNELS + each * (
+            model.experts.number / folding.ep if target.kernel_per_expert else 1
+        )
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
         launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
@@ -541,7 +549,9 @@ def layer_pass(
         forward_seconds=forward,
         backward_seconds=backward,
         attention_seconds=core,
-        again_seconds=modules_again(model, device, tp=tp, tokens=tokens, split=sequence_parallel, ep=ep)
+        again_seconds=modules_again(
+            model, device, tp=tp, tokens=tokens, split=sequence_parallel, ep=folding.ep
+        )
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
         host_seconds=launches
@@ -599,16 +609,16 @@ def element_wise_bytes(
     return size * tokens * streams * model.hidden / ways, size * tokens * inner / tp
 
 
-def expert_bytes(model: ModelSpec, size: int, *, tp: int, tokens: int, ep: int) -> float:
+def expert_bytes(model: ModelSpec, size: int, *, tp: int, tokens: int, folding: Folding) -> float:
     """Bytes of one forward that routing adds on one device: its choice, sorting by expert and back, nonlinearities.
 
     Copies of tokens are written in the experts' order and read back with their weights; between devices they are
-    sorted once more on either side of the experts.
+    sorted once more on either side of the experts, those of all devices that share an expert by each of these.
     """
     experts = model.experts
     assert experts is not None
-    own, rows = tokens / tp, expert_rows(model, tp=tp, tokens=tokens, ep=ep)
-    sorting = 2.0 * own + (2.0 if ep == 1 else 6.0) * rows
+    own, rows = tokens / tp, expert_rows(model, tp=tp, tokens=tokens, ep=folding.ep)
+    sorting = 2.0 * own + (2.0 if folding.ways == 1 else 2.0 + 4.0 * folding.etp) * rows
     biases = BIAS_BYTES * rows * model.hidden if experts.bias else 0.0
     return (
         ROUTER_BYTES * own * experts.number

@@ -288,7 +288,13 @@ class Estimator:
             nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
             plan = plan.copies
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
+            nodes,
+            plan.shard_size,
+            joined.topology,
+            self.calibration,
+            pricer.kernels,
+            self.curves,
+            plan.folding.ways,
         )
         if plan.backup or plan.unequal_shards:
             rings = tuple(

@@ -18,7 +18,7 @@ from planner.cost.values import Memory
 from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import NF4_BYTES, ModelSpec, Run, StateSpec
-from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload
+from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
@@ -74,8 +74,8 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
-    ep: int = 1
-    """Devices over which the experts of a layer are divided."""
+    folding: Folding = WHOLE_EXPERTS
+    """How the experts of a layer are divided."""
     context: Context = WHOLE
     """How sequences are divided; those of the model are parts of them."""
     error_bytes: float = 0.0
@@ -88,39 +88,47 @@ class Load:
     @property
     def expert_dp(self) -> float:
         """Devices that have the same experts, over which ZeRO shards these."""
-        return replicas_with_experts(self.dp, self.tp, self.ep)
+        return replicas_with_experts(self.dp, self.tp, self.folding.ways)
 
 
-def replicas_with_experts(dp: float, tp: int, ep: int) -> float:
+def replicas_with_experts(dp: float, tp: int, expert_ways: int) -> float:
     """Devices that have the same experts, of ``dp`` replicas or an array of such numbers."""
-    return dp if ep == tp else larger(1, dp * tp // ep)
+    return dp if expert_ways == tp else larger(1, dp * tp // expert_ways)
 
 
-def experts_of(model: ModelSpec, *, layers: int, ep: int, first: bool = False, last: bool = False) -> float:
-    """Elements of the experts on one device: some whole ones, whatever tensor parallelism does to all else."""
+def experts_of(
+    model: ModelSpec, *, layers: int, expert_ways: int, first: bool = False, last: bool = False
+) -> float:
+    """Elements of the experts on one device, of which ``expert_ways`` hold all, whatever divides everything else."""
     ends = (model.ahead_experts if first else 0) + (model.behind_experts if last else 0)
-    return (layers * model.expert_parameters + ends) / ep
+    return (layers * model.expert_parameters + ends) / expert_ways
 
 
-def layer_elements(model: ModelSpec, *, tp: int, ep: int = 1) -> float:
+def layer_elements(model: ModelSpec, *, tp: int, expert_ways: int = 1) -> float:
     """Elements of one layer on one device."""
-    return (model.layer_parameters - model.expert_parameters) / tp + experts_of(model, layers=1, ep=ep)
+    return (model.layer_parameters - model.expert_parameters) / tp + experts_of(
+        model, layers=1, expert_ways=expert_ways
+    )
 
 
-def parameters_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
+def parameters_of(
+    model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, expert_ways: int = 1
+) -> float:
     """Elements of the parameters on one device; a tied head is a second copy on a last stage of its own."""
     total = layers * (model.layer_parameters - model.expert_parameters)
     total += model.embedding_parameters + model.ahead_parameters - model.ahead_experts if first else 0
     if last:
         total += model.head_parameters + model.behind_parameters - model.behind_experts
         total += model.vocab * model.embedding_width if model.embeds_twice and not first else 0
-    return total / tp + experts_of(model, layers=layers, ep=ep, first=first, last=last)
+    return total / tp + experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
 
 
-def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
+def trained_of(
+    model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, expert_ways: int = 1
+) -> float:
     """Those that are trained: they have gradients, optimizer states and traffic of both."""
     if not model.frozen:
-        whole = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+        whole = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
         return whole - model.frozen_ahead / tp if first and model.frozen_ahead else whole
     total = layers * model.trained_layer_parameters + (model.trained_embedding_parameters if first else 0)
     if last:
@@ -130,9 +138,11 @@ def trained_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: in
     return total / tp
 
 
-def gathered_of(model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, ep: int = 1) -> float:
+def gathered_of(
+    model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, expert_ways: int = 1
+) -> float:
     """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
-    parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+    parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     return parameters + layers * (model.adapter_parameters - model.quantised_layer_parameters) / tp
 
 
@@ -149,7 +159,7 @@ def activation_bytes_per_layer(
     recompute: Recompute,
     sequence_parallel: bool,
     eager: bool = False,
-    ep: int = 1,
+    folding: Folding = WHOLE_EXPERTS,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
 
@@ -175,8 +185,8 @@ def activation_bytes_per_layer(
         return scale * tokens * (kept + (2.0 * model.common_ffn / tp if model.gated_mlp else 0.0))
     routed = 0.0
     if model.experts is not None:
-        rows = kept_rows(model, tp=tp, tokens=tokens, ep=ep)
-        routed = scale * rows * _expert_row_bytes(model, plain, narrow, discards)
+        rows = kept_rows(model, tp=tp, tokens=tokens, ep=folding.ep)
+        routed = scale * rows * _expert_row_bytes(model, plain, narrow, discards, folding.etp)
         routed += 8.0 * tokens / tp * model.experts.number
     pairs = (heads if plain else model.kv_heads) * model.pairs_per_token
     # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
@@ -266,8 +276,8 @@ def adapter_inputs(model: ModelSpec) -> float:
     return 2.0 * lora.rank * len(model.adapted) if lora else 0.0
 
 
-def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: bool) -> float:
-    """Bytes that experts keep of one row: their input and what is between their products.
+def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: bool, etp: int) -> float:
+    """Bytes that experts keep of one row: their input, on each of ``etp`` devices, and what is between their products.
 
     Plain torch weights the experts' outputs, and keeps them; fused kernels weight what is ahead of the last product.
     ``narrow`` inputs of products are kept in fp8; Megatron ``discards`` the nonlinearity to compute it again.
@@ -276,7 +286,7 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
     mlp -= 2.0 if discards else narrow
-    return (4.0 if plain else 2.0 - narrow) * model.hidden + mlp * experts.ffn
+    return (4.0 if plain else 2.0 - narrow) * etp * model.hidden + mlp * experts.ffn
 
 
 def kept_free(device_type: DeviceType, spread: float) -> float:
@@ -309,17 +319,21 @@ class Footprint:
         updated_on_host = offload.optimizer != "none"
         self._device_type, self._tp = device_type, load.tp
         self._layer_elements: float = model.layer_parameters - model.expert_parameters
-        self._expert_elements = experts_of(model, layers=1, ep=load.ep)
+        self._expert_elements = experts_of(model, layers=1, expert_ways=load.folding.ways)
         here = {"first": load.first, "last": load.last}
-        self._end_experts = experts_of(model, layers=0, ep=load.ep, **here)
-        self._end_elements = parameters_of(model, layers=0, tp=1, ep=load.ep, **here) - self._end_experts
+        self._end_experts = experts_of(model, layers=0, expert_ways=load.folding.ways, **here)
+        self._end_elements = (
+            parameters_of(model, layers=0, tp=1, expert_ways=load.folding.ways, **here) - self._end_experts
+        )
         self._frozen_layer, self._frozen_ends = self._freeze(model, load)
-        one = layer_elements(model, tp=load.tp, ep=load.ep)
+        one = layer_elements(model, tp=load.tp, expert_ways=load.folding.ways)
         self._measured_elements = (load.parameter_ratio - 1.0) * one
         if model.training.keeps_reference:
             copied = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
             self._frozen_layer += one * copied
-            self._frozen_ends += parameters_of(model, layers=0, tp=load.tp, ep=load.ep, **here) * copied
+            self._frozen_ends += (
+                parameters_of(model, layers=0, tp=load.tp, expert_ways=load.folding.ways, **here) * copied
+            )
         size, more = (
             ELEMENT_BYTES[model.training.precision],
             model.training.end_moment_bytes - model.training.moment_bytes,
@@ -579,7 +593,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
         eager=load.eager,
-        ep=load.ep if model.experts else 1,
+        folding=load.folding if model.experts else WHOLE_EXPERTS,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
-from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, Sync
+from planner.plan.values import EXACT, ON_DEVICE, WHOLE_EXPERTS, Folding, Offload, Plan, Sync
 from planner.runtimes.capabilities import Recompute
 
 Whole = NDArray[np.int64]
@@ -30,8 +30,8 @@ class Shape:
     recompute: Recompute
     sequence_parallel: bool
     offload: Offload = ON_DEVICE
-    ep: int = 1
-    """Devices over which the experts of a layer are divided."""
+    folding: Folding = WHOLE_EXPERTS
+    """How the experts of a layer are divided."""
     sync: Sync = field(default=EXACT, compare=False)
     """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
@@ -79,7 +79,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             recompute=stage.recompute,
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
-            ep=plan.ep,
+            folding=plan.folding,
             sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)

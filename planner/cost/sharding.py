@@ -28,7 +28,7 @@ def stage_rings(
     calibration: Calibration,
     kernels: str,
     curves: LinkCurves | None = None,
-    ep: int = 1,
+    expert_ways: int = 1,
 ) -> tuple[Ring, ...]:
     """The ring over which each stage shards, [stage]; between several groups it has a ring of copies.
 
@@ -42,9 +42,9 @@ def stage_rings(
     if shard_size is None:
         load = crossing_rings(placement)
         rings = tuple(ring(slots, load) for slots in placement)
-        if ep == placement[0][0].tp or ep == 1:
+        if expert_ways in (1, placement[0][0].tp):
             return rings
-        between = [_across(_groups(slots, ep // slots[0].tp)) for slots in placement]
+        between = [_across(_groups(slots, expert_ways // slots[0].tp)) for slots in placement]
         return tuple(
             replace(one, experts=experts) for one, experts in zip(rings, _slowest(between, ring), strict=True)
         )

@@ -72,7 +72,7 @@ from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec, Run
-from planner.plan.values import WHOLE, Context, ReplicaGroup
+from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 from planner.runtimes.capabilities import Capabilities, Recompute
 
 
@@ -457,7 +457,7 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.ep)
+        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding)
         ends = [self._end("embedding", device_type, tp, sequences)] if first else []
         ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
@@ -475,7 +475,7 @@ class Pricer:
             if not runs:
                 continue
             more = self._priced_runs(
-                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.ep
+                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding
             )
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
             routing_forward += more.routing_forward
@@ -544,7 +544,7 @@ class Pricer:
         )
         ahead = behind = 0.0
         split = shape.sequence_parallel
-        how = sequences, shape.recompute, split, shape.ep
+        how = sequences, shape.recompute, split, shape.folding
         if self._ahead:
             more = self._priced_runs(self._ahead, device_type, group.tp, *how)
             ahead = more.forward_seconds + more.backward_seconds
@@ -564,13 +564,13 @@ class Pricer:
         sequences: int,
         recompute: Recompute,
         split: bool,
-        ep: int,
+        folding: Folding,
     ) -> LayerPrice:
         """Runs of unlike layers together; only those with experts have these divided."""
         run_prices = []
         for run, one in runs:
-            own_ep = ep if one.model.experts else 1
-            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own_ep)
+            own = folding if one.model.experts else WHOLE_EXPERTS
+            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own)
             run_prices.append((run, price))
         return LayerPrice(
             **{
@@ -618,7 +618,14 @@ class Pricer:
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = *same, shape.sequence_parallel, shape.offload, shape.ep, kept_on_device(shape.sync), padding
+        key = (
+            *same,
+            shape.sequence_parallel,
+            shape.offload,
+            shape.folding,
+            kept_on_device(shape.sync),
+            padding,
+        )
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
@@ -656,7 +663,7 @@ class Pricer:
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
-            ep=shape.ep,
+            folding=shape.folding,
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
             padding=padding,
@@ -716,13 +723,19 @@ class Pricer:
         return tried[fitting - 1] if fitting else 0
 
     def _layer(
-        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
+        self,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+        split: bool,
+        folding: Folding,
     ) -> LayerPrice:
         if isinstance(sequences, np.ndarray):
-            return self._price_layers(device_type, tp, sequences, recompute, split, ep)
-        key = (device_type.key, tp, sequences, recompute, split, ep)
+            return self._price_layers(device_type, tp, sequences, recompute, split, folding)
+        key = (device_type.key, tp, sequences, recompute, split, folding)
         if key not in self._layers:
-            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, ep)
+            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, folding)
         return self._layers[key]
 
     def _with_routing(
@@ -732,15 +745,23 @@ class Pricer:
         tp: int,
         sequences: int,
         recompute: Recompute,
-        ep: int,
+        folding: Folding,
     ) -> LayerPrice:
-        """The layer with its tokens sent to their experts and back, in the forward and in the backward."""
-        if ep == 1:
+        """The layer with its tokens sent to their experts and back, in the forward and in the backward.
+
+        Megatron-Core's dispatcher gathers over the devices that share an expert after the all-to-all, and scatters
+        their sums ahead of the one that leads back (``MoEAlltoAllTokenDispatcher``).
+        """
+        ep, etp = folding
+        if folding.ways == 1:
             return price
         tokens = sequences * self.model.training.sequence_length
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.hidden
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
-        both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep)
+        both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep, width=etp)
+        # Devices that share experts gather each other's rows, and add up what each has made of all of them.
+        ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)
+        both += ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
         # What selective recomputation by operation runs again ends with the experts' outputs.
         again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
         return replace(price, routing_forward=both, routing_backward=(2 if again else 1) * both)
@@ -787,21 +808,27 @@ class Pricer:
         )
 
     def _price_layer(
-        self, device_type: DeviceType, tp: int, sequences: int, recompute: Recompute, split: bool, ep: int
+        self,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+        split: bool,
+        folding: Folding,
     ) -> LayerPrice:
         if self.side > 1:
             return self._grid_layer(device_type, sequences, recompute)
         if self._runs:
-            return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, ep)
+            return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, folding)
         measured = self.measured(device_type, tp, sequences)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation, sums = self.target.eager_layers, backward_sums(self.model, self.target)
         if measured:
             return measured_layer(measured, ring, self.model, sequences, recompute, by_operation, sums)
-        one = self._layer_pass(device_type, tp, sequences, split, ep)
+        one = self._layer_pass(device_type, tp, sequences, split, folding)
         on_device = self.model_on(device_type)
         price = layer_price(one, ring, on_device, sequences, recompute, by_operation, sums)
-        price = self._with_routing(price, device_type, tp, sequences, recompute, ep)
+        price = self._with_routing(price, device_type, tp, sequences, recompute, folding)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def axes(self, device_type: DeviceType) -> grids.Axes:
@@ -833,12 +860,18 @@ class Pricer:
         )
 
     def _price_layers(
-        self, device_type: DeviceType, tp: int, sequences: Whole, recompute: Recompute, split: bool, ep: int
+        self,
+        device_type: DeviceType,
+        tp: int,
+        sequences: Whole,
+        recompute: Recompute,
+        split: bool,
+        folding: Folding,
     ) -> LayerPrice:
         """The same of many micro-batches at once; curves take one at a time."""
         if self.layer_curves is None and self.link_curves is None:
-            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split, ep)
-        prices = [self._layer(device_type, tp, one, recompute, split, ep) for one in sequences.tolist()]
+            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split, folding)
+        prices = [self._layer(device_type, tp, one, recompute, split, folding) for one in sequences.tolist()]
         return LayerPrice(
             **{
                 name: as_number(np.array([getattr(price, name) for price in prices]))
@@ -875,10 +908,10 @@ class Pricer:
         )
 
     def _layer_pass(
-        self, device_type: DeviceType, tp: int, sequences: int, split: bool, ep: int = 1
+        self, device_type: DeviceType, tp: int, sequences: int, split: bool, folding: Folding = WHOLE_EXPERTS
     ) -> LayerPass:
         sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
-        key = device_type.key, tp, sizes, split, ep
+        key = device_type.key, tp, sizes, split, folding
         if key not in self._passes:
             self._passes[key] = layer_pass(
                 self.model_on(device_type),
@@ -887,7 +920,7 @@ class Pricer:
                 tp=tp,
                 micro_batch=sequences,
                 sequence_parallel=split,
-                ep=ep,
+                folding=folding,
                 ways=self.context.ways,
             )
         return self._passes[key]
@@ -984,7 +1017,7 @@ class Pricer:
                 ring.ways(group.shard),
             )
             return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
-        experts = self._trained_experts(shape.layers, shape.ep, shape.first, shape.last)
+        experts = self._trained_experts(shape.layers, shape.folding.ways, shape.first, shape.last)
         share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
@@ -1013,24 +1046,29 @@ class Pricer:
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica that are trained."""
         return trained_of(
-            self.model, layers=shape.layers, first=shape.first, last=shape.last, tp=tp, ep=shape.ep
+            self.model,
+            layers=shape.layers,
+            first=shape.first,
+            last=shape.last,
+            tp=tp,
+            expert_ways=shape.folding.ways,
         )
 
-    def _trained_experts(self, layers: int, ep: int, first: bool, last: bool) -> float:
+    def _trained_experts(self, layers: int, expert_ways: int, first: bool, last: bool) -> float:
         """Elements of experts on one device that are trained."""
         if "mlp" in self.model.frozen:
             return 0.0
-        return experts_of(self.model, layers=layers, ep=ep, first=first, last=last)
+        return experts_of(self.model, layers=layers, expert_ways=expert_ways, first=first, last=last)
 
     def _held(
         self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: float
     ) -> Held:
         """``sharing`` replicas, or an array of such numbers, share the states; fewer those of divided experts."""
-        ep = shape.ep
-        trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
-        experts = self._trained_experts(layers, ep, first, last)
-        alike = replicas_with_experts(sharing, tp, ep)
-        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep)
+        ways = shape.folding.ways
+        trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        experts = self._trained_experts(layers, ways, first, last)
+        alike = replicas_with_experts(sharing, tp, ways)
+        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
         return Held(
             shard=(trained - experts) / optimizer_ways(shape.zero, sharing)
             + experts / optimizer_ways(shape.zero, alike),

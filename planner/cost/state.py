@@ -182,7 +182,8 @@ def _bytes(parameters: int, trained: int, element: float, frozen: float) -> floa
 def held_by(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> dict[str, tuple[Region, ...]]:
     """What each node of a plan holds; raises PlanError when the cluster has too few devices.
 
-    Blocks of a grid count as parts in a row, so that what plans with and without one share is not exact.
+    Blocks of a grid count as parts in a row, and so do the parts of one expert that devices share, so that what plans
+    with and without them have in common is not exact.
     """
     parts: dict[str, set[Region]] = defaultdict(set)
     for rank in by_copies(plan, ranks(plan, cluster)):
@@ -202,14 +203,14 @@ def _regions(rank: Rank, plan: Plan, model: ModelSpec) -> Iterator[Region]:
     for first, end in spans:
         yield Region(False, first, end, place, place + share / tp)
     if model.experts is not None:
-        ep = plan.ep
+        ways = plan.folding.ways
         device = rank.replica * tp + rank.tp_rank
-        copies = max(1, stage.dp * tp // ep) if plan.zero else 1
-        among = (device % ep + device // ep % copies / copies) / ep
+        copies = max(1, stage.dp * tp // ways) if plan.zero else 1
+        among = (device % ways + device // ways % copies / copies) / ways
         for first, end in spans:
             if end > 1 and first <= model.layers:
                 yield Region(
-                    True, max(first, 1), min(end, model.layers + 1), among, among + 1 / (ep * copies)
+                    True, max(first, 1), min(end, model.layers + 1), among, among + 1 / (ways * copies)
                 )
 
 

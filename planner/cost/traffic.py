@@ -56,15 +56,19 @@ class Traffic:
         """
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
-        ep = shape.ep
+        ways = shape.folding.ways
         each = self.model.layers_each * (self.target.gathers_per_layer if shape.zero == 3 else 1)
         messages = layers * each
         scatter = self._reduction_seconds(
-            shape, ring, trained_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep), messages
+            shape,
+            ring,
+            trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways),
+            messages,
         )
         size = ELEMENT_BYTES[self.model.training.precision]
         gather = ring.gather_seconds(
-            gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, ep=ep) * size, messages
+            gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways) * size,
+            messages,
         )
         return (gather if shape.zero == 3 else 0.0), scatter
 
@@ -96,7 +100,11 @@ class Traffic:
         if ring.experts is not None:
             # Experts have a ring of their own; both share the links, one after the other.
             experts = experts_of(
-                self.model, layers=shape.layers, ep=shape.ep, first=shape.first, last=shape.last
+                self.model,
+                layers=shape.layers,
+                expert_ways=shape.folding.ways,
+                first=shape.first,
+                last=shape.last,
             )
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
             routed = self._end_passes(shape, ring.experts, experts)

@@ -111,7 +111,7 @@ def _fewer_steps_faults(plan: Plan, target: Capabilities) -> Iterator[Fault]:
         what = f"with ZeRO {able} only" if able else "with no ZeRO stage"
         what = f"{target.name} runs replicas with unequal numbers of micro-batches {what}"
         yield Fault(path, f"{what}, expected 0, got {plan.fewer_steps}")
-    others = {"cp": plan.cp > 1, "ep": plan.ep > 1, "backup": plan.backup > 0}
+    others = {"cp": plan.cp > 1, "ep": plan.folding.ways > 1, "backup": plan.backup > 0}
     others |= {"grid": plan.grid is not None, "sync": not plan.sync.exact}
     for name in (name for name, used in others.items() if used):
         yield Fault(path, f"replicas have equally many micro-batches with {name}, expected 0")

@@ -1,7 +1,7 @@
 """Expert parallelism: experts of a layer divided over devices of consecutive replicas (arXiv:2006.16668, section 3).
 
-Experts are whole on a device, whatever tensor parallelism does to everything else: a group of ``ep`` devices is all
-devices of ``ep / tp`` replicas (Megatron's folding, arXiv:2504.14960, with an expert-tensor-parallel degree of 1).
+Experts have a tensor-parallel degree of their own, whatever divides everything else (Megatron's parallel folding,
+arXiv:2504.14960): a group of ``ep x etp`` devices is all devices of some consecutive replicas.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.plan.values import WHOLE_EXPERTS, Fault, Folding, Plan, ReplicaGroup, groups_of
 from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
 
 class ExpertParallelism(Dimension):
-    """``Plan.ep``."""
+    """``Plan.ep`` and ``Plan.etp``."""
 
-    fields = ("Plan.ep",)
+    fields = ("Plan.ep", "Plan.etp")
 
     def traits(self, plan: Plan) -> dict[str, str]:
-        """The degree, where experts are divided."""
-        return {"ep": str(plan.ep)} if plan.ep > 1 else {}
+        """The degrees, where experts are divided."""
+        return {name: str(degree) for name, degree in plan.folding._asdict().items() if degree > 1}
 
     def words(self, plan: Plan) -> str:
         """Where experts are divided."""
-        return f"ep {plan.ep}" if plan.ep > 1 else ""
+        return ", ".join(f"{name} {degree}" for name, degree in self.traits(plan).items())
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Experts that the degree divides, groups that hold it, and a runtime that has it."""
-        path, ep = ("ep",), plan.ep
+        path, (ep, etp) = ("ep",), plan.folding
         if model.experts is None:
-            if ep > 1:
-                yield Fault(path, f"the model {model.name} has no experts, expected 1, got {ep}")
+            for name, degree in self.traits(plan).items():
+                yield Fault((name,), f"the model {model.name} has no experts, expected 1, got {degree}")
             return
         degrees = sorted({group.tp for _, group in groups_of(plan)})
         if target.experts != "parallel":
-            if ep > 1:
-                yield Fault(path, f"{target.name} keeps all experts on every device, expected 1, got {ep}")
+            for name, degree in self.traits(plan).items():
+                what = f"{target.name} keeps all experts on every device"
+                yield Fault((name,), f"{what}, expected 1, got {degree}")
             if degrees != [1]:
                 what = f"{target.name} trains experts without tensor parallelism, expected tp 1"
                 yield Fault(("stages", 0, "replicas", 0, "tp"), f"{what}, got {degrees[-1]}")
@@ -53,52 +54,94 @@ class ExpertParallelism(Dimension):
             yield Fault(("sequence_parallel",), f"{what}, expected true")
         if model.experts.number % ep:
             yield Fault(path, f"ep {ep} does not divide the {model.experts.number} experts of a layer")
-        if any(ep % tp for tp in degrees):
-            what = f"experts are whole on a device, expected a multiple of tp {degrees[-1]}"
-            yield Fault(path, f"{what}, got {ep}")
+        if etp > 1 and (what := whole_because(target, model)):
+            yield Fault(("etp",), f"{what}, expected 1, got {etp}")
+        elif model.experts.ffn % etp:
+            yield Fault(("etp",), f"etp {etp} does not divide the {model.experts.ffn} channels of an expert")
+        ways = plan.folding.ways
+        if any(ways % tp for tp in degrees):
+            what = f"expected whole replicas to share experts, ep x etp a multiple of tp {degrees[-1]}"
+            yield Fault(path, f"{what}, got {ep} x {etp}")
             return
         for where, group in groups_of(plan):
-            if group.devices % ep:
-                what = f"ep {ep} does not divide the {group.devices} devices of these replicas"
+            if group.devices % ways:
+                named = f"ep {ep} x etp {etp}" if etp > 1 else f"ep {ep}"
+                what = f"{named} does not divide the {group.devices} devices of these replicas"
                 yield Fault((*where, "count"), f"{what}: the experts of a layer stand on one device type")
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """Groups that lie in a node, or fill nodes."""
-        if plan.ep == 1:
+        folding = plan.folding
+        if folding.ways == 1:
             return
         per_node = {
             (pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}
         }
         for where, group in groups_of(plan):
-            if not holds_experts(group, plan.ep, per_node[group.pool, group.gpu]):
-                what = f"expected groups of ep {plan.ep} devices that lie in a node or fill nodes of"
-                yield Fault((*where, "count"), f"{what} {per_node[group.pool, group.gpu]}")
+            own = per_node[group.pool, group.gpu]
+            if not holds_experts(group, folding.ways, own):
+                what = f"expected groups of {folding.ways} devices (ep x etp) that lie in a node or fill nodes of"
+                yield Fault((*where, "count"), f"{what} {own}")
+            elif folding.ways > own and own % folding.etp:
+                what = f"expected a divisor of the {own} devices of a node"
+                yield Fault(("etp",), f"{what}, got {folding.etp}")
 
     def neighbours(
         self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
     ) -> Iterator[Change]:
-        """Experts over twice and over half as many devices, where they are divided at all."""
-        degrees = [2 * plan.ep] if plan.ep > 1 else []
-        degrees += [] if plan.ep % 2 else [plan.ep // 2]
-        for ep in degrees:
-            yield Change(f"ep {ep}", f"ep {ep} instead of {plan.ep}", replace(plan, ep=ep))
+        """Experts over twice and over half as many devices, where they are divided at all; those of a device divided
+        as tensor parallelism divides everything else, or whole."""
+        ep, etp = plan.folding
+        degrees = [2 * ep] if ep > 1 else []
+        degrees += [] if ep % 2 else [ep // 2]
+        for other in degrees:
+            yield Change(f"ep {other}", f"ep {other} instead of {ep}", replace(plan, ep=other))
+        for other in sorted({1, *(group.tp for _, group in groups_of(plan))} - {etp}):
+            if target.splits_experts and plan.folding.ways % other == 0:
+                changed = replace(plan, ep=plan.folding.ways // other, etp=other)
+                yield Change(f"etp {other}", f"etp {other} instead of {etp}", changed)
 
 
-def holds_experts(group: ReplicaGroup, ep: int, per_node: int) -> bool:
-    """True when the group's devices are whole expert-parallel groups, each in a node or filling nodes."""
+def whole_because(target: Capabilities, model: ModelSpec) -> str:
+    """Why a target does not divide the matrices of an expert of a model; empty where it does."""
+    if not target.splits_experts:
+        return f"{target.name} keeps experts whole on a device"
+    if model.experts is not None and model.experts.bias:
+        return f"{target.name} keeps experts with biases whole on a device"
+    return ""
+
+
+def holds_experts(group: ReplicaGroup, ways: int, per_node: int) -> bool:
+    """True when the devices are whole groups of ``ways`` that share experts, each in a node or filling nodes."""
     used = per_node // group.tp * group.tp
-    if group.devices % ep:
+    if group.devices % ways:
         return False
-    if ep > used:
-        return used == per_node and ep % per_node == 0
-    return group.devices <= used or used % ep == 0
+    if ways > used:
+        return used == per_node and ways % per_node == 0
+    return group.devices <= used or used % ways == 0
 
 
-def expert_degrees(
-    target: Capabilities, model: ModelSpec, tp: int | None, dp: int | None, limit: tuple[int, ...] | None
-) -> tuple[int, ...]:
-    """Degrees worth trying for replicas of ``tp`` devices, ``dp`` of them."""
-    if model.experts is None or target.experts != "parallel" or tp is None or dp is None:
-        return allowed((1,), limit)
-    degrees = (ep * tp for ep in divisors(dp) if model.experts.number % (ep * tp) == 0)
-    return allowed(tuple(degrees), limit)
+def foldings(
+    target: Capabilities,
+    model: ModelSpec,
+    tp: int | None,
+    dp: int | None,
+    eps: tuple[int, ...] | None,
+    etps: tuple[int, ...] | None,
+) -> tuple[Folding, ...]:
+    """Ways to divide experts that are worth trying for ``dp`` replicas of ``tp`` devices, of those that limits keep.
+
+    Devices that share an expert are some of one replica.
+    """
+    found = [WHOLE_EXPERTS]
+    experts = model.experts
+    if experts is not None and target.experts == "parallel" and tp is not None and dp is not None:
+        split = (1,) if whole_because(target, model) else divisors(tp)
+        found = [
+            Folding(ep=together * tp // etp, etp=etp)
+            for etp in split
+            if experts.ffn % etp == 0
+            for together in divisors(dp)
+            if experts.number % (together * tp // etp) == 0
+        ]
+    return tuple(each for each in found if allowed((each.ep,), eps) and allowed((each.etp,), etps))

@@ -230,6 +230,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
         ("sync", {}),
         ("grid", None),
         ("ep", 1),
+        ("etp", 1),
         ("cp", 1),
         ("cp_kind", "ring"),
         ("backup", 0),

@@ -100,6 +100,8 @@ class ShortPlan(Frozen):
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
     ep: Devices = 1
     """Devices over which the experts of a layer are divided."""
+    etp: NodeDevices = 1
+    """Devices that share the matrices of each expert, in place of each of ``ep``."""
     cp: Devices = 1
     """Replicas that share the tokens of their sequences, a part each."""
     cp_kind: ContextKind = "ring"
@@ -204,6 +206,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             interleave=short.interleave,
             grid=short.grid,
             ep=short.ep,
+            etp=short.etp,
             cp=short.cp,
             cp_kind=short.cp_kind,
             sequence_parallel=short.sequence_parallel,

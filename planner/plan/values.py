@@ -341,6 +341,28 @@ WHOLE = Context()
 """Sequences are whole on a replica."""
 
 
+class Folding(NamedTuple):
+    """How the experts of a layer are divided over devices of a stage (parallel folding, arXiv:2504.14960).
+
+    ``ep`` members have some of them each, and a member is ``etp`` devices next to each other. A tuple, as it is part of
+    keys that are hashed often.
+    """
+
+    ep: int = 1
+    """Members that have other experts each; 1: each has all of them."""
+    etp: int = 1
+    """Devices that share the matrices of each expert; 1: experts are whole on a device."""
+
+    @property
+    def ways(self) -> int:
+        """Devices that hold all experts of a layer together."""
+        return self.ep * self.etp
+
+
+WHOLE_EXPERTS = Folding()
+"""Each device has all experts."""
+
+
 @told(
     "grid_text",
     "pp",
@@ -371,6 +393,9 @@ class Plan:
     """How the ``tp`` devices of a replica divide matrices in two dimensions; None: in one."""
     ep: Devices = 1
     """Devices of a stage over which the experts of a layer are divided, those of consecutive replicas; 1: none are."""
+    etp: NodeDevices = 1
+    """Devices next to each other that share the matrices of each expert, in place of each of ``ep`` (expert tensor
+    parallelism); 1: experts are whole on a device."""
     cp: Devices = 1
     """Consecutive replicas that share the tokens of their sequences, a part each (context parallelism); 1: none do."""
     cp_kind: ContextKind = "ring"
@@ -392,6 +417,8 @@ class Plan:
             raise PlanError(f"expected 0, 1, 2 or 3, got {self.zero}", path=("zero",))
         if self.ep < 1:
             raise PlanError(f"expected at least 1, got {self.ep}", path=("ep",))
+        if self.etp < 1:
+            raise PlanError(f"expected at least 1, got {self.etp}", path=("etp",))
         if self.cp < 1:
             raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
         self._check_shard_size()
@@ -513,6 +540,11 @@ class Plan:
     def context(self) -> Context:
         """How sequences are divided over replicas."""
         return Context(ways=self.cp, kind=self.cp_kind)
+
+    @property
+    def folding(self) -> Folding:
+        """How the experts of a layer are divided over devices."""
+        return Folding(ep=self.ep, etp=self.etp)
 
     @property
     def layers(self) -> int:

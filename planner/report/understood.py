@@ -369,6 +369,7 @@ def limits_text(limits: Limits) -> str:
         "pp": limits.pp,
         "cp": limits.cp,
         "ep": limits.ep,
+        "etp": limits.etp,
         "micro-batch": limits.micro_batch,
         "recompute": limits.recompute,
         "offload": limits.offload,

@@ -157,6 +157,8 @@ class Capabilities:
     """bert: with learned positions and without grouped-query attention only."""
     experts: Experts = "none"
     """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
+    splits_experts: bool = False
+    """True when devices may share the matrices of each expert."""
     context: tuple[ContextKind, ...] = ()
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
     context_pieces: int = 1

@@ -86,6 +86,7 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         and (limits.pp is None or plan.pp in limits.pp)
         and (limits.cp is None or plan.cp in limits.cp)
         and (limits.ep is None or plan.ep in limits.ep)
+        and (limits.etp is None or plan.etp in limits.etp)
         and (limits.tp is None or all(group.tp in limits.tp for group in groups))
         and (limits.recompute is None or all(stage.recompute in limits.recompute for stage in plan.stages))
         and (limits.offload is None or allows(limits.offload, plan.offload))

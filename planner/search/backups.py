@@ -28,7 +28,7 @@ BACKUPS = "backups"
 
 def backup_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that drops gradients, where any device type is known to vary."""
-    given = (limits.pp, limits.tp, limits.cp, limits.ep)
+    given = (limits.pp, limits.tp, limits.cp, limits.ep, limits.etp)
     if not limits.backup or any(values is not None and 1 not in values for values in given):
         return
     model = estimator.model

@@ -89,7 +89,7 @@ class DataParallel:
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target that deals a batch per device."""
     one_stage = limits.pp is None or 1 in limits.pp
-    one_device = all(given is None or 1 in given for given in (limits.tp, limits.cp, limits.ep))
+    one_device = all(given is None or 1 in given for given in (limits.tp, limits.cp, limits.ep, limits.etp))
     if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
         return
     device_types = usable_device_types(estimator.topology, estimator.model)

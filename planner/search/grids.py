@@ -45,7 +45,7 @@ def grid_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Ite
     """Outer choices of a target with grids, where the limits allow them."""
     model = estimator.model
     device_types = usable_device_types(estimator.topology, model)
-    one = (limits.pp, limits.cp, limits.ep)
+    one = (limits.pp, limits.cp, limits.ep, limits.etp)
     if not row.grids or any(values is not None and 1 not in values for values in one):
         return
     if limits.offload is not None and "none" not in limits.offload:

@@ -46,7 +46,7 @@ MOST_LEADERS = 64
 def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
     """Outer choices of a target with islands at slow links, for whatever the limits let them exchange."""
     asked = [sync for sync in limits.syncs if {*sync.kinds} <= {*row.syncs}]
-    given = (limits.pp, limits.tp, limits.cp, limits.ep)
+    given = (limits.pp, limits.tp, limits.cp, limits.ep, limits.etp)
     if not asked or any(values is not None and 1 not in values for values in given):
         return
     model = estimator.model

@@ -130,6 +130,7 @@ class Replanner:
                 tp=_degrees(plan),
                 cp=(plan.cp,),
                 ep=(plan.ep,),
+                etp=(plan.etp,),
                 offload=parts(plan.offload),
             )
             part = deadline.part(SAME_SHAPE_SHARE)

@@ -29,7 +29,7 @@ from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits
 from planner.search.what_if import worlds
 
-LISTS = ("zero", "tp", "pp", "ep", "micro_batch")
+LISTS = ("zero", "tp", "pp", "ep", "etp", "micro_batch")
 """Options of a search that allow numbers, written as one number or as a list of them."""
 TRAINING = ("precision", "global_batch", "sequence_length")
 """Settings of the training."""
@@ -49,8 +49,8 @@ class Grid(Frozen):
     models: Annotated[tuple[str, ...], Field(min_length=1)]
     """Model files likewise."""
     options: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """Values to try, by option: target, zero, tp, pp, ep, micro_batch, recompute, precision, global_batch,
-    sequence_length, and change (as hetplan what-if takes it)."""
+    """Values to try, by option: target, zero, tp, pp, ep, etp, micro_batch, recompute, precision,
+    global_batch, sequence_length, and change (as hetplan what-if takes it)."""
     time_limit: Annotated[float, Field(ge=0, le=TIME_LIMIT.most)] = 30.0
     """Seconds of each search."""
     gap: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -199,5 +199,6 @@ def _limits(point: SweepPoint) -> Limits:
         tp=allowed("tp"),
         pp=allowed("pp"),
         ep=allowed("ep"),
+        etp=allowed("etp"),
         micro_batch=allowed("micro_batch"),
     )

@@ -17,7 +17,7 @@ from planner.runtimes.capabilities import OffloadPart, Recompute
 
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
 """Limits of a goal on the plan, by the name of their field."""
-PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "micro_batch", "recompute", "offload"]
+PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "etp", "micro_batch", "recompute", "offload"]
 """Limits on the plan itself, by the name of their field."""
 
 
@@ -31,6 +31,7 @@ class Limits:
     pp: tuple[int, ...] | None = None
     cp: tuple[int, ...] | None = None
     ep: tuple[int, ...] | None = None
+    etp: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
     recompute: tuple[Recompute, ...] | None = None
     offload: tuple[OffloadPart, ...] | None = None
@@ -151,7 +152,7 @@ class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
     limit: PlanLimit
-    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, micro_batch or recompute."""
+    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, etp, micro_batch or recompute."""
     given: tuple[int | str, ...]
     """The values it allows."""
     instead: tuple[int | str, ...]

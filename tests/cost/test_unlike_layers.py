@@ -16,7 +16,7 @@ from planner.cost.stage import Pricer
 from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, RunSpec, StateSpec, TowerSpec
-from planner.plan.values import Plan
+from planner.plan.values import WHOLE_EXPERTS, Plan
 from planner.runtimes.registry import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
@@ -74,7 +74,9 @@ def test_a_block_takes_as_long_as_its_layers(recompute: Any) -> None:
     (kind,) = topology.device_types
 
     def priced(spec: ModelSpec) -> Any:
-        return Pricer(topology, spec, ASSUMED, TARGETS["torch"])._layer(kind, 1, 2, recompute, False, 1)
+        return Pricer(topology, spec, ASSUMED, TARGETS["torch"])._layer(
+            kind, 1, 2, recompute, False, WHOLE_EXPERTS
+        )
 
     def kept(spec: ModelSpec) -> float:
         return activation_bytes_per_layer(

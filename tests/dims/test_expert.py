@@ -8,13 +8,13 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cluster.topology import Topology
-from planner.cost.communication import all_to_all_seconds
-from planner.cost.compute import expert_imbalance, expert_rows, kept_rows
+from planner.cost.communication import all_to_all_seconds, tensor_ring
+from planner.cost.compute import expert_imbalance, expert_products, expert_rows, kept_rows
 from planner.cost.estimate import Estimator, estimate
 from planner.dims.expert import holds_experts
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.values import Plan
+from planner.plan.values import Folding, Plan
 from tests.worlds import cluster, group, model, plan, pool
 
 EXPERTS = {"number": 8, "top_k": 2, "ffn": 48}
@@ -38,7 +38,11 @@ def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A1
     [
         (spread(ep=2), mixture(experts=None), "the model tiny has no experts, expected 1, got 2"),
         (spread(ep=16, dp=16), mixture(), "ep 16 does not divide the 8 experts of a layer"),
-        (spread(dp=4, tp=2), mixture(), "experts are whole on a device, expected a multiple of tp 2, got 1"),
+        (
+            spread(dp=4, tp=2),
+            mixture(),
+            "expected whole replicas to share experts, ep x etp a multiple of tp 2, got 1 x 1",
+        ),
         (
             spread(dp=4, tp=2, ep=2, sequence_parallel=False),
             mixture(),
@@ -53,6 +57,29 @@ def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A1
             spread(target="torch", ep=2),
             mixture(),
             "torch keeps all experts on every device, expected 1, got 2",
+        ),
+        (
+            spread(target="torch", etp=2),
+            mixture(),
+            "torch keeps all experts on every device, expected 1, got 2",
+        ),
+        (spread(etp=2), mixture(experts=None), "the model tiny has no experts, expected 1, got 2"),
+        (spread(etp=5, dp=5), mixture(), "etp 5 does not divide the 48 channels of an expert"),
+        (
+            spread(dp=4, tp=2, etp=2),
+            mixture(experts={**EXPERTS, "bias": True}),
+            "megatron keeps experts with biases whole on a device, expected 1, got 2",
+        ),
+        (
+            spread(dp=4, tp=2, ep=4, etp=4),
+            mixture(),
+            "ep 4 x etp 4 does not divide the 8 devices of these replicas: the experts of a layer stand on one device "
+            "type",
+        ),
+        (
+            spread(dp=16, ep=1, etp=16),
+            mixture(),
+            "expected a divisor of the 8 devices of a node, got 16",
         ),
         (
             spread(target="deepspeed"),
@@ -83,8 +110,11 @@ def test_what_breaks_a_rule(chosen: Plan, spec: ModelSpec, what: str) -> None:
 
 @pytest.mark.parametrize("ep", [1, 2, 4, 8])
 def test_what_keeps_all_rules(ep: int) -> None:
-    """Every divisor of the experts that replicas hold."""
+    """Every divisor of the experts that replicas hold, whole on a device or shared by all of a replica."""
     assert faults(spread(ep=ep), CLUSTER, mixture()) == ()
+    for tp in (2, 4):
+        shared = spread(dp=16 // tp, tp=tp, ep=ep, etp=tp)
+        assert (faults(shared, CLUSTER, mixture()) == ()) is (ep * tp <= 16)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +149,47 @@ def test_experts_and_their_states_are_divided() -> None:
         assert memory.optimizer_bytes == pytest.approx(12 * (dense + experts) / 8)
 
 
+def test_experts_shared_by_devices_hold_as_much() -> None:
+    """An eighth of all experts on each device, however ep and etp make eight; shared ones gather their inputs."""
+    spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 2048, "imbalance": 1.0})
+    plans = [spread(dp=4, tp=2, ep=8 // etp, etp=etp) for etp in (1, 2, 4, 8)]
+    found = [estimate(chosen, CLUSTER, spec).stages[0].groups[0].memory for chosen in plans]
+    for memory in found[1:]:
+        for part in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
+            assert getattr(memory, part) == getattr(found[0], part)
+    rows = kept_rows(spec, tp=2, tokens=spec.training.sequence_length, ep=1)
+    more = [memory.activations_bytes - found[0].activations_bytes for memory in found]
+    assert more == pytest.approx([4 * 2 * 512 * rows * (etp - 1) for etp in (1, 2, 4, 8)])
+
+
+def test_shared_experts_have_the_rows_of_all_and_a_part_of_each_matrix() -> None:
+    """As many products' operations as whole ones, in fewer of more rows and fewer columns."""
+    spec = mixture(experts={**EXPERTS, "imbalance": 1.0})
+    whole, shared = (
+        expert_products(spec, tp=4, tokens=4096, folding=Folding(ep=8 // etp, etp=etp)) for etp in (1, 4)
+    )
+    assert whole[0] == shared[0]
+    for one, other in zip(whole[1:], shared[1:], strict=True):
+        sizes = [each.count * each.rows * each.columns * each.inner for each in (one, other)]
+        assert sizes[0] == sizes[1]
+        assert (other.rows, other.count) == (one.rows, 4 * one.count)
+    assert (shared[1].columns, shared[2].inner) == (whole[1].columns / 4, whole[2].inner / 4)
+
+
+def test_shared_experts_gather_rows_and_scatter_sums() -> None:
+    """Instead of a part of the all-to-alls: once more each way, over the devices that share an expert."""
+    spec, topology = mixture(hidden=4096, experts={**EXPERTS, "imbalance": 1.0}), Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    rows = expert_rows(spec, tp=4, tokens=spec.training.sequence_length, ep=2)
+    ring, moved = tensor_ring(device_type, ASSUMED, tp=4), 2 * 4096 * rows
+    one = 2 * all_to_all_seconds(device_type, topology, ASSUMED, moved, ep=2, width=4)
+    one += ring.gather_seconds(4 * moved) + ring.scatter_seconds(4 * moved)
+    chosen = spread(dp=2, tp=4, ep=2, etp=4)
+    found = estimate(chosen, CLUSTER, spec)
+    steps = chosen.micro_batches
+    assert found.breakdown.expert_parallel_seconds == pytest.approx(2 * one * 4 * steps)
+
+
 def test_only_devices_with_the_same_experts_add_them_up() -> None:
     """The end of a step gets shorter with ep, and tokens travel instead."""
     spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 8192})
@@ -132,9 +203,10 @@ def test_the_ring_of_experts() -> None:
     """Devices with the same experts: all replicas at ep = tp, else those of every ep / tp-th."""
     spec = mixture()
     for tp, ep, members in ((1, 2, 8), (1, 8, 2), (1, 16, 1), (2, 2, 8), (2, 8, 2), (2, 16, 1)):
-        chosen = spread(dp=16 // tp, tp=tp, ep=ep)
-        (ring,) = Estimator(CLUSTER, spec).price(chosen).rings
-        assert ring.of_experts.size == members
+        for etp in {1, tp}:
+            chosen = spread(dp=16 // tp, tp=tp, ep=ep // etp, etp=etp)
+            (ring,) = Estimator(CLUSTER, spec).price(chosen).rings
+            assert ring.of_experts.size == members
 
 
 def test_all_to_alls_stay_in_a_node_or_share_its_cards() -> None:

@@ -24,7 +24,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
-from planner.plan.values import ON_DEVICE, WHOLE, Context, Grid, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import ON_DEVICE, WHOLE, Context, Folding, Grid, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
@@ -217,8 +217,10 @@ def _families(
         ]
         apart = [(None, None, WHOLE)] if limits.cp is None or 1 in limits.cp else []
         for tp, dp, context in apart if row.dp_per_stage else degrees:
-            for ep in _expert_degrees(row, model, tp, dp):
-                if limits.ep is not None and ep not in limits.ep:
+            for folding in _foldings(row, model, tp, dp):
+                if limits.ep is not None and folding.ep not in limits.ep:
+                    continue
+                if limits.etp is not None and folding.etp not in limits.etp:
                     continue
                 for offload in _pipeline_offloads(row, zero, limits):
                     yield Family(
@@ -229,7 +231,7 @@ def _families(
                         dp=dp,
                         batch=batch,
                         micro_batches=steps,
-                        ep=ep,
+                        folding=folding,
                         offload=offload,
                         context=context,
                     )
@@ -287,12 +289,17 @@ def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> l
     return found
 
 
-def _expert_degrees(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | None) -> list[int]:
-    """Whole replicas that share the experts, each device as many as any other."""
-    if model.experts is None or row.experts != "parallel" or tp is None or dp is None:
-        return [1]
-    number = model.experts.number
-    return [ep for ep in range(1, tp * dp + 1) if ep % tp == 0 and tp * dp % ep == 0 and number % ep == 0]
+def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | None) -> list[Folding]:
+    """Whole replicas that share the experts, each device as many as any other, or parts of them as large."""
+    experts = model.experts
+    if experts is None or row.experts != "parallel" or tp is None or dp is None:
+        return [Folding()]
+    return [
+        Folding(ep=ep, etp=etp)
+        for etp, ep in product(range(1, tp + 1), range(1, tp * dp + 1))
+        if tp % etp == 0 and ep * etp % tp == 0 and tp * dp % (ep * etp) == 0
+        if experts.number % ep == 0 and experts.ffn % etp == 0 and not (experts.bias and etp > 1)
+    ]
 
 
 def _pipeline_offloads(row: Capabilities, zero: int, limits: Limits) -> list[Offload]:

@@ -79,6 +79,7 @@ FRONT_UNITS = {"cost": "per million tokens", "energy": "J per token"}
 DECISIONS = {
     "cp": "context parallel",
     "ep": "expert parallel",
+    "etp": "expert tensor parallel",
     "recompute": "recomputation",
     "sequence": "sequence parallel",
 }

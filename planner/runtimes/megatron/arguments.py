@@ -215,9 +215,9 @@ def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
 
 
 def _expert_parallel(plan: Plan) -> list[str]:
-    """Experts are whole on a device, whatever tensor parallelism divides."""
+    """Unasked, Megatron divides experts as tensor parallelism divides everything else."""
     words = ["--expert-model-parallel-size", str(plan.ep)]
-    return [*words, "--expert-tensor-parallel-size", "1"]
+    return [*words, "--expert-tensor-parallel-size", str(plan.etp)]
 
 
 def _offload(plan: Plan) -> list[str]:

@@ -42,6 +42,7 @@ CAPABILITIES = Capabilities(
     context=("ring", "ulysses"),
     context_pieces=2,
     experts="parallel",
+    splits_experts=True,
     kernel_per_expert=True,
     unlike_layers="feed_forwards",
     latent_attention=True,

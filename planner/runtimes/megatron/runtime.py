@@ -42,7 +42,9 @@ Members = frozenset[str]
 """Pools that have members in one process group spanning several nodes."""
 
 
-def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1, cp: int = 1) -> dict[str, str]:
+def group_networks(
+    ranks: Sequence[Rank], network: JobNetwork, expert_ways: int = 1, cp: int = 1
+) -> dict[str, str]:
     """Text of each pool's network file; empty when one network has to serve all groups of the job.
 
     That is so when all nodes share an RDMA fabric, when none has one, and when no group could use it.
@@ -59,9 +61,11 @@ def group_networks(ranks: Sequence[Rank], network: JobNetwork, ep: int = 1, cp: 
     if cp > 1:
         sharing = _instances(ranks, lambda rank: (rank.stage, rank.replica // cp))
         kinds = (*kinds, (CONTEXT, sharing))
-    if ep > 1:
+    if expert_ways > 1:
         width = 1 + max(rank.tp_rank for rank in ranks)
-        experts = _instances(ranks, lambda rank: (rank.stage, (rank.replica * width + rank.tp_rank) // ep))
+        experts = _instances(
+            ranks, lambda rank: (rank.stage, (rank.replica * width + rank.tp_rank) // expert_ways)
+        )
         kinds = (*kinds, (EXPERTS, experts))
     choices = [(names, _choose(instances, network)) for names, instances in kinds]
     if not any("IB" in choice.values() for _, choice in choices):
@@ -130,7 +134,7 @@ def megatron():
 
 def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tuple[EmittedFile, ...]:
     """The start of a script with words of ``args.sh``, and each process group's network; ``network`` names its file."""
-    networks = group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)
+    networks = group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)
     given = [words, f'{network}"$PWD/nccl/$pool.yaml"'] if networks else [words]
     command = job.program(entry, *given)
     if networks:
@@ -171,7 +175,7 @@ class Megatron(Runtime):
         of everything else, and has replicas that share sequences one after the other.
         """
         usual = ranks(plan, cluster)
-        if plan.cp > 1 or plan.ep not in (1, plan.stages[0].replicas[0].tp):
+        if plan.cp > 1 or plan.folding.ways not in (1, plan.stages[0].replicas[0].tp):
             return usual
         other = by_pipeline(usual)
         return other if len(agents(other)) < len(agents(usual)) else usual
@@ -192,7 +196,9 @@ class Megatron(Runtime):
         return {
             "layout": layout(job.plan, job.model),
             "differences": tuple(differences(job.model)),
-            "network_per_group": bool(group_networks(job.ranks, job.network, job.plan.ep, job.plan.cp)),
+            "network_per_group": bool(
+                group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)
+            ),
         }
 
     def log_reader(self, plan: Plan) -> MegatronLines:

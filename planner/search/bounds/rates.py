@@ -200,7 +200,7 @@ class Rates:
 
     def free_rates(self, family: Family) -> list[tuple[int, float]]:
         """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
-        key = family.target, family.recompute, family.tp, family.ep, family.context
+        key = family.target, family.recompute, family.tp, family.folding, family.context
         if key not in self._free_rates:
             self._free_rates[key] = list(self._find_free_rates(family))
         assert family.micro_batch is not None
@@ -264,7 +264,7 @@ class Rates:
         """Least sends of one chunk by kind, between islands, and by kind and degrees."""
         # A runtime may send beside computation where stages have several chunks, however many.
         chunks = min(chunks, 2)
-        key = (family.target, family.tp, family.dp, family.batch, family.ep, family.context, chunks)
+        key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=chunks)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
@@ -317,7 +317,7 @@ class Rates:
         between, inside, near = rates
         able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
-        ring = self._rings(rates, np.where(able, replicas, 1.0), family.ep // tp)
+        ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
         return _Cases(
             device_type=device_type.key,
             most_layers=self.estimator.model.layers,
@@ -505,7 +505,7 @@ class Rates:
             zero=family.zero,
             recompute=recompute or family.recompute or "none",
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
-            ep=family.ep,
+            folding=family.folding,
             offload=family.offload,
         )
 
@@ -582,7 +582,7 @@ class _Cases:
 
 def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
-    same = family.target, family.zero, family.recompute, family.tp, family.ep
+    same = family.target, family.zero, family.recompute, family.tp, family.folding
     return *same, family.context, family.offload
 
 

@@ -11,11 +11,11 @@ from itertools import accumulate, product
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
-from planner.dims.expert import expert_degrees
+from planner.dims.expert import foldings
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import WHOLE_EXPERTS, Folding, Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Recompute
 from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
 from planner.search.space.choices import usable_device_types
@@ -94,9 +94,9 @@ def _even(
     share = model.training.global_batch // dp
     for micro_batch in (size for size in divisors(share) if size <= MICRO_BATCHES):
         stages = filled(room, [(tp, dp, share)] * depth, share // micro_batch)
-        for recompute, ep in product(RECOMPUTES, expert_degrees(UNIFORM, model, tp, dp, None)):
+        for recompute, folding in product(RECOMPUTES, foldings(UNIFORM, model, tp, dp, None, None)):
             layers = [model.layers // depth] * depth
-            yield pipeline(stages, layers, recompute, sequence_parallel=split, ep=ep)
+            yield pipeline(stages, layers, recompute, sequence_parallel=split, folding=folding)
 
 
 def widest(estimator: Estimator, most: int) -> int:
@@ -251,7 +251,7 @@ def pipeline(
     recompute: Recompute = "none",
     zero: int | None = None,
     sequence_parallel: bool = False,
-    ep: int = 1,
+    folding: Folding = WHOLE_EXPERTS,
 ) -> Plan:
     """A plan of given replicas and layers, [stage]: of another target where the stages differ in tp or dp.
 
@@ -268,5 +268,6 @@ def pipeline(
             for groups, count, end in zip(stages, layers, ends, strict=True)
         ),
         sequence_parallel=sequence_parallel,
-        ep=ep,
+        ep=folding.ep,
+        etp=folding.etp,
     )

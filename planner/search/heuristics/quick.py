@@ -212,7 +212,7 @@ class _QuickSearch:
 
 
 def _degrees(family: Family) -> tuple[object, ...]:
-    return family.target, family.tp, family.dp, family.ep, family.context
+    return family.target, family.tp, family.dp, family.folding, family.context
 
 
 def _both_ways(slots: list[int]) -> list[list[int]]:
@@ -442,5 +442,5 @@ class FirstPlans:
 def _thrift(family: Family) -> tuple[int, ...]:
     """Small micro-batches, much recomputation and wide replicas first, then many replicas."""
     recompute = RECOMPUTES.index(family.recompute) if family.recompute else 0
-    spread = -family.context.ways, -family.ep, -(family.tp or 1), -(family.dp or 1)
+    spread = -family.context.ways, -family.folding.ways, -(family.tp or 1), -(family.dp or 1)
     return family.micro_batch or 1, -recompute, *spread, -family.zero

@@ -73,7 +73,7 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
         dp=None if row.dp_per_stage else sum(group.count for group in first),
         batch=sum(group.count * group.micro_batch for group in first) // plan.cp,
         micro_batches=plan.micro_batches,
-        ep=plan.ep,
+        folding=plan.folding,
         context=plan.context,
         offload=plan.offload,
     )

@@ -65,16 +65,17 @@ def _choice(plan: Plan) -> Choice:
     """The outer choice of a pipeline."""
     row, stage = target(plan.target), plan.stages[0]
     first = stage.replicas[0]
-    dp = sum(group.count for group in stage.replicas)
+    dp = stage.dp
     family = Family(
         target=plan.target,
         zero=plan.zero,
         recompute=None if row.recompute_per_stage else stage.recompute,
         tp=None if row.dp_per_stage else first.tp,
         dp=None if row.dp_per_stage else dp,
-        batch=dp * first.micro_batch,
+        batch=dp * first.micro_batch // plan.cp,
         micro_batches=plan.micro_batches,
-        ep=plan.ep,
+        folding=plan.folding,
+        context=plan.context,
         offload=plan.offload,
     )
     return Choice(family=family, depth=plan.pp, interleave=plan.interleave)

@@ -15,7 +15,7 @@ from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.documents import dealt_whole
-from planner.dims.expert import expert_degrees, holds_experts
+from planner.dims.expert import foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
@@ -23,7 +23,17 @@ from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.plan.values import ON_DEVICE, WHOLE, Context, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import (
+    ON_DEVICE,
+    WHOLE,
+    WHOLE_EXPERTS,
+    Context,
+    Folding,
+    Offload,
+    Plan,
+    ReplicaGroup,
+    Stage,
+)
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
@@ -56,8 +66,8 @@ class Family:
     micro_batches: int
     network: str = ""
     """The partition of the cluster it belongs to (partitions.py)."""
-    ep: int = 1
-    """Devices over which the experts of a layer are divided."""
+    folding: Folding = WHOLE_EXPERTS
+    """How the experts of a layer are divided."""
     context: Context = WHOLE
     """How sequences are divided over the ``dp`` replicas."""
     offload: Offload = ON_DEVICE
@@ -65,7 +75,7 @@ class Family:
     @property
     def equal_work(self) -> tuple[object, ...]:
         """What those have in common that do the same with each micro-batch, whatever they share and keep where."""
-        return self.recompute, self.tp, self.micro_batch, self.ep, self.context
+        return self.recompute, self.tp, self.micro_batch, self.folding, self.context
 
     @property
     def micro_batch(self) -> int | None:
@@ -95,7 +105,7 @@ class Family:
             zero=self.zero,
             recompute=recompute,
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
-            ep=self.ep,
+            folding=self.folding,
             offload=self.offload,
         )
 
@@ -116,7 +126,8 @@ class Choice:
             zero=self.family.zero,
             stages=tuple(stages),
             interleave=self.interleave,
-            ep=self.family.ep,
+            ep=self.family.folding.ep,
+            etp=self.family.folding.etp,
             cp=self.family.context.ways,
             cp_kind=self.family.context.kind,
             fewer_steps=self.family.fewer_steps(model),
@@ -194,7 +205,8 @@ def families(
             for offload in offered[recompute, zero]
             if offload.anything or zero in stages
         ]
-        for (zero, offload), ep in product(places, expert_degrees(row, model, tp, dp, limits.ep)):
+        divided = foldings(row, model, tp, dp, limits.ep, limits.etp)
+        for (zero, offload), folding in product(places, divided):
             yield Family(
                 target=row.name,
                 zero=zero,
@@ -204,7 +216,7 @@ def families(
                 batch=batch,
                 micro_batches=-(-model.training.global_batch // batch),
                 network=network,
-                ep=ep,
+                folding=folding,
                 context=context,
                 offload=offload,
             )
@@ -237,7 +249,7 @@ def families(
             if row.fewer_steps_zero and allowed((1,), limits.cp):
                 for dp, batch in unequal_steps(model, replicas, limits):
                     for family in each(recompute, tp, dp, batch, several):
-                        if family.zero in row.fewer_steps_zero and family.ep == 1:
+                        if family.zero in row.fewer_steps_zero and family.folding == WHOLE_EXPERTS:
                             yield family
 
 
@@ -329,7 +341,7 @@ def compositions(
             and all(
                 together == 1 or holds_experts(group, together, per_node[group.pool, group.gpu])
                 for group in mix
-                for together in (family.ep, family.tp * ways if ways > 1 else 1)
+                for together in (family.folding.ways, family.tp * ways if ways > 1 else 1)
             )
         )
     single_mixes = []

@@ -106,7 +106,7 @@ def _of_target(
             yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"
         yield "sequences divided over several device types, or over parts of several nodes"
     if model.experts is not None and row.experts == "parallel":
-        yield "experts split by tensor parallelism, or copied within a replica"
+        yield "experts copied within a replica, or split over more devices than it has"
         if devices > 1:
             yield "expert-parallel groups of several device types, or on parts of several nodes"
     most = max(device_type.per_node for device_type in device_types)

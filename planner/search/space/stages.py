@@ -111,7 +111,10 @@ class StageOptions:
         candidates = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [ring_alone(item, estimator, self.pricer.kernels, ep=choice.family.ep) for item in candidates]
+        rings = [
+            ring_alone(item, estimator, self.pricer.kernels, expert_ways=choice.family.folding.ways)
+            for item in candidates
+        ]
         kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -399,23 +402,34 @@ class StageOptions:
 
 
 def ring_alone(
-    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None = None, *, ep: int = 1
+    groups: Composition,
+    estimator: Estimator,
+    kernels: str,
+    shard_size: int | None = None,
+    *,
+    expert_ways: int = 1,
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
     bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
-    return _ring_alone(bare, estimator, kernels, shard_size, ep)
+    return _ring_alone(bare, estimator, kernels, shard_size, expert_ways)
 
 
 @lru_cache(maxsize=1 << 16)
 def _ring_alone(
-    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None, ep: int
+    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None, expert_ways: int
 ) -> Ring:
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, kernels, estimator.curves, ep
+        placement,
+        shard_size,
+        estimator.topology,
+        estimator.calibration,
+        kernels,
+        estimator.curves,
+        expert_ways,
     )
     return ring

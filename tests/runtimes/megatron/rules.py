@@ -249,6 +249,9 @@ def _check_experts(given: Mapping[str, str], dp: int) -> None:
     _divides(ep, _number(given, "--num-experts"), "--num-experts must be a multiple of ep")
     etp = _number(given, "--expert-tensor-parallel-size", tp)
     _divides(ep * etp, tp * dp, "the ranks of a stage must be a multiple of ep x etp")
+    _divides(etp, _number(given, "--moe-ffn-hidden-size"), "--moe-ffn-hidden-size must be a multiple of etp")
+    if etp > 1 and "--disable-bias-linear" not in given:
+        raise EmitError("--expert-tensor-parallel-size of at least 2 needs --disable-bias-linear")
     pipeline = _number(given, "--pipeline-model-parallel-size", 1) > 1
     if "--use-tp-pp-dp-mapping" in given and pipeline and ep * etp != tp:
         raise EmitError("--use-tp-pp-dp-mapping needs as many replicas of experts as of everything else")

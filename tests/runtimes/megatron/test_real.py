@@ -99,6 +99,9 @@ BY_HAND = [
     made(pipeline([8], dp=8, ep=4), MIXTRAL),
     made(pipeline([5, 3], dp=4, tp=2, ep=8, sequence_parallel=True), MIXTRAL),
     made(pipeline([5, 3], dp=2, tp=2, ep=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([5, 3], dp=2, tp=2, ep=1, etp=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([8], dp=4, tp=4, ep=4, etp=2, cp=2, sequence_parallel=True), MIXTRAL),
     made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
     made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
     made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
@@ -195,8 +198,8 @@ def expert_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple
     for rank in sorted(everyone, key=lambda rank: (rank.stage, rank.replica, rank.tp_rank)):
         place = rank.replica * tp + rank.tp_rank
         # Without experts Megatron takes theirs to be split by tensor parallelism, too.
-        ways = max(plan.ep, tp)
-        together[rank.stage, place // plan.ep if plan.ep > 1 else (place,)].append(rank.rank)
+        ways = max(plan.folding.ways, tp)
+        together[rank.stage, place // plan.folding.ways, place % plan.etp].append(rank.rank)
         alike[rank.stage, place % ways].append(rank.rank)
     return {"ep": {*map(tuple, together.values())}, "ep_dp": {*map(tuple, alike.values())}}
 

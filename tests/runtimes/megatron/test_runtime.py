@@ -283,6 +283,8 @@ def test_experts_in_megatrons_words() -> None:
         *("--expert-model-parallel-size", "4"),
         *("--expert-tensor-parallel-size", "1"),
     ]
+    shared = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), spec)
+    assert shared["parallel"][-1] == "2"
     dense = words_of(pipeline([5, 3]), model(8, layers=8))
     assert not [word for part in dense.values() for word in part if "expert" in word or "moe" in word]
 
@@ -327,11 +329,11 @@ def test_sliding_windows(narrow: int | None, frequency: str | None) -> None:
 def test_ranks_of_experts_stay_in_megatrons_first_order() -> None:
     """Its other order needs as many replicas of experts as of everything else."""
     mixed = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 2))
-    stages = [(group("a", kind, count=8, share=1),) for kind in ("A100", "T4")]
-    for ep in (1, 4):
-        chosen = plan("megatron", 1, [4, 4], stages, ep=ep)
-        spec = model(8, layers=8, experts={"number": 8, "top_k": 2, "ffn": 48})
-        assert job_of(chosen, mixed, spec).stages_first == (ep == 1)
+    spec = model(8, layers=8, experts={"number": 8, "top_k": 2, "ffn": 48})
+    for tp, ep, etp in ((1, 1, 1), (1, 4, 1), (2, 2, 1), (2, 1, 2), (2, 2, 2)):
+        stages = [(group("a", kind, tp=tp, count=8 // tp, share=tp),) for kind in ("A100", "T4")]
+        chosen = plan("megatron", 1, [4, 4], stages, ep=ep, etp=etp, sequence_parallel=tp > 1)
+        assert job_of(chosen, mixed, spec).stages_first == (ep * etp == tp)
 
 
 def test_differences_of_experts_are_told() -> None:
