@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
+from planner.cluster.topology import sockets_only
 from planner.cost.estimate import Estimator, together
 from planner.cost.pipeline_end import critical_path, simulate
 from planner.errors import PlanError
-from planner.plan.equal_pools import on_own_pools
+from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Subset
@@ -58,6 +59,24 @@ def priced_on(estimator: Estimator, plan: Plan, seen: Estimator) -> Scored | Non
     except PlanError:
         return None
     return Scored(plan=own, estimate=estimate) if estimate.fits else None
+
+
+def in_space(scored: Scored, estimator: Estimator) -> Scored | None:
+    """The plan as it stands on joined pools, where it is slower there; None where it cannot.
+
+    Written on some of several equal pools, a plan may keep stages apart that one pool puts together, outside the space.
+    """
+    cluster = sockets_only(estimator.cluster) if estimator.uses_sockets(scored.plan) else estimator.cluster
+    seen = joined(cluster)
+    if seen is cluster:
+        return scored
+    try:
+        own = on_own_pools(on_joined_pools(scored.plan, seen, cluster), seen, cluster)
+        again = Scored(plan=own, estimate=estimator.estimate(own))
+    except PlanError:
+        return None
+    slower = again.estimate.step_seconds > scored.estimate.step_seconds * (1 + 1e-9)
+    return again if slower or not again.estimate.fits else scored
 
 
 class OpenChoice:

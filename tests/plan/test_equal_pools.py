@@ -133,6 +133,22 @@ def test_hundreds_of_answers_do_not_depend_on_pools(target: str, seed: int) -> N
     check_answers(seed, target)
 
 
+def test_explanations_do_not_depend_on_pools() -> None:
+    """Looks at families and at pools alone find no plan on parts of a pool that the pool as one has not."""
+    parts = cluster(pool("a", per_node=3), pool("b", per_node=3))
+    limits = Limits(gap=0.001, target="megatron", pp=(3,))
+    found = [search(spec, gpt(3, 1024, 1, global_batch=16), limits=limits) for spec in (joined(parts), parts)]
+    one, two = (item.best.estimate.step_seconds for item in found if item.best)
+    assert one == pytest.approx(two, rel=1e-12)
+    for item in found:
+        assert item.bound_seconds <= one * (1 + 1e-9)
+    families = [
+        {entry.family: entry.scored and entry.scored.estimate.step_seconds for entry in item.alternatives}
+        for item in found
+    ]
+    assert families[0].items() <= families[1].items()
+
+
 @pytest.mark.parametrize("hosts", [(8,), (3, 5), (2, 1, 5), (1, 3, 4)])
 @pytest.mark.parametrize(
     ("side", "depth", "per_node", "count"),

@@ -22,7 +22,7 @@ from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, 
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
-from planner.search.pipeline import OpenChoice, priced_on
+from planner.search.pipeline import OpenChoice, in_space, priced_on
 from planner.search.space.choices import Choice, Family, depths, families, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
@@ -117,6 +117,9 @@ class _QuickSearch:
     ) -> None:
         self.estimator, self.limits, self.wanted = estimator, limits, wanted
         self.deadline, self.cheap = deadline, cheap
+        everyone = {pool.name for pool in estimator.cluster.pools}
+        self.apart = bool(wanted.least) or not wanted.pools >= everyone
+        """True where equal pools differ in what is wanted of them."""
         self.best: Scored | None = None
         self._done: set[tuple[object, ...]] = set()
         """Targets and degrees of which one choice has fitted."""
@@ -130,7 +133,7 @@ class _QuickSearch:
         """Data parallelism on the wanted devices, then what else promises most."""
         waiting: list[_Waiting] = []
         for row in targets_of(self.limits):
-            for network, partition in network_partitions(self.estimator, row, apart=True).items():
+            for network, partition in network_partitions(self.estimator, row, apart=self.apart).items():
                 device_types = {device_type.key for device_type in partition.device_types}
                 if not partition.whole or not device_types >= self.wanted.least.keys():
                     continue
@@ -159,6 +162,8 @@ class _QuickSearch:
                 yield heappop(heap)[2]
 
     def _offer(self, scored: Scored | None) -> None:
+        if scored is not None and self.apart and scored.estimate.step_seconds < self.seconds:
+            scored = in_space(scored, self.estimator)
         if scored is not None and scored.estimate.fits and scored.estimate.step_seconds < self.seconds:
             self.best = scored if self.wanted.met_by(devices_of(scored.plan)) else self.best
 
@@ -186,7 +191,7 @@ class _QuickSearch:
     def _share(self, shares: Shares, box: Box) -> None:
         for plan in best_of(shares, box, CHEAP_SETS if self.cheap else SETS, self.seconds):
             self.deadline.check()
-            self._offer(Scored(plan=plan, estimate=self.estimator.estimate(plan)))
+            self._offer(priced_on(self.estimator, plan, shares.estimator))
 
     def _stage(self, ranked: Iterable[_Ranked]) -> None:
         """The most promising choices until one fits for each target and degrees."""
