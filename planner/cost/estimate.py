@@ -288,7 +288,14 @@ class Estimator:
             nodes = tuple(tuple(copies_of(slots, plan.grid)) for slots in nodes)
             plan = plan.copies
         rings = stage_rings(
-            nodes, plan.shard_size, joined.topology, self.calibration, pricer.kernels, self.curves, plan.ep
+            nodes,
+            plan.shard_size,
+            joined.topology,
+            self.calibration,
+            pricer.kernels,
+            self.curves,
+            plan.ep,
+            plan.zero_plus.secondary,
         )
         if plan.backup or plan.unequal_shards:
             rings = tuple(

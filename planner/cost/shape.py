@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
-from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, Sync
+from planner.plan.values import EXACT, ON_DEVICE, PLAIN_ZERO, Offload, Plan, Sync, ZeroPlus
 from planner.runtimes.capabilities import Recompute
 
 Whole = NDArray[np.int64]
@@ -29,6 +29,8 @@ class Shape:
     recompute: Recompute
     sequence_parallel: bool
     offload: Offload = ON_DEVICE
+    zero_plus: ZeroPlus = PLAIN_ZERO
+    """What ZeRO 3 sends less of."""
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
     sync: Sync = field(default=EXACT, compare=False)
@@ -78,6 +80,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             recompute=stage.recompute,
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
+            zero_plus=plan.zero_plus,
             ep=plan.ep,
             sync=plan.sync,
         )
@@ -86,7 +89,12 @@ def shapes_of(plan: Plan) -> list[Shape]:
 
 
 def whole_model(
-    model: ModelSpec, zero: int, recompute: Recompute, offload: Offload = ON_DEVICE, sync: Sync = EXACT
+    model: ModelSpec,
+    zero: int,
+    recompute: Recompute,
+    offload: Offload = ON_DEVICE,
+    sync: Sync = EXACT,
+    zero_plus: ZeroPlus = PLAIN_ZERO,
 ) -> Shape:
     """The only stage of a plan without pipeline and tensor parallelism."""
     return Shape(
@@ -98,6 +106,7 @@ def whole_model(
         recompute=recompute,
         sequence_parallel=False,
         offload=offload,
+        zero_plus=zero_plus,
         sync=sync,
     )
 

@@ -399,23 +399,41 @@ class StageOptions:
 
 
 def ring_alone(
-    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None = None, *, ep: int = 1
+    groups: Composition,
+    estimator: Estimator,
+    kernels: str,
+    shard_size: int | None = None,
+    *,
+    ep: int = 1,
+    secondary: int | None = None,
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
     bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
-    return _ring_alone(bare, estimator, kernels, shard_size, ep)
+    return _ring_alone(bare, estimator, kernels, shard_size, ep, secondary)
 
 
 @lru_cache(maxsize=1 << 16)
 def _ring_alone(
-    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None, ep: int
+    groups: Composition,
+    estimator: Estimator,
+    kernels: str,
+    shard_size: int | None,
+    ep: int,
+    secondary: int | None,
 ) -> Ring:
     try:
         placement = place_stages([groups], estimator.cluster)
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
     (ring,) = stage_rings(
-        placement, shard_size, estimator.topology, estimator.calibration, kernels, estimator.curves, ep
+        placement,
+        shard_size,
+        estimator.topology,
+        estimator.calibration,
+        kernels,
+        estimator.curves,
+        ep,
+        secondary,
     )
     return ring
