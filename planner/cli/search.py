@@ -291,6 +291,16 @@ AllowCompression = Annotated[
 ]
 
 
+AllowQuantisedZero = Annotated[
+    bool,
+    typer.Option(
+        "--allow-quantised-zero",
+        help="Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
+        "changes what is learnt.",
+    ),
+]
+
+
 AllowTensorGrids = Annotated[
     bool,
     typer.Option(
@@ -339,6 +349,7 @@ class SpaceOptions:
     allow_local_sgd: AllowLocalSgd = None
     allow_compression: AllowCompression = None
     allow_unequal_shards: AllowUnequalShards = False
+    allow_quantised_zero: AllowQuantisedZero = False
     allow_tensor_grids: AllowTensorGrids = False
     allow_backup: AllowBackup = None
 
@@ -359,6 +370,7 @@ class SpaceOptions:
             offload=cast("tuple[OffloadPart, ...] | None", offload),
             syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
             grids=_grids(self.allow_tensor_grids, target),
+            quantised=_quantised(self.allow_quantised_zero, target),
             unequal_shards=_unequal(self.allow_unequal_shards, target),
             backup=_backup(self.allow_backup, target),
             gap=gap,
@@ -372,6 +384,14 @@ def _unequal(asked: bool, name: str | None) -> bool:
         able = in_words([row.name for row in TARGETS.values() if row.unequal_shards], "or")
         what = f"{name} deals equal shards to all replicas, expected --target {able}"
         raise UsageError(f"--allow-unequal-shards: {what}")
+    return asked
+
+
+def _quantised(asked: bool, name: str | None) -> bool:
+    """Whether ZeRO 3 may round what it sends."""
+    if asked and name is not None and not target(name).zero_plus:
+        able = in_words([row.name for row in TARGETS.values() if row.zero_plus], "or")
+        raise UsageError(f"--allow-quantised-zero: {name} has no ZeRO++, expected --target {able}")
     return asked
 
 

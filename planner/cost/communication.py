@@ -41,6 +41,8 @@ class Ring:
     """Latency of one pass around all members, as gathers and scatters go; ``latency_seconds`` when absent."""
     copies: Ring | None = None
     """The ring between groups that hold a copy each of what this ring shards; None when there is one group."""
+    near: Ring | None = None
+    """The ring in each group of members that keep a second copy of the parameters; its ``copies`` join the groups."""
     experts: Ring | None = None
     """The ring over devices that have the same experts; None where it is this one."""
     parts: int = 0

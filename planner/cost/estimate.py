@@ -295,6 +295,7 @@ class Estimator:
             pricer.kernels,
             self.curves,
             plan.folding.ways,
+            plan.zero_plus.secondary,
         )
         if plan.backup or plan.unequal_shards:
             rings = tuple(

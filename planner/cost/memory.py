@@ -82,6 +82,8 @@ class Load:
     """Of an element of a gradient, for what of it has not been sent to other islands."""
     padding: float = 1.0
     """Bytes of buffers over those with equal shards."""
+    secondary: int | None = None
+    """Devices that keep a second copy of the parameters between them."""
     block_bytes: float = 0.0
     """Blocks of weights and activations on their way through a grid."""
 
@@ -340,6 +342,7 @@ class Footprint:
         )
         states, ends = optimizer_bytes(model) / ways, self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
+        weights += size / load.secondary if load.secondary else 0.0
         gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.error_bytes
         self._layer = _layer_activations(model, load, load.recompute)
         self._in_host = self._ends_in_host = 0.0

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
-from planner.plan.values import EXACT, ON_DEVICE, WHOLE_EXPERTS, Folding, Offload, Plan, Sync
+from planner.plan.values import (
+    EXACT,
+    ON_DEVICE,
+    PLAIN_ZERO,
+    WHOLE_EXPERTS,
+    Folding,
+    Offload,
+    Plan,
+    Sync,
+    ZeroPlus,
+)
 from planner.runtimes.capabilities import Recompute
 
 Whole = NDArray[np.int64]
@@ -32,6 +42,8 @@ class Shape:
     offload: Offload = ON_DEVICE
     folding: Folding = WHOLE_EXPERTS
     """How the experts of a layer are divided."""
+    zero_plus: ZeroPlus = PLAIN_ZERO
+    """What ZeRO 3 sends less of."""
     sync: Sync = field(default=EXACT, compare=False)
     """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
@@ -80,6 +92,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
             folding=plan.folding,
+            zero_plus=plan.zero_plus,
             sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)
@@ -87,7 +100,12 @@ def shapes_of(plan: Plan) -> list[Shape]:
 
 
 def whole_model(
-    model: ModelSpec, zero: int, recompute: Recompute, offload: Offload = ON_DEVICE, sync: Sync = EXACT
+    model: ModelSpec,
+    zero: int,
+    recompute: Recompute,
+    offload: Offload = ON_DEVICE,
+    sync: Sync = EXACT,
+    zero_plus: ZeroPlus = PLAIN_ZERO,
 ) -> Shape:
     """The only stage of a plan without pipeline and tensor parallelism."""
     return Shape(
@@ -99,6 +117,7 @@ def whole_model(
         recompute=recompute,
         sequence_parallel=False,
         offload=offload,
+        zero_plus=zero_plus,
         sync=sync,
     )
 

@@ -29,9 +29,11 @@ def stage_rings(
     kernels: str,
     curves: LinkCurves | None = None,
     expert_ways: int = 1,
+    secondary: int | None = None,
 ) -> tuple[Ring, ...]:
     """The ring over which each stage shards, [stage]; between several groups it has a ring of copies.
 
+    ``secondary``: replicas of a group that keeps a second copy of the parameters; each such group has a ring too.
     With experts divided over the devices of several replicas, these are such a group: rings between the groups add up
     the experts.
     """
@@ -39,6 +41,11 @@ def stage_rings(
     def ring(slots: Sequence[Slot], load: NodeLoad, ways: int | None = None) -> Ring:
         return data_ring(slots, load, topology, calibration, kernels, curves, ways=ways)
 
+    if secondary is not None:
+        whole, near = (
+            stage_rings(placement, size, topology, calibration, kernels, curves) for size in (None, secondary)
+        )
+        return tuple(replace(one, near=each) for one, each in zip(whole, near, strict=True))
     if shard_size is None:
         load = crossing_rings(placement)
         rings = tuple(ring(slots, load) for slots in placement)

@@ -380,10 +380,34 @@ class Pricer:
         )
         return as_array(end.seconds)
 
+    def _rounding_seconds(self, shape: Shape, device_type: DeviceType) -> tuple[float, float]:
+        """Kernels of a micro-batch's forward and backward that round what ZeRO 3 sends, and widen what it receives.
+
+        What was gathered in eight bits is read and written as fp16, and for bf16 once more. Gradients are read, and in
+        four bits written, read and added up, of which only the first is of all of them.
+        """
+        plus, device = shape.zero_plus, self._device(device_type)
+        elements = gathered_of(
+            self.model,
+            layers=shape.layers,
+            first=shape.first,
+            last=shape.last,
+            tp=1,
+            expert_ways=shape.folding.ways,
+        )
+        kernels = shape.layers * self.model.layers_each * self.target.gathers_per_layer
+        cast = 4.0 if self.model.training.precision == "bf16" else 0.0
+        widened = device.stream((3.0 + cast) * elements, kernels) if plus.int8_weights else 0.0
+        rounded = device.stream((3.5 + cast) * elements, 3 * kernels) if plus.int4_gradients else 0.0
+        return widened, widened + rounded
+
     def each_micro_batch(
-        self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers
+        self, shape: Shape, ring: Ring, device_type: DeviceType, forward: Numbers, backward: Numbers
     ) -> tuple[Numbers, Numbers]:
         """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
+        if shape.zero_plus.lossy:
+            rounding = self._rounding_seconds(shape, device_type)
+            forward, backward = forward + rounding[0], backward + rounding[1]
         gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
         return (
             forward + self.traffic.exposed(self.model.training.forwards * gather, as_number(forward))[0],
@@ -487,6 +511,9 @@ class Pricer:
             context_backward += more.context_backward
             context_hidden += more.context_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
+        if shape.zero_plus.lossy:
+            rounding = self._rounding_seconds(shape, device_type)
+            forward, backward = forward + rounding[0], backward + rounding[1]
         slowest = self.stretch(device_type, ring, tp)
         forwards = self.model.training.forwards
         if forwards > 1:
@@ -618,14 +645,8 @@ class Pricer:
     def _footprint(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Footprint:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
-        key = (
-            *same,
-            shape.sequence_parallel,
-            shape.offload,
-            shape.folding,
-            kept_on_device(shape.sync),
-            padding,
-        )
+        more = shape.sequence_parallel, shape.offload, shape.folding, kept_on_device(shape.sync), padding
+        key = *same, *more, shape.zero_plus.secondary
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
@@ -664,6 +685,7 @@ class Pricer:
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
             folding=shape.folding,
+            secondary=shape.zero_plus.secondary,
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
             padding=padding,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from planner.calibration.values import Framework
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
-from planner.cost.many import smaller
+from planner.cost.many import larger, smaller
 from planner.cost.memory import experts_of, gathered_of, trained_of
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
@@ -65,12 +65,35 @@ class Traffic:
             trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways),
             messages,
         )
-        size = ELEMENT_BYTES[self.model.training.precision]
-        gather = ring.gather_seconds(
-            gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways) * size,
-            messages,
-        )
+        elements = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        gather = (ring.near or ring).gather_seconds(elements * self._sent_bytes(shape), messages)
         return (gather if shape.zero == 3 else 0.0), scatter
+
+    def _sent_bytes(self, shape: Shape) -> float:
+        """Bytes of a parameter that ZeRO 3 gathers; scales of eight-bit ones are a thousandth more."""
+        return 1.0 if shape.zero_plus.int8_weights else ELEMENT_BYTES[self.model.training.precision]
+
+    def first_gather_seconds(self, shape: Shape, ring: Ring, forward_seconds: float) -> float:
+        """What the first forward of a step waits longer than the others, where all but it gathers from second copies.
+
+        It makes these copies anew. What hides it is the part of a forward that gathers from them leave.
+        """
+        if ring.near is None or ring.alone:
+            return 0.0
+        layers = shape.layers
+        messages = layers * self.model.layers_each * self.target.gathers_per_layer
+        elements = gathered_of(
+            self.model,
+            layers=layers,
+            first=shape.first,
+            last=shape.last,
+            tp=1,
+            expert_ways=shape.folding.ways,
+        )
+        size = elements * self._sent_bytes(shape)
+        near = ring.near.gather_seconds(size, messages)
+        more = larger(0.0, ring.gather_seconds(size, messages) - near)
+        return self.exposed(more, larger(0.0, forward_seconds - near))[0]
 
     def at_end(
         self, shape: Shape, ring: Ring, parameters: float, forward_seconds: float, backward_seconds: float
@@ -80,6 +103,8 @@ class Traffic:
         ZeRO-2 has reduced already and ZeRO-3 has nothing left to do; copies are added up last. The seconds are those
         of the last backward and of the next step's first forward, which may hide both.
         """
+        if ring.near is not None:
+            return EndTraffic(gather_seconds=self.first_gather_seconds(shape, ring, forward_seconds))
         reduction, gather = self._end_passes(shape, ring, parameters)
         if ring.dropped:
             # Who is in is known when the gradients are whole, and weights are there before anybody computes.
@@ -138,6 +163,13 @@ class Traffic:
 
         Gradients and parameters travel layer by layer: buckets and units of the runtimes are about as large.
         """
+        if shape.zero_plus.int4_gradients and ring.near is not None:
+            # First all devices of a node among themselves, then each with its counterparts (arXiv:2306.10209, 3.3).
+            size, between = 0.5 * parameters, ring.near.copies
+            inside = ring.near.scatter_seconds(size, messages)
+            return inside + (
+                0.0 if between is None else between.scatter_seconds(size / ring.near.size, messages)
+            )
         size = parameters * self._gradient_bytes(shape)
         scatters = shape.zero in self.target.scatters_gradients
         return ring.scatter_seconds(size, messages) if scatters else ring.reduce_seconds(size, messages)

@@ -17,9 +17,11 @@ from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
 from planner.dims.sync import Synchronisation
 from planner.dims.tensor import TensorParallelism
+from planner.dims.zero_plus import ZeroPlusPlus
 
 DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
+    ZeroPlusPlus(),
     PipelineParallelism(),
     TensorParallelism(),
     TensorGrid(),

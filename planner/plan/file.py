@@ -227,6 +227,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
     """The plan's own keys; without an offload of nothing and experts in one place, as files had none before."""
     absent: tuple[tuple[str, object], ...] = (
         ("offload", {}),
+        ("zero_plus", {}),
         ("sync", {}),
         ("grid", None),
         ("ep", 1),

@@ -24,7 +24,19 @@ from planner.files.fields import (
 )
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
-from planner.plan.values import EXACT, ON_DEVICE, Fault, Grid, Offload, Plan, ReplicaGroup, Stage, Sync
+from planner.plan.values import (
+    EXACT,
+    ON_DEVICE,
+    PLAIN_ZERO,
+    Fault,
+    Grid,
+    Offload,
+    Plan,
+    ReplicaGroup,
+    Stage,
+    Sync,
+    ZeroPlus,
+)
 from planner.ranges import DEVICES, STAGES
 from planner.runtimes.capabilities import ContextKind, Recompute
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
@@ -98,6 +110,8 @@ class ShortPlan(Frozen):
     """ZeRO stage."""
     shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
+    zero_plus: ZeroPlus = PLAIN_ZERO
+    """What ZeRO 3 sends less of (ZeRO++)."""
     ep: Devices = 1
     """Devices over which the experts of a layer are divided."""
     etp: NodeDevices = 1
@@ -202,6 +216,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             target=short.target or target,
             zero=short.zero,
             shard_size=short.shard_size,
+            zero_plus=short.zero_plus,
             stages=stages,
             interleave=short.interleave,
             grid=short.grid,

@@ -212,6 +212,45 @@ ON_DEVICE = Offload()
 
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroPlus:
+    """What ZeRO 3 sends less of between nodes, or in fewer bytes (ZeRO++, arXiv:2306.10209)."""
+
+    secondary: Devices | None = None
+    """Consecutive replicas that keep a second copy of the parameters between them (hpZ), from which all is gathered but
+    once a step; None: there is none."""
+    int8_weights: bool = False
+    """True when parameters travel in eight bits (qwZ)."""
+    int4_gradients: bool = False
+    """True when gradients travel in four bits, first among those with a second copy and then between them (qgZ)."""
+
+    def __post_init__(self) -> None:
+        if self.secondary is not None and self.secondary < 2:
+            raise PlanError(f"expected at least 2 replicas, got {self.secondary}", path=("secondary",))
+        if self.int4_gradients and self.secondary is None:
+            what = "gradients in four bits are added up among the replicas of a second copy first"
+            raise PlanError(f"{what}, expected secondary", path=("int4_gradients",))
+
+    @model_serializer(mode="wrap")
+    def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        return {key: value for key, value in written(self).items() if value not in (None, False)}
+
+    @property
+    def anything(self) -> bool:
+        """False for plain ZeRO."""
+        return self != PLAIN_ZERO
+
+    @property
+    def lossy(self) -> bool:
+        """True when what travels is rounded."""
+        return self.int8_weights or self.int4_gradients
+
+
+PLAIN_ZERO = ZeroPlus()
+"""All is gathered over all replicas, in the working format."""
+
+
+@strict()
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """What islands of replicas exchange, and how often; in an island replicas are exact in every step.
 
@@ -385,6 +424,8 @@ class Plan:
 
     Consecutive replicas form such a group.
     """
+    zero_plus: ZeroPlus = PLAIN_ZERO
+    """What ZeRO 3 sends less of."""
     interleave: Layers = 1
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
     sequence_parallel: bool = False
@@ -422,6 +463,7 @@ class Plan:
         if self.cp < 1:
             raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
         self._check_shard_size()
+        self._check_zero_plus()
         self._check_shards()
         self._check_backup()
         self._check_fewer_steps()
@@ -453,6 +495,21 @@ class Plan:
                     f"expected a divisor of the {stage.dp} replicas of a stage, from 2 on and less than all"
                 )
                 raise PlanError(f"{what}, got {self.shard_size}", path=("shard_size",))
+
+    def _check_zero_plus(self) -> None:
+        plus = self.zero_plus
+        if not plus.anything:
+            return
+        if self.zero != 3:
+            raise PlanError(
+                f"it is a part of ZeRO 3, expected none with ZeRO {self.zero}", path=("zero_plus",)
+            )
+        for stage in self.stages:
+            if plus.secondary and (plus.secondary >= stage.dp or stage.dp % plus.secondary):
+                what = (
+                    f"expected a divisor of the {stage.dp} replicas of a stage, from 2 on and less than all"
+                )
+                raise PlanError(f"{what}, got {plus.secondary}", path=("zero_plus", "secondary"))
 
     def _check_shards(self) -> None:
         for index, stage in enumerate(self.stages):
@@ -534,7 +591,9 @@ class Plan:
     @property
     def zero_text(self) -> str:
         """``ZeRO 3``, or ``ZeRO 3 in groups of 8`` with HSDP."""
-        return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "")
+        plus = self.zero_plus
+        copies = f" with a second copy in groups of {plus.secondary}" if plus.secondary else ""
+        return f"ZeRO {self.zero}" + (f" in groups of {self.shard_size}" if self.shard_size else "") + copies
 
     @property
     def context(self) -> Context:

@@ -376,6 +376,7 @@ def limits_text(limits: Limits) -> str:
         "islands": [sync_text(sync) for sync in limits.syncs] or None,
         "backup": (limits.backup,) if limits.backup else None,
         "shards": ("unequal",) if limits.unequal_shards else None,
+        "ZeRO 3": ("quantised",) if limits.quantised else None,
         "grids": ("allowed",) if limits.grids else None,
     }
     parts = [

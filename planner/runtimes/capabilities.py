@@ -89,6 +89,9 @@ class Capabilities:
     """ZeRO stages the runtime runs with several pipeline stages; empty when it has no pipeline."""
     hybrid_zero: tuple[int, ...] = ()
     """ZeRO stages whose states may be sharded over groups of replicas, each group with a copy of its own."""
+    zero_plus: bool = False
+    """True when ZeRO 3 may keep a second copy of the parameters in groups of replicas, and send in fewer bits: in plans
+    of one stage whose replicas are one device each."""
     batch_without_pipeline: BatchRule
     """equal: one micro-batch for all; per-device: any; follows-dp: one product dp x micro-batch."""
     batch_with_pipeline: BatchRule

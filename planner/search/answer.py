@@ -94,6 +94,7 @@ def obeys(plan: Plan, limits: Limits, goal: Goal) -> bool:
         and (plan.sync.exact or replace(plan.sync, islands=()) in limits.syncs)
         and plan.backup <= limits.backup
         and (limits.unequal_shards or not plan.unequal_shards)
+        and (limits.quantised or not plan.zero_plus.lossy)
         and (limits.grids or plan.grid is None)
         and all(
             sum(count for (name, _), count in used.items() if pool in ("", name)) <= most
@@ -115,6 +116,7 @@ def allowing(limits: Limits, plan: Plan) -> Limits:
         syncs=limits.syncs if sync.exact or sync in limits.syncs else (*limits.syncs, sync),
         backup=max(limits.backup, plan.backup),
         unequal_shards=limits.unequal_shards or plan.unequal_shards,
+        quantised=limits.quantised or plan.zero_plus.lossy,
         grids=limits.grids or plan.grid is not None,
     )
 

@@ -31,8 +31,19 @@ from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
 from planner.dims.sharding import shard_sizes, trains_at
 from planner.dims.shards import parts_of
+from planner.dims.zero_plus import holds_copies, zero_pluses
 from planner.model.spec import ModelSpec
-from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, ReplicaGroup, Stage, Sync
+from planner.plan.values import (
+    EXACT,
+    ON_DEVICE,
+    PLAIN_ZERO,
+    Offload,
+    Plan,
+    ReplicaGroup,
+    Stage,
+    Sync,
+    ZeroPlus,
+)
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
@@ -64,6 +75,8 @@ class DataParallel:
     recompute: Recompute
     shard_size: int | None = None
     """As in ``Plan``; devices of each device type then come in such groups."""
+    zero_plus: ZeroPlus = PLAIN_ZERO
+    """As in ``Plan``; devices of each type then come in the groups that keep a second copy, if any."""
     network: str = ""
     """As in ``Family``."""
     offload: Offload = ON_DEVICE
@@ -77,13 +90,18 @@ class DataParallel:
 
     @property
     def one_copy(self) -> bool:
-        """True when all devices share one copy of the states."""
-        return self.shard_size is None
+        """True when all devices share one copy of the states, and keep no other."""
+        return self.group_size is None
+
+    @property
+    def group_size(self) -> int | None:
+        """Devices of a group, in which they come; there are several groups."""
+        return self.shard_size or self.zero_plus.secondary
 
     @property
     def unit(self) -> int:
         """Devices of a type come in multiples of it."""
-        return self.shard_size or 1
+        return self.group_size or 1
 
 
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
@@ -102,6 +120,9 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
                 yield DataParallel(
                     target=row.name, zero=zero, recompute=recompute, shard_size=size, offload=offload
                 )
+            for plus in zero_pluses(row, zero, estimator.model, device_types, limits.quantised):
+                if plus.anything and ON_DEVICE in places:
+                    yield DataParallel(target=row.name, zero=zero, recompute=recompute, zero_plus=plus)
             if limits.unequal_shards and ON_DEVICE in places:
                 for parts in parts_of(row, zero, estimator.model, device_types):
                     yield DataParallel(target=row.name, zero=zero, recompute=recompute, shards=parts)
@@ -129,7 +150,9 @@ class Shares:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
         self._parts_each = dict(zip((item.key for item in self.device_types), choice.shards, strict=False))
-        self._shape = whole_model(estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync)
+        self._shape = whole_model(
+            estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync, choice.zero_plus
+        )
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[object, ...], int] = {}
         self._bounds: dict[Box, float] = {}
@@ -138,7 +161,11 @@ class Shares:
     @property
     def sets(self) -> Box:
         """All sets of devices."""
-        return all_sets(self.device_types, self.batch, self.unit)
+        found = all_sets(self.device_types, self.batch, self.unit)
+        if self.choice.zero_plus.secondary is None:
+            return found
+        held = (holds_copies(item, self.choice.zero_plus) for item in self.device_types)
+        return replace(found, high=tuple(most * able for most, able in zip(found.high, held, strict=True)))
 
     def halves(self, box: Box) -> Iterator[Box]:
         """Parts of a box in which there is a plan of this choice at all."""
@@ -146,7 +173,7 @@ class Shares:
             self._rate(device_type, self._sharing(box.high, device_type)) for device_type in self.device_types
         ]
         for part in box.halves(weights, self.unit):
-            enough = self.choice.shard_size is None or sum(part.high) > self.choice.shard_size
+            enough = self.choice.group_size is None or sum(part.high) > self.choice.group_size
             if enough and sum(part.high) > 0 and sum(part.low) <= self.batch:
                 yield part
 
@@ -185,7 +212,7 @@ class Shares:
     def _found(self, counts: Counts, cutoff_seconds: float) -> tuple[float, Plan | None]:
         if not 0 < sum(counts) <= self.batch:
             return float("inf"), None
-        if self.choice.shard_size is not None and sum(counts) <= self.choice.shard_size:
+        if self.choice.group_size is not None and sum(counts) <= self.choice.group_size:
             return float("inf"), None
         box = Box(counts, counts)
         used = self._used(box)
@@ -219,6 +246,7 @@ class Shares:
             target=self.choice.target,
             zero=self.choice.zero,
             shard_size=self.choice.shard_size,
+            zero_plus=self.choice.zero_plus,
             offload=self.choice.offload,
             stages=(stage,),
         )
@@ -263,7 +291,7 @@ class Shares:
         """Largest micro-batch in any set of the box: with most devices, or with one, which needs no buffers."""
         padding = self._padding(box.high) if box.single else 1.0
         most = self.most_sequences(device_type, self._sharing(box.high, device_type), padding)
-        alone = self.choice.shard_size is None and sum(box.low) <= 1 < sum(box.high)
+        alone = self.choice.group_size is None and sum(box.low) <= 1 < sum(box.high)
         return max(most, self.most_sequences(device_type, 1)) if alone else most
 
     def _used(self, box: Box) -> Used | None:
@@ -302,6 +330,7 @@ class Shares:
                 self.estimator,
                 self.estimator.pricer(self.choice.target).kernels,
                 self.choice.shard_size,
+                secondary=self.choice.zero_plus.secondary,
             )
             if self.choice.shards and len({group.shard for group in groups}) > 1:
                 parts = tuple(group.shard for group in groups for _ in range(group.count))
@@ -339,6 +368,11 @@ class Shares:
         if not box.single:
             # Further devices may even out the parts.
             ring = replace(ring, parts=0, largest=0)
+        if ring.near is not None and not box.single:
+            # Second copies of further device types may have links that are slower and yet answer sooner.
+            between = ring.near.copies and replace(ring.near.copies, latency_seconds=0.0, around_seconds=0.0)
+            near = replace(ring.near, latency_seconds=0.0, around_seconds=0.0, copies=between)
+            ring = replace(ring, near=near)
         if (self.choice.shard_size is None or box.single) and self._settled(box):
             return ring
         if self.choice.shard_size is None and box.single:
@@ -435,8 +469,8 @@ class Shares:
     def _lock_step(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
         moved = tuple(
-            _Passes(*self.pricer.each_micro_batch(self._shape, ring, one.forward, one.back))
-            for one in used.micro
+            _Passes(*self.pricer.each_micro_batch(self._shape, ring, device_type, one.forward, one.back))
+            for device_type, one in zip(used.device_types, used.micro, strict=True)
         )
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in micro]
@@ -479,7 +513,7 @@ class Shares:
     ) -> Iterator[tuple[int, int]]:
         """(devices, share): ``extra`` of ``count`` devices get one sequence less."""
         parts = [(count - extra, share), (extra, share - 1)]
-        if self.choice.shard_size is not None:
+        if self.choice.group_size is not None:
             # The first of them fill the node that the others leave, so that replicas stay in the order of the nodes.
             fill = min(extra, (extra - count) % device_type.per_node)
             parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]

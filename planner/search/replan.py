@@ -204,6 +204,7 @@ def fewer_replicas(plan: Plan) -> Iterator[Plan]:
     groups = [group for stage in plan.stages for group in stage.replicas]
     if (
         plan.shard_size
+        or plan.zero_plus.secondary
         or plan.fewer_steps
         or len(groups) > plan.pp
         or len({group.micro_batch for group in groups}) > 1

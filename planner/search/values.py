@@ -42,6 +42,8 @@ class Limits:
     """Slowest replicas of a step whose gradients may be dropped, at most."""
     unequal_shards: bool = False
     """Whether replicas may hold more or less of what ZeRO shards, by device type."""
+    quantised: bool = False
+    """Whether ZeRO 3 may round what it gathers and scatters."""
     grids: bool = False
     """Whether the devices of a replica may divide matrices by rows and columns."""
     gap: float = 0.01

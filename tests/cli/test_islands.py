@@ -68,7 +68,10 @@ def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None
     [
         (["--allow-local-sgd", "0"], "--allow-local-sgd: expected numbers from 2 to 1000000"),
         (["--allow-local-sgd", "often"], "--allow-local-sgd: expected whole numbers"),
-        (["--allow-compression", "zip"], "--allow-compression: expected bf16, fp8, int8, rank=N or ratio=SHARE"),
+        (
+            ["--allow-compression", "zip"],
+            "--allow-compression: expected bf16, fp8, int8, rank=N or ratio=SHARE",
+        ),
         (["--allow-compression", "rank=0"], "got 'rank=0'"),
         (["--allow-compression", "ratio=0.9"], "up to 0.5, got 'ratio=0.9'"),
         (["--target", "deepspeed", "--allow-local-sgd", "9"], "expected --target torch"),

@@ -92,7 +92,8 @@ def test_traffic_is_added_to_micro_batches_without_it(zero: int) -> None:
         shared = replace(ring, size=4)
         alone = pricer.micro_batch(replace(whole, zero=0), group, cast("int", SIZES), replace(ring, size=1))
         forward, backward = as_array(alone.forward_seconds), as_array(alone.backward_seconds)
-        many = pricer.each_micro_batch(whole, shared, forward, backward)
+        kind = pricer.topology.device_type(group.pool, group.gpu)
+        many = pricer.each_micro_batch(whole, shared, kind, forward, backward)
         for case, size in enumerate(SIZES.tolist()):
             one = pricer.micro_batch(whole, group, size, shared)
             assert many[0][case] == pytest.approx(one.forward_seconds, rel=EXACT)

@@ -24,7 +24,18 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
-from planner.plan.values import ON_DEVICE, WHOLE, Context, Folding, Grid, Offload, Plan, ReplicaGroup, Stage
+from planner.plan.values import (
+    ON_DEVICE,
+    WHOLE,
+    Context,
+    Folding,
+    Grid,
+    Offload,
+    Plan,
+    ReplicaGroup,
+    Stage,
+    ZeroPlus,
+)
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
@@ -181,6 +192,7 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
                     for offload in _offloads(row, zero, recompute, estimator, limits):
                         yield replace(plan, offload=offload)
                         yield from _in_groups(replace(plan, offload=offload), row, estimator)
+                        yield from _with_second_copies(replace(plan, offload=offload), row, estimator, limits)
 
 
 def _pipelines(
@@ -409,6 +421,32 @@ def _in_groups(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[
         held = all(holds_groups(device_type, size) for device_type in device_types if device_type.key in used)
         if held and size < stage.dp and all(count % size == 0 for count in used.values()):
             yield replace(plan, shard_size=size)
+
+
+def _with_second_copies(
+    plan: Plan, row: Capabilities, estimator: Estimator, limits: Limits
+) -> Iterator[Plan]:
+    """The same with second copies of the parameters on each node, and with what ZeRO 3 sends in fewer bits."""
+    (stage,) = plan.stages
+    if row.name != "deepspeed" or plan.zero != 3 or plan.offload.anything:
+        return
+    if estimator.model.frozen or estimator.model.frozen_ahead or estimator.model.training.preference:
+        return
+    nodes = {item.key: item.per_node for item in usable_device_types(estimator.topology, estimator.model)}
+    used = Counter((group.pool, group.gpu) for group in stage.replicas)
+    rounds = limits.quantised and estimator.model.training.precision in ("bf16", "fp16")
+    sizes = [None, *sorted({*nodes.values()} - {1})]
+    for size, int8, int4 in product(sizes, (False, True), (False, True)):
+        if (size is None and (int4 or not int8)) or ((int8 or int4) and not rounds):
+            continue
+        if size is not None and (
+            size >= stage.dp
+            or any(count % size for count in used.values())
+            or any(nodes[key] % size or (int4 and nodes[key] != size) for key in used)
+        ):
+            continue
+        plus = ZeroPlus(secondary=size, int8_weights=int8, int4_gradients=int4)
+        yield replace(plan, zero_plus=plus)
 
 
 def _unequal(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[Plan]:

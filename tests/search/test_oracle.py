@@ -222,6 +222,37 @@ def test_groups_that_shard_in_nodes(seed: int) -> None:
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
 
 
+def zero_plus_limits(seed: int) -> Limits:
+    """ZeRO 3 of DeepSpeed, every second time with what it may round."""
+    return Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), quantised=seed % 2 == 1)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_second_copies_and_rounded_traffic(seed: int) -> None:
+    """ZeRO++ on nodes that are fast inside is searched and proven."""
+    check(with_fast_nodes(seed), zero_plus_limits(seed), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_second_copies_and_rounded_traffic(seed: int) -> None:
+    """The same of more of them."""
+    check(with_fast_nodes(seed), zero_plus_limits(seed), QUICK)
+
+
+def test_second_copies_are_the_best_now_and_then() -> None:
+    """The search has plans with a second copy as the best, others with rounded traffic, and plain ones."""
+    found = set()
+    for seed in range(12):
+        best = search(*with_fast_nodes(seed), zero_plus_limits(seed), explain=False).best
+        if best is not None:
+            plus = best.plan.zero_plus
+            found |= {plus.secondary is not None and not plus.lossy, plus.int8_weights and "int8"}
+    assert found >= {True, False, "int8"}
+
+
 def check_hosts(seed: int, target: str | None) -> None:
     """What may be kept in host memory is where that is faster; unless asked, only where nothing fits without."""
     asked = replace(limits(seed, target), offload=OFFLOAD_PARTS)

@@ -25,7 +25,7 @@ from planner.model.spec import (
     PreferenceSpec,
     RunSpec,
 )
-from planner.plan.values import Plan
+from planner.plan.values import Plan, ZeroPlus
 from tests.training import ranks, reference
 from tests.training.launching import losses, run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -60,6 +60,8 @@ class Case:
     """Ranks that share the tokens of their sequences."""
     tp: int = 1
     """Ranks that share the layers of a replica."""
+    secondary: int | None = None
+    """Ranks that keep a second copy of the parameters."""
     vocabulary: str = "tied"
     """``tied``, or ``own`` for a head of its own, norms of queries and keys, and biases."""
     dense: int = 0
@@ -81,6 +83,7 @@ class Case:
             *([self.documents] if self.documents else []),
             *([f"dense{self.dense}"] if self.dense else []),
             *([f"cp{self.cp}"] if self.cp > 1 else []),
+            *([f"hpz{self.secondary}"] if self.secondary else []),
             *([f"tp{self.tp}-{self.vocabulary}"] if self.tp > 1 else []),
             self.layout,
         ]
@@ -110,7 +113,8 @@ class Case:
             how = "full" if self.zero == 2 else "none"
             return plan("deepspeed", self.zero, layers, [SPLIT], recompute=how)
         if self.layout == "data":
-            return plan("deepspeed", self.zero, layers, [UNEVEN])
+            plus = ZeroPlus(secondary=self.secondary)
+            return plan("deepspeed", self.zero, layers, [UNEVEN], zero_plus=plus)
         dp = RANKS // len(layers)
         stages = [
             (group(*POOLS[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
@@ -209,6 +213,7 @@ WITH_TENSOR = [
     Case("data", 2, "sgd", tp=2, vocabulary="own"),
 ]
 """Layers and vocabulary divided over the ranks of a replica, ZeRO over the two replicas."""
+WITH_SECOND_COPY = [Case("data", 3, "sgd", secondary=2)]
 WITH_PAIRS = [
     *(Case("data", zero, "sgd", documents="pairs") for zero in (1, 3)),
     Case("data", 2, "sgd", documents="pairs", lora="whole"),
@@ -286,7 +291,7 @@ def printed_losses(folder: Path) -> list[float]:
 
 
 def weight_errors(folder: Path, wanted: reference.Outcome, tp: int = 1) -> list[float]:
-    """How far each rank's weights are from the reference, of the way travelled, [rank]; of ``tp`` ranks each has a part."""
+    """How far each rank's weights are from the reference, of the way travelled, [rank]; each has its part of ``tp``."""
     found = []
     for rank in range(RANKS):
         got = {plain_name(name): value for name, value in torch.load(folder / f"weights-{rank}.pt").items()}

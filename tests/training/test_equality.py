@@ -25,6 +25,7 @@ from tests.training.equality import (
     WITH_EXPERTS,
     WITH_FROZEN,
     WITH_PAIRS,
+    WITH_SECOND_COPY,
     WITH_TENSOR,
     Case,
     printed_losses,
@@ -62,6 +63,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *WITH_DOCUMENTS,
             *WITH_PAIRS,
             *WITH_TENSOR,
+            *WITH_SECOND_COPY,
             *DIVIDED,
             *WITH_FROZEN,
             LEARNING,
@@ -122,6 +124,15 @@ def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: 
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
+@each(WITH_SECOND_COPY)
+def test_second_copies_equal_one_process(trained: Trained, case: Case) -> None:
+    """Parameters are gathered over all ranks once a step, and then from the copy that each pair of ranks keeps."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted)) < ALLOWED
+    config = json.loads((trained(case) / "ds_config.json").read_text())
+    assert config["zero_optimization"]["zero_hpz_partition_size"] == case.secondary
+
+
 @each(WITH_TENSOR)
 def test_weights_divided_in_a_replica_equal_one_process(trained: Trained, case: Case) -> None:
     """Of each rank its part, with tied and other vocabularies, biases and norms of its heads, and uneven batches."""
@@ -130,7 +141,8 @@ def test_weights_divided_in_a_replica_equal_one_process(trained: Trained, case: 
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
     assert max(wanted.norms) > 1.4
     held = torch.load(trained(case) / "weights-0.pt")
-    names = "query key_value gate up output down embedding".split() + ["project"] * (case.vocabulary == "own")
+    names = ["query", "key_value", "gate", "up", "output", "down", "embedding"]
+    names += ["project"] if case.vocabulary == "own" else []
     parts = {name for name, value in held.items() if value.shape != wanted.end[name].shape}
     assert {name.split(".")[-2] for name in parts} == {*names}
 

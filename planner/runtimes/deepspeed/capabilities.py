@@ -17,6 +17,7 @@ CAPABILITIES = Capabilities(
     sums_each_input=True,
     zero_without_pipeline=(0, 1, 2, 3),
     zero_with_pipeline=(0, 1),
+    zero_plus=True,
     batch_without_pipeline="per-device",
     batch_with_pipeline="equal",
     dp_per_stage=False,

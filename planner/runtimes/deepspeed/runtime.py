@@ -143,6 +143,13 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
     live = min(2 * model.layer_parameters, int(LIVE_ELEMENTS))
+    plus = plan.zero_plus
+    if plus.secondary:
+        section["zero_hpz_partition_size"] = plus.secondary
+    if plus.int8_weights:
+        section["zero_quantized_weights"] = True
+    if plus.int4_gradients:
+        section["zero_quantized_gradients"] = True
     layer, live, ends = (
         -(-size // tensor_ways(plan)) for size in (model.layer_parameters, live, model.embedding_parameters)
     )

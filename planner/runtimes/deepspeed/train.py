@@ -75,10 +75,12 @@ def start_processes() -> None:
 
 def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every replica holds all layers and processes its own share of the batch; its ranks may divide the layers."""
-    config, members, embedding = with_resumption(plan.deepspeed_config(), options), None, Embedding
+    config, members = with_resumption(plan.deepspeed_config(), options), None
+    embedding: type[Embedding] = Embedding
     if plan.tensor_parallel > 1:
         join(plan.tensor_parallel)
         config, members, embedding = with_layers(config), replicas(), SplitEmbedding
+    refuse_on_processor(config)
     on_host = "offload_optimizer" in config["zero_optimization"]
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
@@ -112,6 +114,14 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
             engine.save_checkpoint(str(options.keep))
     log.peak()
     return engine
+
+
+def refuse_on_processor(config: dict[str, Any]) -> None:
+    """DeepSpeed rounds what ZeRO 3 sends by kernels for GPUs, of which it has none for processors."""
+    given = config["zero_optimization"]
+    lossy = [key for key in ("zero_quantized_weights", "zero_quantized_gradients") if given.get(key)]
+    if lossy and get_accelerator().device_name() == "cpu":
+        raise SystemExit(f"{lossy[0]} needs GPUs: delete it from ds_config.json for a run on processors")
 
 
 def reference_of(

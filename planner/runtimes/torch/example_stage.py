@@ -98,7 +98,9 @@ class Chunks(nn.Module):  # type: ignore[misc]
     def __init__(self, parts: Sequence[ModelPart]) -> None:
         super().__init__()
         for name in ("embedding", "tower", "encoder", "finish", "head"):
-            setattr(self, name, next((each for part in parts if (each := getattr(part, name)) is not None), None))
+            setattr(
+                self, name, next((each for part in parts if (each := getattr(part, name)) is not None), None)
+            )
         self.layers = nn.ModuleDict({name: layer for part in parts for name, layer in part.layers.items()})
 
 

@@ -50,6 +50,7 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
         zero=plan.zero,
         recompute=recompute,
         shard_size=plan.shard_size,
+        zero_plus=plan.zero_plus,
         offload=plan.offload,
         sync=plan.sync,
         shards=tuple(parts.get(item.key, 1) for item in usable) if plan.unequal_shards else (),

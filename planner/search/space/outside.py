@@ -14,6 +14,7 @@ from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
+from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
@@ -141,6 +142,10 @@ def _of_target(
             yield "HSDP in groups of several device types"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
             yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+    if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
+        yield "second copies of the parameters in groups of less or more than a node"
+        if not limits.quantised and model.training.precision in ROUNDED:
+            yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
     square = Grid(rows=2, columns=2)
     if row.grids and devices >= square.devices and not any(grid_faults(square, row, model)):
         yield (

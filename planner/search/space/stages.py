@@ -408,16 +408,22 @@ def ring_alone(
     shard_size: int | None = None,
     *,
     expert_ways: int = 1,
+    secondary: int | None = None,
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
     bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
-    return _ring_alone(bare, estimator, kernels, shard_size, expert_ways)
+    return _ring_alone(bare, estimator, kernels, shard_size, expert_ways, secondary)
 
 
 @lru_cache(maxsize=1 << 16)
 def _ring_alone(
-    groups: Composition, estimator: Estimator, kernels: str, shard_size: int | None, expert_ways: int
+    groups: Composition,
+    estimator: Estimator,
+    kernels: str,
+    shard_size: int | None,
+    expert_ways: int,
+    secondary: int | None,
 ) -> Ring:
     try:
         placement = place_stages([groups], estimator.cluster)
@@ -431,5 +437,6 @@ def _ring_alone(
         kernels,
         estimator.curves,
         expert_ways,
+        secondary,
     )
     return ring
