@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.model.spec import ModelSpec
 from planner.plan.values import EXACT, ON_DEVICE, Offload, Plan, Sync
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import Recompute, Schedule
 
 Whole = NDArray[np.int64]
 """Whole numbers of many cases at once."""
@@ -32,6 +32,7 @@ class Shape:
     offload: Offload = ON_DEVICE
     ep: int = 1
     """Devices over which the experts of a layer are divided."""
+    schedule: Schedule = "1f1b"
     sync: Sync = field(default=EXACT, compare=False)
     """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
@@ -80,6 +81,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
             ep=plan.ep,
+            schedule=plan.schedule,
             sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)

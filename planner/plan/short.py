@@ -26,7 +26,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import EXACT, ON_DEVICE, Fault, Grid, Offload, Plan, ReplicaGroup, Stage, Sync
 from planner.ranges import DEVICES, STAGES
-from planner.runtimes.capabilities import ContextKind, Recompute
+from planner.runtimes.capabilities import ContextKind, Recompute, Schedule
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
 
@@ -94,6 +94,8 @@ class ShortPlan(Frozen):
     """Sequences of one micro-batch of one replica."""
     interleave: Layers = 1
     """Chunks of layers per device."""
+    schedule: Schedule = "1f1b"
+    """1f1b or zero-bubble: the order in which stages work."""
     zero: ZeroStage = 0
     """ZeRO stage."""
     shard_size: Devices | None = None
@@ -202,6 +204,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             shard_size=short.shard_size,
             stages=stages,
             interleave=short.interleave,
+            schedule=short.schedule,
             grid=short.grid,
             ep=short.ep,
             cp=short.cp,

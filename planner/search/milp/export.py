@@ -77,4 +77,4 @@ def _choice(plan: Plan) -> Choice:
         ep=plan.ep,
         offload=plan.offload,
     )
-    return Choice(family=family, depth=plan.pp, interleave=plan.interleave)
+    return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
