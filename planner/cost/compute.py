@@ -115,6 +115,8 @@ class LayerPass:
     """Matrix products of the forward outside attention, part of it."""
     again_seconds: float = 0.0
     """What selective recomputation of fused kernels runs again."""
+    weight_seconds: float = 0.0
+    """The part of the backward that makes the gradients of weights: half of its products outside attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ class EndPass:
     collective_forward: float = 0.0
     """Blocks and sums between the devices of a grid."""
     collective_backward: float = 0.0
+    weight_seconds: float = 0.0
+    """The part of the backward for the gradients of weights."""
 
 
 class Device:
@@ -554,6 +558,7 @@ def layer_pass(
         )
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
+        weight_seconds=0.5 * back,
         host_seconds=launches
         * device.family.launch_seconds
         * device.framework.host_factor
@@ -696,6 +701,8 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     name = ATTENTION_FORMAT.get(model.training.precision)
     product = Product(tokens, columns, model.hidden)
     forward, backward = device.products((product,), name)
+    # Both factors' gradients are products with as many operations.
+    weight = 0.5 * backward
     if ("embedding" if model.tied_embeddings else "head") in model.frozen:
         backward = device.product(product.backward()[0], name)
     forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
@@ -709,7 +716,7 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
             forward + more * (forward + ahead + streams),
             backward + more * (backward + back + 2 * streams),
         )
-    return EndPass(forward_seconds=forward, backward_seconds=backward)
+    return EndPass(forward_seconds=forward, backward_seconds=backward, weight_seconds=weight)
 
 
 EIGHT_BIT_UPDATE_BYTES = 550.0

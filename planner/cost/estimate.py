@@ -66,6 +66,8 @@ class Priced:
     forward: Seconds
     """Seconds of a micro-batch with the sends that follow it, [stage][chunk]."""
     backward: Seconds
+    weight: Seconds
+    """Gradients of weights where they are apart from the backward, [stage][chunk]; else empty."""
     held: tuple[float, ...]
     """Seconds for which a stage holds back its last gradient, [stage]; part of its synchronisation."""
     outer_wait: bool
@@ -267,7 +269,7 @@ class Estimator:
     def timeline(self, plan: Plan) -> Timeline:
         """Every operation of the pipeline, for traces and for the cuts of the search."""
         priced = self.price(plan)
-        return simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
+        return timeline_of(plan, priced)
 
     def price(self, plan: Plan, *, own_networks: bool = False) -> Priced:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk.
@@ -326,6 +328,7 @@ class Estimator:
             stages=stages,
             forward=forward,
             backward=backward,
+            weight=tuple(stage.weight for stage in stages if stage.weight),
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
             fed=fed,
@@ -375,6 +378,7 @@ class Estimator:
             stages=(price,),
             forward=forward,
             backward=backward,
+            weight=(),
             held=(0.0,),
             outer_wait=False,
             inside=tuple(inside[number] for number in range(len(stage.replicas))),
@@ -502,11 +506,16 @@ def with_sends(
     return forward, backward
 
 
+def timeline_of(plan: Plan, priced: Priced) -> Timeline:
+    """Every operation of a priced plan's pipeline."""
+    return simulate(priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight)
+
+
 def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
     """When each stage begins what follows its last backward, [stage]."""
     if plan.pp == 1:
         return (priced.stages[0].work_seconds + priced.stages[0].waiting_seconds,)
-    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held)
+    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight)
     return together(ends) if priced.outer_wait else ends
 
 
@@ -564,7 +573,7 @@ def _stage(plan: Plan, priced: Priced, index: int, memories: Sequence[Memory]) -
         recompute=stage.recompute,
         groups=_groups(stage, price, memories),
         forward_seconds=sum(price.forward),
-        backward_seconds=sum(price.backward),
+        backward_seconds=sum(price.backward) + sum(price.weight),
         send_seconds=0.0 if last else priced.sends[index].seconds,
         sync_seconds=price.sync_seconds,
         crosses=ring.crosses,

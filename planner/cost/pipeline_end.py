@@ -27,14 +27,16 @@ stages, counted from the first of them; the others do all their forwards first a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
 from operator import add, mul, sub
 
-from planner.cost.schedules import warm_up
+from planner.cost.schedules import delay, warm_up
+from planner.runtimes.capabilities import Schedule
 
 Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""
@@ -42,12 +44,13 @@ Seconds = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One forward or backward of one chunk for one micro-batch."""
+    """One forward or backward of one chunk for one micro-batch, or the part of a divided backward for its weights."""
 
     stage: int
     chunk: int
     micro_batch: int
     backward: bool
+    weight: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class CriticalPath:
     forward: tuple[tuple[int, ...], ...]
     """[stage][chunk]"""
     backward: tuple[tuple[int, ...], ...]
+    weight: tuple[tuple[int, ...], ...]
     held: tuple[int, ...]
     """1 for a stage whose last gradient is waited for, [stage]."""
 
@@ -76,15 +80,22 @@ class Timeline:
 
 
 @lru_cache(maxsize=256)
-def device_order(stage: int, depth: int, micro_batches: int, chunks: int) -> tuple[Operation, ...]:
-    """Operations of a device in order: its warm-up, then a forward and a backward in turn."""
-    total, ahead = micro_batches * chunks, warm_up(stage, depth, micro_batches, chunks)
+def device_order(
+    stage: int, depth: int, micro_batches: int, chunks: int, schedule: Schedule = "1f1b"
+) -> tuple[Operation, ...]:
+    """Operations of a device in order: its warm-up, then a forward and a backward in turn.
+
+    Gradients of weights, where they are apart, follow so many backwards later.
+    """
+    total, ahead = micro_batches * chunks, warm_up(stage, depth, micro_batches, chunks, schedule)
     forwards = [_virtual(stage, index, depth, chunks, backward=False) for index in range(total)]
     backwards = [_virtual(stage, index, depth, chunks, backward=True) for index in range(total)]
-    order = forwards[:ahead]
-    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
-        order += [forward, backward]
-    return tuple(order + backwards[total - ahead :])
+    weights = [replace(each, weight=True) for each in backwards] if schedule == "zero-bubble" else []
+    order, waiting = forwards[:ahead], delay(stage, schedule)
+    for index, backward in enumerate(backwards):
+        order += [*forwards[ahead + index : ahead + index + 1], backward]
+        order += weights[index - waiting : index - waiting + 1] if index >= waiting else []
+    return tuple(order + weights[max(0, total - waiting) :])
 
 
 def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool) -> Operation:
@@ -96,14 +107,22 @@ def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool)
     return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
 
 
-def simulate(forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()) -> Timeline:
+def simulate(
+    forward: Seconds,
+    backward: Seconds,
+    micro_batches: int,
+    held: Sequence[float] = (),
+    weight: Seconds = (),
+) -> Timeline:
     """Run a pipeline; sends are part of the durations of the sender.
 
     ``forward`` and ``backward`` are [stage][chunk]; interleaving needs a multiple of the depth of micro-batches.
     ``held`` are seconds for which a stage holds back the gradient of its last operation, [stage]; empty for nothing.
+    With ``weight`` the backward is divided: these are seconds of the gradients of weights, as those of ``backward``.
     """
     depth, chunks = len(forward), len(forward[0])
-    orders = [device_order(stage, depth, micro_batches, chunks) for stage in range(depth)]
+    schedule: Schedule = "zero-bubble" if weight else "1f1b"
+    orders = [device_order(stage, depth, micro_batches, chunks, schedule) for stage in range(depth)]
     ended: dict[tuple[int, int, int, bool], float] = {}
     starts: list[list[float]] = [[] for _ in orders]
     ends: list[list[float]] = [[] for _ in orders]
@@ -118,13 +137,15 @@ def simulate(forward: Seconds, backward: Seconds, micro_batches: int, held: Sequ
                 if ready is None:
                     break
                 start = max(ready, ends[stage][-1] if done else 0.0)
-                seconds = (backward if operation.backward else forward)[stage][operation.chunk]
+                each = weight if operation.weight else backward if operation.backward else forward
+                seconds = each[stage][operation.chunk]
                 starts[stage].append(start)
                 ends[stage].append(start + seconds)
                 key = (stage, operation.chunk, operation.micro_batch, operation.backward)
                 done += 1
                 last = done == len(order)
-                ended[key] = start + seconds + (held[stage] if held and last else 0.0)
+                if not operation.weight:
+                    ended[key] = start + seconds + (held[stage] if held and last else 0.0)
                 progressed = True
             if done == len(order):
                 waiting.remove(stage)
@@ -140,6 +161,9 @@ def simulate(forward: Seconds, backward: Seconds, micro_batches: int, held: Sequ
 def _source(operation: Operation, depth: int, chunks: int) -> tuple[int, int, int, bool] | None:
     """The operation on another device (or its own forward) that must end first."""
     stage, chunk, batch = operation.stage, operation.chunk, operation.micro_batch
+    if operation.weight:
+        # Its backward is ahead of it in the order of the device.
+        return None
     if not operation.backward:
         if stage > 0:
             return stage - 1, chunk, batch, False
@@ -160,15 +184,17 @@ def critical_path(timeline: Timeline, stage: int) -> CriticalPath:
     """Counts of the durations on a longest path that ends with the last operation of ``stage``."""
     depth = len(timeline.operations)
     chunks = 1 + max(operation.chunk for operation in timeline.operations[0])
-    counts = {flag: [[0] * chunks for _ in range(depth)] for flag in (False, True)}
+    kinds = ((False, False), (True, False), (True, True))
+    counts = {kind: [[0] * chunks for _ in range(depth)] for kind in kinds}
     held = [0] * depth
     later = stage
     for at, position in longest_path(timeline, stage):
         operation = timeline.operations[at][position]
-        counts[operation.backward][at][operation.chunk] += 1
+        counts[operation.backward, operation.weight][at][operation.chunk] += 1
         held[at] += at != later and position == len(timeline.operations[at]) - 1
         later = at
-    return CriticalPath(forward=_frozen(counts[False]), backward=_frozen(counts[True]), held=tuple(held))
+    forward, backward, weight = (_frozen(counts[kind]) for kind in kinds)
+    return CriticalPath(forward=forward, backward=backward, weight=weight, held=tuple(held))
 
 
 def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:
@@ -179,6 +205,7 @@ def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:
         (op.stage, op.chunk, op.micro_batch, op.backward): position
         for operations in timeline.operations
         for position, op in enumerate(operations)
+        if not op.weight
     }
     position = len(timeline.operations[stage]) - 1
     while True:
@@ -198,13 +225,19 @@ def _frozen(counts: list[list[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def stage_ends(
-    forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()
+    forward: Seconds,
+    backward: Seconds,
+    micro_batches: int,
+    held: Sequence[float] = (),
+    weight: Seconds = (),
 ) -> tuple[float, ...]:
     """Seconds after which each stage ends, [stage]: those of ``simulate``, without its timeline.
 
     1F1B takes O(depth^2) operations for any number of micro-batches (see the module's text); an interleaved
-    pipeline takes the slots until it repeats itself.
+    pipeline, and one with a divided backward, takes the slots until it repeats itself.
     """
+    if weight:
+        return divided_ends(forward, backward, weight, micro_batches)
     if len(forward[0]) == 1:
         return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches, held)
     return interleaved_ends(forward, backward, micro_batches, held)
@@ -403,6 +436,97 @@ class _Slots:
         last = self.total - 1 + self.lag - self.now
         if self.held and 0 <= last < self.depth:
             self.backward[last] += self.held[last]
+
+
+def divided_ends(
+    forward: Seconds, backward: Seconds, weight: Seconds, micro_batches: int
+) -> tuple[float, ...]:
+    """Seconds after which each device of a zero-bubble pipeline ends, [stage]; its end is where it repeats itself."""
+    if len(forward[0]) > 1 and micro_batches % len(forward):
+        raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {len(forward)} stages")
+    slots = _DividedSlots(forward, backward, weight, micro_batches)
+    slots.run_to(min(slots.regular, slots.total))
+    before = slots.state()
+    while slots.now + slots.period <= slots.total:
+        slots.run_to(slots.now + slots.period)
+        after = slots.state()
+        shift = _common_shift(before, after)
+        if shift is not None:
+            slots.skip((slots.total - slots.now) // slots.period, shift)
+        before = after
+    slots.run_to(slots.end)
+    return tuple(slots.ended)
+
+
+class _DividedSlots:
+    """As ``_Slots`` where the backward is divided.
+
+    Forward i of device s is in slot i + s, backward i in slot i + ``ahead`` on all devices, the last device first, and
+    the gradients of its weights in slot i + s + ``ahead``: each slot has one of a kind, in this order.
+    """
+
+    def __init__(self, forward: Seconds, backward: Seconds, weight: Seconds, micro_batches: int) -> None:
+        self.depth, self.chunks = len(forward), len(forward[0])
+        self.seconds = forward, backward, weight
+        self.total, self.group = micro_batches * self.chunks, self.depth * self.chunks
+        self.period = self.group if self.chunks > 1 else 1
+        self.ahead = self.group - 1
+        self.regular = self.ahead + self.depth - 1
+        """From this slot on all devices have operations of all kinds, until the forwards run out."""
+        self.end = self.total + self.depth - 1 + self.ahead
+        self.now = 0
+        self.forward, self.ended = [0.0] * self.depth, [0.0] * self.depth
+        self.around = deque([0.0] * self.depth, maxlen=self.depth)
+        """Ends of the first device's last backwards, which go on with the chunk before on the last one."""
+
+    def run_to(self, slot: int) -> None:
+        """Run the slots before ``slot``."""
+        while self.now < slot:
+            self._forwards()
+            self._backwards()
+            self._weights()
+            self.now += 1
+
+    def state(self) -> list[float]:
+        """What the ends of later slots depend on while all devices have operations of all kinds."""
+        return [*self.forward, *self.ended, *self.around]
+
+    def skip(self, periods: int, shift: float) -> None:
+        """Pass slots that only shift the state."""
+        self.now += periods * self.period
+        self.forward = [end + periods * shift for end in self.forward]
+        self.ended = [end + periods * shift for end in self.ended]
+        self.around.extend([end + periods * shift for end in self.around])
+
+    def _chunk(self, index: int) -> int:
+        return index % self.group // self.depth
+
+    def _forwards(self) -> None:
+        before = [self.forward[-1], *self.forward[:-1]]
+        for stage in range(self.depth):
+            index = self.now - stage
+            if 0 <= index < self.total:
+                chunk = self._chunk(index)
+                ready = before[stage] if stage or chunk else 0.0
+                end = max(ready, self.ended[stage]) + self.seconds[0][stage][chunk]
+                self.forward[stage] = self.ended[stage] = end
+
+    def _backwards(self) -> None:
+        index = self.now - self.ahead
+        if not 0 <= index < self.total:
+            return
+        chunk = self.chunks - 1 - self._chunk(index)
+        # The last chunk of a micro-batch waits for its own forward, which is ahead of it on its device.
+        end = self.around[0] if chunk < self.chunks - 1 else 0.0
+        for stage in reversed(range(self.depth)):
+            end = self.ended[stage] = max(end, self.ended[stage]) + self.seconds[1][stage][chunk]
+        self.around.append(end)
+
+    def _weights(self) -> None:
+        for stage in range(self.depth):
+            index = self.now - self.ahead - stage
+            if 0 <= index < self.total:
+                self.ended[stage] += self.seconds[2][stage][self.chunks - 1 - self._chunk(index)]
 
 
 def _ends(ready: Sequence[float], free: Sequence[float], seconds: Sequence[float]) -> list[float]:

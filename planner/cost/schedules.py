@@ -1,11 +1,14 @@
 """Pipeline schedules: the order in which a stage works, and the table of paths that no end of a step is before.
 
 Schedules are 1F1B and, with several chunks of layers a stage, interleaved 1F1B (arXiv:2104.04473, section 2.2). A
-stage runs ``warm_up`` forwards, then a forward and a backward in turn. A path is a chain of operations each of which
-waits for the one before, so that its seconds, the sum over all stages i of
+stage runs ``warm_up`` forwards, then a forward and a backward in turn. The zero-bubble schedule (ZB-H1,
+arXiv:2401.10241, section 2.3) divides the backward: gradients of inputs go up at once, and those of weights wait for
+``delay`` micro-batches, to be computed where 1F1B waits. A path is a chain of operations each of which waits for the
+one before, so that its seconds, the sum over all stages i of
 
-    a_i forward_i + b_i backward_i
+    a_i forward_i + b_i backward_i + c_i weight_i
 
+with the third part in divided backwards only,
 and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
 coefficients follow from both. The longest of all paths is the end (``planner.cost.pipeline_end``); those of the table
 need only one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
@@ -21,34 +24,66 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.runtimes.capabilities import Schedule
+
 Counts = NDArray[np.int64]
 
 Count = TypeVar("Count", int, Counts)
 
 
-def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1) -> int:
+def divides(schedule: Schedule) -> bool:
+    """True when gradients of weights are computed apart from those of inputs."""
+    return schedule == "zero-bubble"
+
+
+def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1, schedule: Schedule = "1f1b") -> int:
     """Forwards that a stage runs before its first backward is next but one."""
-    return min(_ahead(depth - stage - 1, depth, chunks), micro_batches * chunks)
+    return min(_ahead(depth - stage - 1, depth, chunks, schedule), micro_batches * chunks)
 
 
-def _ahead(behind: Count, depth: Count, chunks: int) -> Count:
+def _ahead(behind: Count, depth: Count, chunks: int, schedule: Schedule) -> Count:
     """The same with micro-batches enough, by how many stages are behind."""
-    return behind if chunks == 1 else 2 * behind + (chunks - 1) * depth
+    turns = 1 if chunks == 1 or divides(schedule) else 2
+    return turns * behind + (chunks - 1) * depth
 
 
-def layers_in_flight(*, layers: int, stage: int, depth: int, micro_batches: int, interleave: int) -> float:
+def delay(stage: int, schedule: Schedule) -> int:
+    """Backwards of a stage ahead of the gradients of its weights."""
+    return stage if divides(schedule) else 0
+
+
+def layers_in_flight(
+    *,
+    layers: int,
+    stage: int,
+    depth: int,
+    micro_batches: int,
+    interleave: int,
+    schedule: Schedule = "1f1b",
+) -> float:
     """Layers times micro-batches alive on a stage; interleaved as in arXiv:2205.05198, section 4.2.3."""
-    return layers / interleave * alive(stage, depth, micro_batches, interleave)
+    return layers / interleave * alive(stage, depth, micro_batches, interleave, schedule)
 
 
-def alive(stage: int, depth: int, micro_batches: int, chunks: int) -> int:
-    """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows."""
-    return min(warm_up(stage, depth, micro_batches, chunks) + 1, micro_batches * chunks)
+def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Schedule = "1f1b") -> int:
+    """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows.
+
+    One that waits for the gradients of weights counts twice: with what products have taken, and with the gradients of
+    what they have made, which are no more.
+    """
+    total, waiting = micro_batches * chunks, delay(stage, schedule)
+    own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + waiting
+    return min(own, total) + min(waiting, total)
 
 
-def each_alive(behind: Counts, depth: Counts, micro_batches: int, chunks: int) -> Counts:
+def each_alive(
+    behind: Counts, depth: Counts, micro_batches: int, chunks: int, schedule: Schedule = "1f1b"
+) -> Counts:
     """The same of many stages, each with so many behind it."""
-    return np.minimum(_ahead(behind, depth, chunks) + 1, micro_batches * chunks)
+    total = micro_batches * chunks
+    waiting = np.maximum(0, depth - 1 - behind) if divides(schedule) else np.zeros_like(depth - behind)
+    own = _ahead(behind, depth, chunks, schedule) + 1 + waiting
+    return np.minimum(own, total) + np.minimum(waiting, total)
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:
@@ -83,13 +118,14 @@ def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool)
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """How often a path runs the forward and the backward of a stage."""
+    """How often a path runs the forward and the backward of a stage, and the part of this for its weights."""
 
     forward: int
     backward: int
+    weight: int = 0
 
 
-NEVER, ONCE, TWICE = Visits(0, 0), Visits(1, 1), Visits(2, 2)
+NEVER, UP, ONCE, TWICE = Visits(0, 0), Visits(1, 0), Visits(1, 1), Visits(2, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +153,8 @@ StagePathRow = Callable[[int, int, int], StagePath | None]
 
 def own_work(stage: int, depth: int, micro_batches: int) -> StagePath:
     """The first forward comes through the stages before; then the stage does all its work."""
-    work = Visits(micro_batches, micro_batches)
-    return StagePath(stage=stage, before=Visits(1, 0), own=work, behind=NEVER, held=0, to_first=False)
+    work = Visits(micro_batches, micro_batches, micro_batches)
+    return StagePath(stage=stage, before=UP, own=work, behind=NEVER, held=0, to_first=False)
 
 
 def and_back(stage: int, depth: int, micro_batches: int) -> StagePath | None:
@@ -152,19 +188,44 @@ def behind_twice(stage: int, depth: int, micro_batches: int) -> StagePath | None
     return StagePath(stage=stage, before=ONCE, own=own, behind=TWICE, held=depth - 1, to_first=True)
 
 
-_ANY_SCHEDULE: tuple[StagePathRow, ...] = (own_work, and_back)
-_PLAIN: tuple[StagePathRow, ...] = (round_trip, behind_twice)
-"""Rows that hold of 1F1B only."""
+def divided_and_back(stage: int, depth: int, micro_batches: int) -> StagePath | None:
+    """The first forward comes through the stages before; the stage does all that is ahead of its last gradient.
+
+    So many gradients of weights are: all but those that wait, and the last one.
+    """
+    if not stage:
+        return None
+    weights = max(0, micro_batches - 1 - delay(stage, "zero-bubble"))
+    work = Visits(micro_batches, micro_batches, weights)
+    return StagePath(stage=stage, before=ONCE, own=work, behind=NEVER, held=0, to_first=True)
 
 
-def stage_paths(depth: int, micro_batches: int, chunks: int) -> Iterator[StagePath]:
+def divided_round_trip(stage: int, depth: int, micro_batches: int) -> StagePath:
+    """The first micro-batch goes through all stages and back to this one, which then does what it could not do yet.
+
+    That is all gradients of weights, all backwards, and the forwards that its warm-up did not bring forward.
+    """
+    later = max(0, micro_batches - 1 - warm_up(stage, depth, micro_batches, schedule="zero-bubble"))
+    own = Visits(1 + later, micro_batches, micro_batches)
+    return StagePath(stage=stage, before=UP, own=own, behind=ONCE, held=0, to_first=False)
+
+
+def rows_of(chunks: int, schedule: Schedule) -> tuple[StagePathRow, ...]:
+    """The rows of the table that hold of a schedule."""
+    if divides(schedule):
+        return (own_work, divided_and_back, divided_round_trip) if chunks == 1 else (own_work,)
+    return (own_work, and_back, round_trip, behind_twice) if chunks == 1 else (own_work, and_back)
+
+
+def stage_paths(
+    depth: int, micro_batches: int, chunks: int, schedule: Schedule = "1f1b"
+) -> Iterator[StagePath]:
     """The whole table of a schedule."""
-    for rows in (_ANY_SCHEDULE, _PLAIN if chunks == 1 else ()):
+    for row in rows_of(chunks, schedule):
         for stage in range(depth):
-            for row in rows:
-                path = row(stage, depth, micro_batches)
-                if path is not None:
-                    yield path
+            path = row(stage, depth, micro_batches)
+            if path is not None:
+                yield path
 
 
 @dataclass(frozen=True, slots=True)

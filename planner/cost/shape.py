@@ -21,7 +21,7 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import Recompute, Schedule
 
 Whole = NDArray[np.int64]
 """Whole numbers of many cases at once."""
@@ -44,6 +44,7 @@ class Shape:
     """How the experts of a layer are divided."""
     zero_plus: ZeroPlus = PLAIN_ZERO
     """What ZeRO 3 sends less of."""
+    schedule: Schedule = "1f1b"
     sync: Sync = field(default=EXACT, compare=False)
     """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
@@ -93,6 +94,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             offload=plan.offload,
             folding=plan.folding,
             zero_plus=plan.zero_plus,
+            schedule=plan.schedule,
             sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)

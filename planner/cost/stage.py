@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -55,7 +55,7 @@ from planner.cost.memory import (
     trained_of,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
-from planner.cost.schedules import alive, layers_in_flight
+from planner.cost.schedules import alive, divides, layers_in_flight
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
     EachLength,
@@ -97,6 +97,8 @@ class LayerPrice:
     """The same in the backward and in recomputation."""
     context_hidden: float = 0.0
     """The part of this traffic that attention hides."""
+    weight_seconds: float = 0.0
+    """The part of ``backward_seconds`` for the gradients of weights."""
 
 
 def layer_price(
@@ -136,6 +138,7 @@ def layer_price(
         recompute_seconds=again,
         collective_forward=collective,
         collective_backward=(sums + (1 if whole else 0.5 if partly else 0)) * collective,
+        weight_seconds=one.weight_seconds,
     )
 
 
@@ -205,6 +208,15 @@ def measured_layer(
         collective_forward=collective,
         collective_backward=(sums + (1 if recompute == "full" else 0.5 if partly else 0)) * collective,
     )
+
+
+def _ways(parts: Sequence[MicroBatch], *, divided: bool) -> tuple[list[float], list[float], list[float]]:
+    """Forward, backward and weights' gradients of chunks; the last are in the backward unless it is divided."""
+    forward, backward = [part.forward_seconds for part in parts], [part.backward_seconds for part in parts]
+    if not divided:
+        return forward, backward, []
+    weight = [part.weight_seconds for part in parts]
+    return forward, [whole - part for whole, part in zip(backward, weight, strict=True)], weight
 
 
 def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
@@ -310,6 +322,7 @@ class Pricer:
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
+            weight=tuple(max(values) for values in zip(*(item[2] for item in per_chunk), strict=True)),
             work_seconds=work,
             waiting_seconds=common_seconds(replicas) - chosen.seconds,
             sync_seconds=chosen.sync_seconds,
@@ -334,8 +347,10 @@ class Pricer:
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
-        forward, backward = (
+        forward, backward, weight = (
             np.stack([_rows(values, count).max(axis=0) for values in zip(*way, strict=True)], axis=1)
+            if way[0]
+            else np.zeros((count, 0))
             for way in zip(*per_chunk, strict=True)
         )
         sync = _rows((replica.sync_seconds for replica in replicas), count)
@@ -348,6 +363,7 @@ class Pricer:
         return EachLength(
             forward=forward,
             backward=backward,
+            weight=weight,
             tail_seconds=sync[0] + update.max(axis=0) + copied,
             held_seconds=held[0] if self.traffic.holds_gradients(shape) else np.zeros(count),
         )
@@ -441,7 +457,9 @@ class Pricer:
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
     ) -> EndTraffic:
         count = self._parameters(shape, group.tp)
-        return self.traffic.at_end(shape, ring, count, first.forward_seconds, last.backward_seconds)
+        # Gradients of a divided backward are reduced behind all of it.
+        behind = 0.0 if divides(shape.schedule) else last.backward_seconds
+        return self.traffic.at_end(shape, ring, count, first.forward_seconds, behind)
 
     def _replica(self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch) -> Replica:
         """One replica on its own; what reduces gradients at the end hides under its own backward."""
@@ -488,6 +506,7 @@ class Pricer:
         backward = layers * one.backward_seconds + sum(end.backward_seconds for end in ends)
         host = self.host_seconds(device_type) if shape.depth > 1 else 0.0
         forward, backward = forward + host / 2, backward + host / 2
+        weight = layers * one.weight_seconds + sum(end.weight_seconds for end in ends)
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         tensor_forward += sum(end.collective_forward for end in ends)
@@ -510,6 +529,7 @@ class Pricer:
             context_forward += more.context_forward
             context_backward += more.context_backward
             context_hidden += more.context_hidden
+            weight += more.weight_seconds
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
@@ -552,6 +572,8 @@ class Pricer:
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
             hidden_seconds=hidden_forward + hidden_backward + hidden + context_hidden,
+            # The first layers have nobody to pass a gradient to: all of their backward is for weights.
+            weight_seconds=on_backward + wait_backward if first else slowest * weight,
         )
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
@@ -624,6 +646,7 @@ class Pricer:
             depth=shape.depth,
             micro_batches=shape.micro_batches,
             interleave=len(shape.chunks),
+            schedule=shape.schedule,
         )
         memory = self._footprint(shape, group, dp, padding).memory(shape.layers, in_flight)
         if not shape.sync.local:
@@ -737,7 +760,7 @@ class Pricer:
         """
         chunks = len(shape.chunks)
         footprint = self._footprint(shape, group, dp)
-        flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks)
+        flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks, shape.schedule)
         tried = range(chunks, self.model.layers + 1)
         fitting = bisect_left(
             tried, True, key=lambda layers: not footprint.fits(layers, layers / chunks * flights)
@@ -846,12 +869,18 @@ class Pricer:
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation, sums = self.target.eager_layers, backward_sums(self.model, self.target)
         if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation, sums)
+            price = measured_layer(measured, ring, self.model, sequences, recompute, by_operation, sums)
+            return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
         one = self._layer_pass(device_type, tp, sequences, split, folding)
         on_device = self.model_on(device_type)
         price = layer_price(one, ring, on_device, sequences, recompute, by_operation, sums)
         price = self._with_routing(price, device_type, tp, sequences, recompute, folding)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
+
+    def _weight_share(self, device_type: DeviceType, tp: int) -> float:
+        """The part of a layer's backward for the gradients of weights, by formula."""
+        one = self._layer_pass(device_type, tp, 1, False)
+        return one.weight_seconds / one.backward_seconds
 
     def axes(self, device_type: DeviceType) -> grids.Axes:
         """Rows and columns of a grid of such devices."""
@@ -977,10 +1006,13 @@ class Pricer:
 
     def _chunks(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, whole: MicroBatch
-    ) -> tuple[list[float], list[float]]:
-        """Forward and backward seconds of each chunk; the embedding is in the first, the head in the last."""
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Forward and backward seconds of each chunk, and those of its weights' gradients where they are apart.
+
+        The embedding is in the first chunk, the head in the last.
+        """
         if len(shape.chunks) == 1:
-            return [whole.forward_seconds], [whole.backward_seconds]
+            return _ways([whole], divided=divides(shape.schedule))
         device_type = self.topology.device_type(group.pool, group.gpu)
         parts = [
             self._micro_batch(
@@ -995,7 +1027,7 @@ class Pricer:
             )
             for index, layers in enumerate(shape.chunks)
         ]
-        return [part.forward_seconds for part in parts], [part.backward_seconds for part in parts]
+        return _ways(parts, divided=divides(shape.schedule))
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
         """Seconds of all micro-batches of one replica; in lock step every micro-batch waits for the largest."""

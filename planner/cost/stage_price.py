@@ -36,6 +36,8 @@ class MicroBatch:
     """All-to-alls of tokens to their experts and back."""
     context_seconds: float = 0.0
     """Exposed traffic between replicas that share sequences."""
+    weight_seconds: float = 0.0
+    """The part of ``backward_seconds`` that nobody else waits for: gradients of weights."""
     straggler_seconds: float = 0.0
     """What the slowest device of the stage takes longer than they do on average."""
 
@@ -115,6 +117,8 @@ class StagePrice:
     """The largest micro-batch of each group, [group]."""
     slowest: int
     """Index of the group with most work."""
+    weight: tuple[float, ...] = ()
+    """Gradients of weights where they are apart from the backward, [chunk]; else empty."""
     exchange_seconds: float = 0.0
     """What of a step its island exchanges with others."""
 
@@ -166,6 +170,7 @@ class EachLength:
     forward: Numbers
     """[case][chunk]"""
     backward: Numbers
+    weight: Numbers
     tail_seconds: Numbers
     held_seconds: Numbers
 
@@ -175,6 +180,7 @@ def all_lengths(prices: Sequence[StagePrice]) -> EachLength:
     return EachLength(
         forward=np.array([price.forward for price in prices]),
         backward=np.array([price.backward for price in prices]),
+        weight=np.array([price.weight for price in prices]).reshape(len(prices), -1),
         tail_seconds=np.array([price.tail_seconds for price in prices]),
         held_seconds=np.array([price.held_seconds for price in prices]),
     )

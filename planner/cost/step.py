@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.cost.estimate import Estimator, Priced, pipeline_ends
-from planner.cost.pipeline_end import Timeline, longest_path, simulate
+from planner.cost.estimate import Estimator, Priced, pipeline_ends, timeline_of
+from planner.cost.pipeline_end import Timeline, longest_path
 from planner.cost.schedules import sent_with
 from planner.cost.stage_price import StagePrice
 from planner.plan.values import Plan
@@ -96,7 +96,7 @@ def _groups(plan: Plan, priced: Priced, end: float) -> Iterator[Lane]:
 
 
 def _stages(plan: Plan, priced: Priced, ends: tuple[float, ...], last: int) -> Iterator[Lane]:
-    timeline = simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
+    timeline = timeline_of(plan, priced)
     own = timeline.stage_ends()
     # Where the first and the last stage wait for each other, the path goes on from the one that ends later.
     origin = last if own[last] >= ends[last] else own.index(max(own))
@@ -119,7 +119,9 @@ def _work(
     for position, (work, start, end) in enumerate(times):
         sent = sent_with(stage, work.chunk, plan.pp, plan.interleave, in_turn=in_turn)
         before = after = 0.0
-        if work.backward:
+        if work.weight:
+            pass
+        elif work.backward:
             after = sent.backward_to_before * sends[stage - 1]
         else:
             before = sent.forward_from_before * sends[stage - 1]

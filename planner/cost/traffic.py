@@ -9,6 +9,7 @@ from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import larger, smaller
 from planner.cost.memory import experts_of, gathered_of, trained_of
+from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
@@ -156,7 +157,7 @@ class Traffic:
 
     def holds_gradients(self, shape: Shape) -> bool:
         """True when a stage passes its last gradient up the pipeline only after its own reduction."""
-        return self.target.reduces_in_backward and shape.depth > 1
+        return self.target.reduces_in_backward and shape.depth > 1 and not divides(shape.schedule)
 
     def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float, messages: int) -> float:
         """Seconds until every member has its part of the summed gradients; without ZeRO, all of them.

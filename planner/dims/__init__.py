@@ -9,7 +9,7 @@ from planner.dims.dimension import Dimension
 from planner.dims.documents import Documents
 from planner.dims.expert import ExpertParallelism
 from planner.dims.grid import TensorGrid
-from planner.dims.interleave import Interleave
+from planner.dims.interleave import Interleave, ZeroBubble
 from planner.dims.offloading import OffloadDimension
 from planner.dims.pipeline import PipelineParallelism
 from planner.dims.recompute import Recomputation
@@ -30,6 +30,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Data(),
     Recomputation(),
     Interleave(),
+    ZeroBubble(),
     SequenceParallelism(),
     OffloadDimension(),
     Synchronisation(),

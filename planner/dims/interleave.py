@@ -1,4 +1,4 @@
-"""Interleaving: several chunks of layers on each device of a pipeline (arXiv:2104.04473, section 2.2)."""
+"""Schedules of a pipeline: chunks of layers on each device, and divided backwards."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterator
 from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
-from planner.runtimes.capabilities import Capabilities
+from planner.runtimes.capabilities import Capabilities, Schedule
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""
 
+MOST_ZERO = 1
+"""Largest ZeRO stage with divided backwards: gradients of weights come apart from those that reduce them."""
+
 
 class Interleave(Dimension):
-    """``Plan.interleave``."""
+    """``Plan.interleave`` (arXiv:2104.04473, section 2.2)."""
 
     fields = ("Plan.interleave",)
 
@@ -36,9 +39,55 @@ class Interleave(Dimension):
         elif plan.pp == 1:
             what = "interleaving needs a pipeline of at least 2 stages"
             yield Fault(path, f"{what}, expected 1, got {chunks}")
-        elif plan.micro_batches % plan.pp:
-            what = f"interleaving needs a multiple of {plan.pp} micro-batches (one for each stage)"
-            yield Fault(path, f"{what}, the plan has {plan.micro_batches}")
+        else:
+            yield from _full(plan, path, "interleaving")
+
+
+class ZeroBubble(Dimension):
+    """``Plan.schedule`` (arXiv:2401.10241)."""
+
+    fields = ("Plan.schedule",)
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """The schedule of a pipeline."""
+        return {"schedule": plan.schedule}
+
+    def words(self, plan: Plan) -> str:
+        """Where it is not the usual one."""
+        return plan.schedule if plan.schedule != "1f1b" else ""
+
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+        """Whole gradients and activations on the device, and micro-batches that fill the pipeline."""
+        path, schedule = ("schedule",), plan.schedule
+        if schedule == "1f1b":
+            return
+        if schedule not in target.schedules:
+            yield Fault(path, f"{target.name} has {', '.join(target.schedules)}, got {schedule}")
+            return
+        if plan.pp == 1:
+            yield Fault(path, f"{schedule} needs a pipeline of at least 2 stages, expected 1f1b")
+            return
+        yield from _full(plan, path, schedule)
+        if plan.zero > MOST_ZERO:
+            what = f"{schedule} with {target.name} keeps whole gradients until the end of a step"
+            yield Fault(("zero",), f"{what}, expected 0 or 1, got {plan.zero}")
+        for index, stage in enumerate(plan.stages):
+            if stage.recompute != "none":
+                what = f"{schedule} runs backward in two parts, each of which would recompute"
+                yield Fault(("stages", index, "recompute"), f"{what}, expected none, got {stage.recompute}")
+        if plan.offload.anything:
+            yield Fault(("offload",), f"{schedule} keeps all on the device, expected nothing to be offloaded")
+
+
+def _full(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
+    """Micro-batches that fill the pipeline again and again, in all replicas."""
+    if plan.micro_batches % plan.pp:
+        needs = f"{what} needs a multiple of {plan.pp} micro-batches (one for each stage)"
+        yield Fault(path, f"{needs}, the plan has {plan.micro_batches}")
+    elif plan.fewer_steps:
+        yield Fault(
+            path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one less"
+        )
 
 
 def interleavings(target: Capabilities, depth: int, micro_batches: int, model: ModelSpec) -> tuple[int, ...]:
@@ -46,3 +95,12 @@ def interleavings(target: Capabilities, depth: int, micro_batches: int, model: M
     if not target.interleave or depth == 1 or micro_batches % depth:
         return (1,)
     return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
+
+
+def divided_schedules(
+    target: Capabilities, depth: int, micro_batches: int, zero: int
+) -> tuple[Schedule, ...]:
+    """Schedules with divided backwards that are worth trying, with one chunk a device."""
+    if depth == 1 or micro_batches % depth or zero > MOST_ZERO:
+        return ()
+    return tuple(schedule for schedule in target.schedules if schedule != "1f1b")

@@ -82,6 +82,7 @@ def table_text(job: Job) -> str:
         **({} if plan.sync.exact else {"sync": _sync(job)}),
         **({"backup": plan.backup} if plan.backup else {}),
         **({"shards": list(plan.stages[0].shards)} if plan.unequal_shards else {}),
+        **({} if plan.schedule == "1f1b" else {"schedule": plan.schedule}),
         **({} if training.optimizer == "adamw" else {"optimizer": training.optimizer}),
         **({} if training.optimizer_states == "fp32" else {"optimizer_states": training.optimizer_states}),
     }

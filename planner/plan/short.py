@@ -38,7 +38,7 @@ from planner.plan.values import (
     ZeroPlus,
 )
 from planner.ranges import DEVICES, STAGES
-from planner.runtimes.capabilities import ContextKind, Recompute
+from planner.runtimes.capabilities import ContextKind, Recompute, Schedule
 from planner.runtimes.registry import PER_DEVICE, UNIFORM
 
 
@@ -106,6 +106,8 @@ class ShortPlan(Frozen):
     """Sequences of one micro-batch of one replica."""
     interleave: Layers = 1
     """Chunks of layers per device."""
+    schedule: Schedule = "1f1b"
+    """1f1b or zero-bubble: the order in which stages work."""
     zero: ZeroStage = 0
     """ZeRO stage."""
     shard_size: Devices | None = None
@@ -219,6 +221,7 @@ def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
             zero_plus=short.zero_plus,
             stages=stages,
             interleave=short.interleave,
+            schedule=short.schedule,
             grid=short.grid,
             ep=short.ep,
             etp=short.etp,

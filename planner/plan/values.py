@@ -27,7 +27,15 @@ from planner.files.fields import (
 )
 from planner.files.messages import shown
 from planner.ranges import DEVICES, LAYERS, STAGES
-from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute, SyncFormat, SyncKind, SyncMethod
+from planner.runtimes.capabilities import (
+    ContextKind,
+    OffloadTo,
+    Recompute,
+    Schedule,
+    SyncFormat,
+    SyncKind,
+    SyncMethod,
+)
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:
@@ -428,6 +436,8 @@ class Plan:
     """What ZeRO 3 sends less of."""
     interleave: Layers = 1
     """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
+    schedule: Schedule = "1f1b"
+    """1f1b, or zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
     grid: Grid | None = None

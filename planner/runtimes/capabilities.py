@@ -7,6 +7,8 @@ from typing import Literal
 
 TensorParallel = Literal["none", "one-degree", "per-stage"]
 BatchRule = Literal["equal", "per-device", "follows-dp"]
+Schedule = Literal["1f1b", "zero-bubble"]
+"""1f1b: a forward and a backward in turn; zero-bubble: gradients of weights are computed apart, where stages wait."""
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
@@ -99,6 +101,8 @@ class Capabilities:
     """True when pipeline stages may have different numbers of replicas."""
     interleave: bool
     """True when one device may hold several chunks of layers (virtual pipeline stages)."""
+    schedules: tuple[Schedule, ...] = ("1f1b",)
+    """Orders in which it can run the work of a pipeline's stages."""
     sequence_parallel: bool
     """True when activations outside the tensor-parallel matrices can be split over the sequence."""
     recomputes: tuple[Recompute, ...]

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
-from planner.dims.interleave import interleavings
 from planner.plan.checks import faults
-from planner.runtimes.capabilities import Capabilities
-from planner.runtimes.registry import target
+from planner.runtimes.capabilities import Capabilities, Schedule
 from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.groups import (
@@ -34,7 +32,7 @@ from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space.choices import Choice, Family, depths, targets_of
+from planner.search.space.choices import Choice, Family, depths, orders_of, targets_of
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import NetworkPartition, whole_partition
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
@@ -443,17 +441,17 @@ class Explorer:
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
-        row, steps = target(family.target), family.micro_batches
-        chunked: dict[int, list[int]] = {}
+        alike: dict[tuple[int, Schedule], list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
-            for interleave in interleavings(row, depth, steps, self.estimator.model):
-                chunked.setdefault(interleave, []).append(depth)
-        for interleave, possible in chunked.items():
-            bounds = partition.bounds.bounds(family, possible, interleave, self._wanted)
+            for order in orders_of(family, depth, self.estimator.model):
+                alike.setdefault(order, []).append(depth)
+        for (chunks, schedule), possible in alike.items():
+            bounds = partition.bounds.bounds(family, possible, chunks, self._wanted, schedule)
             for depth, own in zip(possible, bounds, strict=True):
                 self.deadline.check()
                 self.candidates += 1
-                self._push(max(bound, own), Choice(family=family, depth=depth, interleave=interleave))
+                choice = Choice(family=family, depth=depth, interleave=chunks, schedule=schedule)
+                self._push(max(bound, own), choice)
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1

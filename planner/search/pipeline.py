@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from planner.cluster.topology import sockets_only
-from planner.cost.estimate import Estimator, together
-from planner.cost.pipeline_end import critical_path, simulate
+from planner.cost.estimate import Estimator, timeline_of, together
+from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.values import Plan
@@ -269,7 +269,7 @@ class OpenChoice:
         except PlanError:
             # On the network of this partition its stages stand apart; on the whole cluster they may talk by another.
             return
-        timeline = simulate(priced.forward, priced.backward, plan.micro_batches, priced.held)
+        timeline = timeline_of(plan, priced)
         ends = timeline.stage_ends()
         begins = together(ends) if priced.outer_wait else ends
         finish = [end + price.tail_seconds for end, price in zip(begins, priced.stages, strict=True)]

@@ -119,8 +119,10 @@ class RankPlan:
     shards: tuple[int, ...] = ()
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
     chunks: tuple[StagePlan, ...] = ()
-    """Chunks of layers in the order in which a micro-batch passes them, the i-th on stage i modulo the number of stages;
-    none where each stage has one."""
+    """Chunks of layers in the order in which a micro-batch passes them, the i-th on stage i modulo their number; none
+    where each stage has one."""
+    schedule: str = "1f1b"
+    """``1f1b`` or ``zero-bubble``: how a pipeline orders the work of a stage."""
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
@@ -447,6 +449,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         backup=table.get("backup", 0),
         shards=tuple(table.get("shards", ())),
         chunks=tuple(StagePlan(**chunk) for chunk in table.get("chunks", ())),
+        schedule=table.get("schedule", "1f1b"),
         optimizer=table.get("optimizer", "adamw"),
         optimizer_states=table.get("optimizer_states", "fp32"),
     )

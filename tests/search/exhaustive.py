@@ -36,7 +36,7 @@ from planner.plan.values import (
     Stage,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute
+from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
     Choice,
@@ -367,7 +367,14 @@ def _splits(
 ) -> Iterator[Plan]:
     """All ways to cut the layers into stages of these compositions, with every interleaving."""
     depth = len(chosen)
-    for interleave in interleavings(row, depth, family.micro_batches, model):
+    fills = family.micro_batches % depth == 0 and not family.fewer_steps(model)
+    orders: list[tuple[int, Schedule]] = [
+        (chunks, "1f1b")
+        for chunks in (interleavings(row, depth, family.micro_batches, model) if fills else (1,))
+    ]
+    if depth > 1 and fills and family.zero < 2 and not family.offload.anything and {*recomputes} == {"none"}:
+        orders += [(1, schedule) for schedule in row.schedules if schedule != "1f1b"]
+    for interleave, schedule in orders:
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)
             if min(b - a for a, b in pairwise(ends)) < interleave:
@@ -376,7 +383,8 @@ def _splits(
                 Stage(first_layer=a, end_layer=b, replicas=groups, recompute=recompute)
                 for a, b, groups, recompute in zip(ends, ends[1:], chosen, recomputes, strict=False)
             )
-            yield Choice(family=family, depth=depth, interleave=interleave).plan(stages, model)
+            choice = Choice(family=family, depth=depth, interleave=interleave, schedule=schedule)
+            yield choice.plan(stages, model)
 
 
 def _data_parallel(

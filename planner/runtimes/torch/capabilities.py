@@ -19,6 +19,7 @@ CAPABILITIES = Capabilities(
     batch_with_pipeline="equal",
     dp_per_stage=False,
     interleave=True,
+    schedules=("1f1b", "zero-bubble"),
     overlaps_sends=("torch", "torch-compiled"),
     sequence_parallel=False,
     recomputes=("none", "selective", "full"),

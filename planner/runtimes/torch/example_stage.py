@@ -28,8 +28,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         sharing: Sharing = ALONE,
         number: int | None = None,
     ) -> None:
-        """``number`` is that of the chunk in ``plan.passed``: the first one of the rank, which may be all it has. ``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
-        stage is never whole at once."""
+        """``number`` is that of a chunk in ``plan.passed``, else the rank's first one, which may be all that it has.
+
+        ``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
+        stage is never whole at once.
+        """
         super().__init__()
         number = plan.stage if number is None else number
         mine = plan.passed[number]

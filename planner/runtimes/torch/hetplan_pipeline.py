@@ -18,6 +18,7 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
 )
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
@@ -70,9 +71,13 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
     def backward_maybe_with_nosync(
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
-        """As the schedule asks, after the layout has been told."""
-        self.layout.accumulate(self.sharded, last=last_backward)
-        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        """As the schedule asks, after the layout has been told; of a divided backward also when weights are done."""
+        divided = self.layout.plan.schedule == "zero-bubble"
+        self.layout.accumulate(self.sharded, last=last_backward and not divided)
+        result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        if divided and backward_type != "input":
+            self.layout.take(self.sharded, last=last_backward)
+        return result
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Activations, after gradients from the same stage."""
@@ -107,7 +112,9 @@ class Pipeline:
             PlannedStage(layout, module, number, outputs if number else inputs, outputs)
             for number, module in zip(plan.own, chunks, strict=True)
         ]
-        if len(stages) > 1:
+        if plan.schedule == "zero-bubble":
+            self.schedule = ScheduleInterleavedZeroBubble(stages, plan.steps, weighted, scale_grads=False)
+        elif len(stages) > 1:
             self.schedule = ScheduleInterleaved1F1B(stages, plan.steps, weighted, scale_grads=False)
         else:
             # torch refuses 1F1B with fewer micro-batches than stages, where both run all forwards first.

@@ -132,6 +132,18 @@ class Layout:
         module.set_requires_all_reduce(last)
         module.set_reshard_after_backward(last or self.plan.zero == 3)
 
+    def take(self, module: Any, *, last: bool) -> None:
+        """Call after gradients of weights that no whole backward has made: adds them up, and reduces them in the last.
+
+        FSDP2 counts on hooks of a backward, which those of weights alone do not run.
+        """
+        self.accumulate(module, last=last)
+        root = fully_shard.state(module)
+        for state in root._state_ctx.all_states:
+            for group in state._fsdp_param_groups:
+                group.post_backward()
+        root._root_post_backward_final_callback()
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def clip(self, parameters: Iterable[Any], most: float, loss_scale: float = 1.0) -> torch.Tensor:
         """Scale gradients so that their norm over the whole model is at most ``most``; returns the norm.

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
+from planner.cost.schedules import divides
 from planner.dims.interleave import MAX_INTERLEAVE
+from planner.runtimes.capabilities import Schedule
+from planner.runtimes.registry import TARGETS
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
@@ -77,15 +80,19 @@ class UniformBounds:
         """No plan with at most ``depth`` stages is faster; infinite when it fits in no memory."""
         if not self.holds(depth):
             return inf
-        # Further stages, more chunks and free sends only shorten this one.
-        return float(self._ramp.bounds(MAX_INTERLEAVE)[depth - 1])
+        # Further stages, more chunks, divided backwards and free sends only shorten this one.
+        divided = any(divides(each) for each in TARGETS[self._family.target].schedules)
+        return float(self._ramp.bounds(MAX_INTERLEAVE, divided=divided)[depth - 1])
 
-    def bounds(self, depths: Sequence[int], chunks: int, cutoff: float = inf) -> Iterator[float]:
+    def bounds(
+        self, depths: Sequence[int], chunks: int, cutoff: float = inf, schedule: Schedule = "1f1b"
+    ) -> Iterator[float]:
         """No plan of these depths is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
         if not self._holds[max(depths) - 1]:
             yield from (inf for _ in depths)
             return
-        free = self._ramp.bounds(chunks)
+        divided = divides(schedule)
+        free = self._ramp.bounds(chunks, divided=divided)
         if min(float(free[depth - 1]) for depth in depths) >= cutoff:
             yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
             return
@@ -96,18 +103,18 @@ class UniformBounds:
             return np.flatnonzero(several & (bounds < cutoff))
 
         if len(left := open_ones()):
-            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks))[
+            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks), divided=divided)[
                 [depths[index] - 1 for index in left]
             ]
-        counted = self._counted(chunks) if (bounds < cutoff).any() else None
+        counted = self._counted(chunks, schedule=schedule) if (bounds < cutoff).any() else None
         if counted is not None and cutoff < inf and len(left := open_ones()):
             bounds[left] = np.maximum(bounds[left], counted.beyond([depths[index] for index in left], cutoff))
         for depth, least in zip(depths, bounds.tolist(), strict=True):
             yield max(least, counted.bound(depth, least, cutoff)) if counted and least < cutoff else least
 
-    def crossed(self, depth: int, chunks: int, crossings: int) -> float:
+    def crossed(self, depth: int, chunks: int, crossings: int, schedule: Schedule = "1f1b") -> float:
         """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
-        return self._counted(chunks, crossings).bound(depth) if self.holds(depth) else inf
+        return self._counted(chunks, crossings, schedule).bound(depth) if self.holds(depth) else inf
 
     def once(self, depth: int, seconds: float) -> float:
         """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
@@ -117,7 +124,7 @@ class UniformBounds:
         known = self._rates.hops(self._family, chunks)
         return [known.get(speed.device_type, FREE) for speed in self.speeds]
 
-    def _counted(self, chunks: int, crossings: int = 1) -> LayerCountBound:
+    def _counted(self, chunks: int, crossings: int = 1, schedule: Schedule = "1f1b") -> LayerCountBound:
         steps, crossing = self._family.micro_batches, self._rates.crossing(self._family, chunks)
         return LayerCountBound(
             self.speeds,
@@ -129,6 +136,7 @@ class UniformBounds:
             crossings,
             self._rates.nodes(self._family),
             self._rates.mixed(self._family),
+            schedule,
         )
 
 
@@ -158,17 +166,30 @@ class FamilyBounds:
             seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff).tolist()
         return seconds
 
-    def bound(self, family: Family, depth: int, interleave: int, cutoff: float = inf) -> float:
+    def bound(
+        self,
+        family: Family,
+        depth: int,
+        interleave: int,
+        cutoff: float = inf,
+        schedule: Schedule = "1f1b",
+    ) -> float:
         """No plan of this choice is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
-        return next(self.bounds(family, (depth,), interleave, cutoff))
+        return next(self.bounds(family, (depth,), interleave, cutoff, schedule))
 
     def bounds(
-        self, family: Family, depths: Sequence[int], interleave: int, cutoff: float = inf
+        self,
+        family: Family,
+        depths: Sequence[int],
+        interleave: int,
+        cutoff: float = inf,
+        schedule: Schedule = "1f1b",
     ) -> Iterator[float]:
         """The same of choices that differ in depth only."""
         if family.dp is not None:
-            yield from self.uniform(family).bounds(depths, interleave, cutoff)
+            yield from self.uniform(family).bounds(depths, interleave, cutoff, schedule)
             return
+        assert not divides(schedule), "where each stage has its own degrees backwards are whole"
         for depth in depths:
             bounds: list[Bound] = [self._per_stage_degrees(family)]
             yield best_bound([*bounds, self._lagrangian(family)] if depth > 1 else bounds, depth, cutoff)
@@ -186,13 +207,15 @@ class FamilyBounds:
             return 0.0
         if family.dp is None:
             return self._lagrangian(family).once(depth, cutoff)
-        return self.uniform(family).once(depth, cutoff) if choice.interleave == 1 else 0.0
+        return self.uniform(family).once(depth, cutoff) if choice.plain else 0.0
 
     def crossed(self, choice: Choice, crossings: int) -> float:
         """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
         if not crossings:
             return 0.0
-        return self.uniform(choice.family).crossed(choice.depth, choice.interleave, crossings)
+        return self.uniform(choice.family).crossed(
+            choice.depth, choice.interleave, crossings, choice.schedule
+        )
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
         layers = self.estimator.model.layers

@@ -24,7 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.many import Numbers
-from planner.cost.schedules import alive, behind_twice, busiest_path, each_alive, own_work, round_trip
+from planner.cost.schedules import (
+    alive,
+    behind_twice,
+    busiest_path,
+    divides,
+    each_alive,
+    own_work,
+    round_trip,
+)
+from planner.runtimes.capabilities import Schedule
 from planner.search.bounds.rates import Crossing, Speed, Work
 from planner.search.space.sends import Hops
 
@@ -93,6 +102,7 @@ class LayerCountBound:
         crossings: int = 1,
         nodes: Sequence[tuple[int, int]] = (),
         mixed: int = 0,
+        schedule: Schedule = "1f1b",
     ) -> None:
         """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one.
 
@@ -100,7 +110,7 @@ class LayerCountBound:
         device types, and nothing is known of their sends.
         """
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
-        self.crossing, self.crossings = crossing, crossings
+        self.crossing, self.crossings, self.schedule = crossing, crossings, schedule
         self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
         held = _held(tuple(speeds), layers)
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
@@ -149,7 +159,7 @@ class LayerCountBound:
         most = taken @ middle[order] + first.max() + last.max()
         # What memory has room for too, [device type][depth][stages behind].
         behind = np.arange(stages.max())[None]
-        flights = each_alive(behind, stages, self.micro_batches, self.chunks) / self.chunks
+        flights = each_alive(behind, stages, self.micro_batches, self.chunks, self.schedule) / self.chunks
         rooms = self._room(flights)
         own, ahead, end = (np.minimum(each[:, role, :, None, None], rooms).max(axis=0) for role in range(3))
         held = np.where(behind == stages - 1, ahead, own)
@@ -270,9 +280,8 @@ class LayerCountBound:
 
     def _rooms(self, depth: int) -> Numbers:
         """Layers that memory holds at each position, [recomputation][device type][stage]."""
-        flights = np.array(
-            [alive(stage, depth, self.micro_batches, self.chunks) / self.chunks for stage in range(depth)]
-        )
+        alike = depth, self.micro_batches, self.chunks, self.schedule
+        flights = np.array([alive(stage, *alike) / self.chunks for stage in range(depth)])
         return self._room(flights)
 
     def _room(self, flights: Numbers) -> Numbers:
@@ -408,7 +417,8 @@ class LayerCountBound:
     def _paths(self, depth: int) -> list[tuple[int, int]]:
         """Paths as (times ``once``, times the busiest stage)."""
         # m b; in 1F1B also once + max(0, m - p) b and, for m > p, 2 once + (m - p - 1) b
-        rows = (own_work, round_trip, behind_twice) if self.chunks == 1 else (own_work,)
+        plain = self.chunks == 1 and not divides(self.schedule)
+        rows = (own_work, round_trip, behind_twice) if plain else (own_work,)
         paths = (busiest_path(row, depth, self.micro_batches) for row in rows)
         return [(path.once, path.busy) for path in paths if path is not None]
 

@@ -5,6 +5,8 @@ work there and comes back (``schedules.and_back``), a stage behind k others can 
 micro-batch) / m per micro-batch in the time V. With the fastest slots first that is V / m (1 - 1/(m v))^k, so
 
     V >= L / sum_k w_k (1 - 1/(m v))^k * m
+
+Where backwards are divided only the stage's own work is counted, which is the same with v without end.
 """
 
 from __future__ import annotations
@@ -36,15 +38,16 @@ class RampBound:
         ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in speeds)
         self._layers = layers + min(ends)
 
-    def bounds(self, chunks: int, hops: Sequence[Hops] | None = None) -> Seconds:
+    def bounds(self, chunks: int, hops: Sequence[Hops] | None = None, *, divided: bool = False) -> Seconds:
         """No pipeline of at most so many stages ends sooner, [stages - 1].
 
-        ``hops`` are the sends of each speed's stages; without them sends take no time.
+        ``hops`` are the sends of each speed's stages; without them sends take no time. ``divided`` for schedules that
+        divide backwards.
         """
         path = and_back(1, 2, self._steps)
         assert path is not None, "two stages have a second one"
         # V >= sum_{i<k} c_i / v + m c_k for every stage k: each leaves the next this part of what it has itself.
-        ratio = 1.0 - path.before.forward / (path.own.forward * chunks)
+        ratio = 1.0 if divided else 1.0 - path.before.forward / (path.own.forward * chunks)
         left = ratio ** np.arange(len(self._rates))
         reach = np.cumsum(self._rates * left) / self._steps
         # L <= V sum_k w_k ratio^k / m

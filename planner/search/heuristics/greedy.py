@@ -178,6 +178,7 @@ class _Layers:
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
         forward, backward = with_sends(options, self.sends, self.stages.pricer.target)
         held = [option.held_seconds for option in options]
-        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held)
+        weight = [option.weight for option in options if option.weight]
+        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held, weight)
         ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

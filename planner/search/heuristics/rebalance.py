@@ -78,7 +78,8 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
         context=plan.context,
         offload=plan.offload,
     )
-    stages = StageOptions(Choice(family=family, depth=plan.pp, interleave=plan.interleave), seen, limits)
+    choice = Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
+    stages = StageOptions(choice, seen, limits)
     places = {_stands(groups): index for index, groups in enumerate(stages.compositions)}
     slots = [places.get(_stands(stage.replicas), -1) for stage in plan.stages]
     return None if min(slots) < 0 else layered(stages, slots, estimator)

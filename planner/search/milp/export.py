@@ -78,4 +78,4 @@ def _choice(plan: Plan) -> Choice:
         context=plan.context,
         offload=plan.offload,
     )
-    return Choice(family=family, depth=plan.pp, interleave=plan.interleave)
+    return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)

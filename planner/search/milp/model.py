@@ -3,6 +3,7 @@
     x[s,o] = 1        stage s takes option o (a composition of devices and a number of layers)
     e[s,a,b] = 1      stage s is in state a of its node and the next stage stands on place b (prices the send)
     f[s,c], b[s,c]    forward and backward seconds of a micro-batch on chunk c of stage s, sends included
+    w[s,c]            the part for the gradients of weights, where the schedule divides the backward
     T                 end of the step
 
 The end of a pipeline is the largest of many paths through its operations, each linear in f and b. The model
@@ -18,7 +19,7 @@ from itertools import chain
 
 from planner.cluster.topology import DeviceType
 from planner.cost.pipeline_end import CriticalPath
-from planner.cost.schedules import NEVER, StagePath, sent_with, stage_paths
+from planner.cost.schedules import NEVER, StagePath, Visits, divides, sent_with, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching, Subset
 from planner.search.milp.flow import Flow
@@ -131,9 +132,16 @@ class PipelineModel:
             ]
             for stage in stages
         ]
-        self._busy = [
-            combined((1.0, item) for item in self._forward[stage] + self._backward[stage]) for stage in stages
-        ]
+        self._weight = [
+            [
+                self.program.defined(f"w_{stage}_{chunk}", self._weight_seconds(stage, chunk))
+                for chunk in chunks
+            ]
+            for stage in stages
+            if divides(self.stages.choice.schedule)
+        ] or [[] for _ in stages]
+        every = zip(self._forward, self._backward, self._weight, strict=True)
+        self._busy = [combined((1.0, item) for item in [*one, *two, *three]) for one, two, three in every]
         self._up = self._sums("up", [row[0] for row in self._forward])
         self._down = self._sums("down", [row[0] for row in self._backward])
         self._before = self._sums("before", self._busy)
@@ -162,6 +170,9 @@ class PipelineModel:
             sums.append(self.program.defined(f"{name}_{number}", added(sums[-1], term)))
         return sums
 
+    def _weight_seconds(self, stage: int, chunk: int) -> Terms:
+        return self._stage_sum(stage, lambda option: option.weight[chunk])
+
     def _seconds(self, stage: int, chunk: int, *, back: bool) -> Terms:
         seconds = self._stage_sum(
             stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
@@ -176,8 +187,8 @@ class PipelineModel:
         """The table of paths: the end of the step is after each of them, and the tail of the stage it ends with."""
         steps, head = self.stages.choice.family.micro_batches, self._head()
         tails = [self._tail(stage) for stage in range(self.depth)]
-        for path in stage_paths(self.depth, steps, self.chunks):
-            # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail
+        for path in stage_paths(self.depth, steps, self.chunks, self.stages.choice.schedule):
+            # T >= sum_i (a_i forward_i + b_i backward_i + c_i weight_i) + the gradients held back + tail
             after = head if path.to_first else tails[path.stage]
             self._ends_after([*self._visits(path), (1.0, self._chain[path.held]), (1.0, after)])
 
@@ -190,10 +201,15 @@ class PipelineModel:
     def _visits(self, path: StagePath) -> Iterator[tuple[float, Terms]]:
         """Seconds of a path, written with sums over stages, which keep its row sparse."""
         stage, own, before, behind = path.stage, path.own, path.before, path.behind
-        if behind == NEVER:
-            yield before.forward, self._up[stage]
-            yield before.backward, self._down[stage]
-            yield from self._own(stage, own.forward, own.backward)
+        if behind == NEVER or divides(self.stages.choice.schedule):
+            for sums, ahead, after in (
+                (self._up, before.forward, behind.forward),
+                (self._down, before.backward, behind.backward),
+            ):
+                yield ahead, sums[stage]
+                if after:
+                    yield from ((after, sums[self.depth]), (-after, sums[stage + 1]))
+            yield from self._own(stage, own)
             return
         # Through all stages as often as through those behind; less for those up to this one; its own rest.
         if behind == before:
@@ -202,11 +218,13 @@ class PipelineModel:
             # What is taken off again must be as little as what it is taken from.
             yield behind.forward, self._before[-1]
             yield before.forward - behind.forward, self._before[stage + 1]
-        yield from self._own(stage, own.forward - before.forward, own.backward - before.backward)
+        left = Visits(own.forward - before.forward, own.backward - before.backward)
+        yield from self._own(stage, left)
 
-    def _own(self, stage: int, forward: int, backward: int) -> Iterator[tuple[float, Terms]]:
-        yield from ((forward, item) for item in self._forward[stage])
-        yield from ((backward, item) for item in self._backward[stage])
+    def _own(self, stage: int, visits: Visits) -> Iterator[tuple[float, Terms]]:
+        yield from ((visits.forward, item) for item in self._forward[stage])
+        yield from ((visits.backward, item) for item in self._backward[stage])
+        yield from ((visits.weight, item) for item in self._weight[stage])
 
     def _head(self) -> Terms:
         """What follows the last backward of the first stage, and of the last one where this waits for it."""
@@ -267,12 +285,18 @@ class PipelineModel:
         """The end is at least this path through the operations and the tail of ``stage``, which follows it."""
         terms = [
             (float(count), variables[index][chunk])
-            for counts, variables in ((path.forward, self._forward), (path.backward, self._backward))
+            for counts, variables in (
+                (path.forward, self._forward),
+                (path.backward, self._backward),
+                (path.weight, self._weight),
+            )
             for index, row in enumerate(counts)
             for chunk, count in enumerate(row)
+            if count
         ]
         terms += [(1.0, self._held(index)) for index, count in enumerate(path.held) if count]
-        # T >= sum_i (a_i forward_i + b_i backward_i) + the gradients held back + tail, as counted in the simulation
+        # T >= sum_i (a_i forward_i + b_i backward_i + c_i weight_i) + the gradients held back + tail, as counted in the
+        # simulation
         self._ends_after([*terms, (1.0, self._tail(stage))])
 
     def cut_places(self, slots: Sequence[int]) -> None:

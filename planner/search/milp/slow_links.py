@@ -91,7 +91,7 @@ class SlowSends:
         ``once`` is the sum of all stages' seconds of one micro-batch.
         """
         stages = self._stages
-        if not stages.few_pairs or stages.choice.interleave > 1:
+        if not stages.few_pairs or not stages.choice.plain:
             return
         for kind in sorted({edge.islands for edge in self._edges}):
             mine = [edge for edge in self._edges if edge.islands == kind]

@@ -16,6 +16,7 @@ from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.documents import dealt_whole
 from planner.dims.expert import foldings, holds_experts
+from planner.dims.interleave import divided_schedules, interleavings
 from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
@@ -34,7 +35,7 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute
+from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
 from planner.units import divisors
@@ -117,6 +118,12 @@ class Choice:
     family: Family
     depth: int
     interleave: int
+    schedule: Schedule = "1f1b"
+
+    @property
+    def plain(self) -> bool:
+        """True for 1F1B with one chunk a stage, of whose paths most is known."""
+        return self.interleave == 1 and self.schedule == "1f1b"
 
     def plan(self, stages: Sequence[Stage], model: ModelSpec) -> Plan:
         """The plan with these stages; sequence parallelism is on wherever a group can split the sequence."""
@@ -128,6 +135,7 @@ class Choice:
             interleave=self.interleave,
             ep=self.family.folding.ep,
             etp=self.family.folding.etp,
+            schedule=self.schedule,
             cp=self.family.context.ways,
             cp_kind=self.family.context.kind,
             fewer_steps=self.family.fewer_steps(model),
@@ -287,6 +295,19 @@ def uniform(
         for dp in divisors(family.batch):
             if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
                 yield replace(family, tp=tp, dp=dp)
+
+
+def orders_of(family: Family, depth: int, model: ModelSpec) -> Iterator[tuple[int, Schedule]]:
+    """Chunks a stage and schedules worth trying for pipelines of so many stages."""
+    row, steps = TARGETS[family.target], family.micro_batches
+    if family.fewer_steps(model):
+        yield 1, "1f1b"
+        return
+    for chunks in interleavings(row, depth, steps, model):
+        yield chunks, "1f1b"
+    recomputes = row.recomputes if family.recompute is None else (family.recompute,)
+    if "none" in recomputes and not family.offload.anything:
+        yield from ((1, schedule) for schedule in divided_schedules(row, depth, steps, family.zero))
 
 
 def stays_whole(family: Family, model: ModelSpec) -> bool:

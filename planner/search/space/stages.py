@@ -17,7 +17,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
-from planner.cost.schedules import round_trip, sent_with
+from planner.cost.schedules import divides, round_trip, sent_with
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -53,6 +53,8 @@ class Option:
     forward: tuple[float, ...]
     """Seconds of a micro-batch without sends, [chunk]."""
     backward: tuple[float, ...]
+    weight: tuple[float, ...]
+    """The part for the gradients of weights where it is apart from the backward, [chunk]; else empty."""
     tail_seconds: float
     held_seconds: float
     """The part of the tail for which it holds back its last gradient."""
@@ -60,7 +62,7 @@ class Option:
     @property
     def busy_seconds(self) -> float:
         """Seconds of one micro-batch, forward and backward."""
-        return sum(self.forward) + sum(self.backward)
+        return sum(self.forward) + sum(self.backward) + sum(self.weight)
 
 
 class _Lengths:
@@ -69,6 +71,7 @@ class _Lengths:
     def __init__(self, composition: int, recompute: Recompute, least: int, seconds: EachLength) -> None:
         self.composition, self.recompute, self.least, self.seconds = composition, recompute, least, seconds
         self._forward, self._backward = seconds.forward.tolist(), seconds.backward.tolist()
+        self._weight = seconds.weight.tolist()
         self._tail, self._held = seconds.tail_seconds.tolist(), seconds.held_seconds.tolist()
         self._options: dict[int, Option] = {}
 
@@ -82,6 +85,7 @@ class _Lengths:
                 recompute=self.recompute,
                 forward=tuple(self._forward[case]),
                 backward=tuple(self._backward[case]),
+                weight=tuple(self._weight[case]),
                 tail_seconds=self._tail[case],
                 held_seconds=self._held[case],
             )
@@ -126,6 +130,8 @@ class StageOptions:
             if own is None
             else (own,)
         )
+        if divides(choice.schedule):
+            self.recomputes = tuple(item for item in self.recomputes if item == "none")
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
         self._lengths = np.arange(choice.interleave, estimator.model.layers + 2)
         self._prices: dict[tuple[int, bool, bool, Recompute], _Lengths] = {}
@@ -142,7 +148,8 @@ class StageOptions:
         """The shape of a stage of this choice; with an array of layers, of many at once."""
         family, chunks = self.choice.family, chunk_layers(layers, self.choice.interleave)
         model = self.estimator.model
-        return family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
+        shape = family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
+        return replace(shape, schedule=self.choice.schedule)
 
     @property
     def outer_wait(self) -> bool:
@@ -237,10 +244,10 @@ class StageOptions:
         sent = up + down
         forward: Numbers = priced.forward.sum(axis=1)
         backward: Numbers = priced.backward.sum(axis=1)
-        busy = forward + backward
+        busy = forward + backward + priced.weight.sum(axis=1)
         # T >= m busy + tail
         own: Numbers = steps * (busy + sent) + priced.tail_seconds
-        if self.choice.interleave > 1 or sent == float("inf"):
+        if not self.choice.plain or sent == float("inf"):
             return own
         rest = (self.estimator.model.layers - self._lengths) * self.least_layer_seconds
         trip = round_trip(stage, depth, steps)
