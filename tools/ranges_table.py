@@ -49,6 +49,7 @@ OPTIONS: dict[str, Range] = {
         "--pp": STAGES,
         "--cp": DEVICES,
         "--ep": DEVICES,
+        "--etp": NODE_DEVICES,
         "--micro-batch": BATCH,
         "--zero": ZERO,
         "--allow-local-sgd": Range(2, EXCHANGE_STEPS.most),

@@ -35,6 +35,7 @@ SEARCH = {
     "--allow-tensor-grids",
     "--cp",
     "--ep",
+    "--etp",
     "--gap",
     "--loss",
     "--max-cost-per-token",

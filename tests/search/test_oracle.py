@@ -456,7 +456,17 @@ EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "tor
 def test_experts(seed: int, target: str | None) -> None:
     """Experts whole on every device or divided over some, where a device has not room for all of them too."""
     check(with_experts(seed), limits(seed, target), QUICK)
-    check(with_experts(seed), replace(limits(seed, "megatron"), ep=((2, 4), (1, 3))[seed % 2]), QUICK)
+    limited: tuple[dict[str, tuple[int, ...]], ...] = ({"ep": (2, 4)}, {"ep": (1, 3)}, {"tp": (2, 4)})
+    check(with_experts(seed), replace(limits(seed, "megatron"), **limited[seed % 3]), QUICK)
+
+
+def test_shared_experts_are_the_best_now_and_then() -> None:
+    """The oracle sees experts that all devices of a replica share, and whole ones, as the best with wide replicas."""
+    best = [
+        search(*with_experts(seed), replace(limits(seed, "megatron"), tp=(2,)), explain=False).best
+        for seed in range(12)
+    ]
+    assert {one.plan.etp for one in best if one is not None} == {1, 2}
 
 
 @pytest.mark.slow
