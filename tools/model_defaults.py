@@ -27,7 +27,7 @@ def _read() -> set[str]:
 
 def _classes() -> Iterator[tuple[str, Any]]:
     """(``model_type``, class) of every configuration and of those inside it."""
-    waiting = [(kind, CONFIG_MAPPING[kind]) for kind in CONFIG_MAPPING if kind in supported()]
+    waiting = [(kind, CONFIG_MAPPING[kind]) for kind in CONFIG_MAPPING if kind in {*supported(), *_read()}]
     seen: set[str] = set()
     while waiting:
         kind, made = waiting.pop(0)

@@ -11,6 +11,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+_GPT_NAMES = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+}
+_NAMES = {
+    "bloom": {"n_embed": "hidden_size"},
+    "llada": {
+        **{"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads"},
+        **{"n_layers": "num_hidden_layers", "mlp_hidden_size": "intermediate_size"},
+        **{"weight_tying": "tie_word_embeddings", "max_sequence_length": "max_position_embeddings"},
+    },
+    "nomic_bert": _GPT_NAMES,
+}
+"""Names that repositories with code of their own have for a key, by ``model_type``."""
 TABLE = Path(__file__).with_name("defaults.json")
 
 
@@ -27,7 +44,7 @@ def defaults_of(kind: str) -> dict[str, Any]:
 
 def renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     """What a configuration says, under the names that keys of its ``model_type`` have in transformers."""
-    names = _table()["names"].get(kind, {})
+    names = {**_table()["names"].get(kind, {}), **_NAMES.get(kind, {})}
     return {
         names[key] if key in names and names[key] not in given else key: value for key, value in given.items()
     }

@@ -167,7 +167,43 @@ def _xlm_unlike(config: Config) -> Iterator[tuple[str, str]]:
             yield key, "summaries without a projection to labels"
 
 
+def _fnet(config: Config) -> Shape:
+    """Fourier transforms in place of attention, which have no parameters."""
+    width = config["hidden_size"]
+    mixing = {"mixer": "none", "layer_norms": 2, "other_parameters": width * (width + 1)}
+    return {**_bert({"num_attention_heads": 1, **config}, token_types=4), **mixing}
+
+
+def _nystromformer(config: Config) -> Shape:
+    """Attention by way of a few landmarks (arXiv:2102.03902), and a convolution over the values of each head."""
+    kernel = config["num_attention_heads"] * int(config.get("conv_kernel_size") or 0)
+    shape = _bert(config)
+    rows = shape["learned_positions"] + 2
+    return {
+        **shape,
+        "learned_positions": rows,
+        "window": 2 * config["num_landmarks"],
+        "attention_other": kernel,
+    }
+
+
+def _luke(config: Config) -> Shape:
+    """Entities beside words: queries of their own, a table, and positions (arXiv:2010.01057); outputs are not tied."""
+    width, narrow = config["hidden_size"], config.get("entity_emb_size") or config["hidden_size"]
+    shape = _bert(config)
+    rows = config["entity_vocab_size"]
+    tables = rows * narrow + (shape["learned_positions"] + shape["token_types"] + 2) * width
+    tables += narrow * width * (narrow != width)
+    # A pooler, and what predicts entities.
+    ends = width * (width + 1) + rows + narrow * (width + 3)
+    own = 3 * width * (width + 1) if config.get("use_entity_aware_attention", True) else 0
+    return {**shape, "tied_embeddings": False, "attention_other": own, "other_parameters": tables + ends}
+
+
 ENCODERS: dict[str, Family] = {
+    "fnet": Family(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
+    "luke": Family(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
+    "nystromformer": Family(_nystromformer, (*COMMON, "max_position_embeddings"), _untied),
     "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),
     "deberta": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
     "deberta-v2": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),

@@ -123,14 +123,13 @@ def _shared(config: Config, **fields: Any) -> Shape:
 
 def _latent(config: Config, **more: Any) -> Shape:
     """Multi-head latent attention."""
-    rope = config["qk_rope_head_dim"]
+    rope, heads = config["qk_rope_head_dim"], config["num_attention_heads"]
     latent = {
         "q_rank": config.get("q_lora_rank"),
         "kv_rank": config["kv_lora_rank"],
         "rope_dim": rope,
-        "value_dim": config["v_head_dim"],
+        "value_dim": config.get("v_head_dim") or config["hidden_size"] // heads,
     }
-    heads = config["num_attention_heads"]
     plain = {"kv_heads": heads, "head_dim": config["qk_nope_head_dim"] + rope, "latent": latent}
     return llama(config, **plain, **more)
 
@@ -582,9 +581,11 @@ def _cohere(config: Config, *, window: int = 0) -> Shape:
 
 
 def _stablelm(config: Config) -> Shape:
+    """Norms of queries and keys are one for each head."""
     norms = 1 if config.get("use_parallel_residual") else 2
+    more: Shape = {"qk_norm": "whole"} if config.get("qk_layernorm") else {}
     return llama(
-        config, qkv_bias="use_qkv_bias", out_bias=None, mlp_bias=None, norm="layer", layer_norms=norms
+        config, qkv_bias="use_qkv_bias", out_bias=None, mlp_bias=None, layer_norms=norms, norm="layer", **more
     )
 
 
@@ -733,6 +734,7 @@ def _falcon(config: Config) -> Shape:
 
 
 def _encoder(config: Config, token_types: int) -> Shape:
+    tasks = int(config.get("task_type_vocab_size", 3)) if config.get("use_task_id") else 0
     return {
         "kind": "encoder",
         "layers": config["num_hidden_layers"],
@@ -741,7 +743,7 @@ def _encoder(config: Config, token_types: int) -> Shape:
         "ffn": config["intermediate_size"],
         "vocab": config["vocab_size"],
         "learned_positions": config["max_position_embeddings"],
-        "token_types": config.get("type_vocab_size", token_types),
+        "token_types": config.get("type_vocab_size", token_types) + tasks,
         "embedding_norm": True,
         "final_norm": False,
         "head_transform": True,
@@ -765,8 +767,6 @@ def _distilbert(config: Config) -> Shape:
 def _encoder_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("is_decoder"):
         yield "is_decoder", "encoders as decoders"
-    if config.get("use_task_id"):
-        yield "use_task_id", "embeddings of task types"
     if config.get("tie_word_embeddings") is False:
         yield "tie_word_embeddings", "encoders with an output layer of their own"
 
@@ -1053,6 +1053,73 @@ def _cpmant(config: Config) -> Shape:
         "relative_positions": segments**2 + config.get("position_bias_num_buckets", 512),
         "other_parameters": (prompts + segments) * hidden,
     }
+
+
+def _dbrx(config: Config) -> Shape:
+    """Norms without shift; attention and experts have configurations of their own."""
+    attention, feeds = config["attn_config"], config["ffn_config"]
+    return {
+        **{"layers": config["n_layers"], "hidden": config["d_model"], "heads": config["n_heads"]},
+        **{"kv_heads": attention.get("kv_n_heads", 1), "vocab": config["vocab_size"], "gated_mlp": True},
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "experts": {
+            **{"number": feeds.get("moe_num_experts", 4), "top_k": feeds.get("moe_top_k", 1)},
+            "ffn": feeds.get("ffn_hidden_size", 3584),
+        },
+    }
+
+
+def _fuyu(config: Config) -> Shape:
+    """Persimmon, and a matrix that makes tokens of patches."""
+    inputs = int(config.get("num_channels", 3)) * int(config.get("patch_size", 30)) ** 2
+    return {**_persimmon(config), "other_parameters": (inputs + 1) * config["hidden_size"]}
+
+
+def _kosmos2(config: Config) -> Shape:
+    """Norms ahead of the last product of attention and of the feed-forward; positions are computed."""
+    width, ffn = config["embed_dim"], config["ffn_dim"]
+    return {
+        **{"layers": config["layers"], "hidden": width, "heads": config["attention_heads"], "ffn": ffn},
+        **{"vocab": config["vocab_size"], "attention_other": 2 * (width + ffn)},
+    }
+
+
+def _git(config: Config) -> Shape:
+    """BERT as a decoder behind the tokens of an image."""
+    ends = {"head_bias": True, "token_types": 0, "final_norm": False}
+    tied = bool(config.get("tie_word_embeddings", False))
+    return {**_encoder(config, 0), **_DECODER, **ends, "tied_embeddings": tied}
+
+
+def _rwkv(config: Config) -> Shape:
+    """Tokens are mixed by a state (arXiv:2305.13048): receptance, keys and values, and the receptance of the
+    feed-forward, in front of it, the output behind it; five vectors of the mixing and two of the feed-forward."""
+    hidden = config["hidden_size"]
+    if (config.get("attention_hidden_size") or hidden) != hidden:
+        raise ValueError("a state of another width")
+    state = {"kind": "conv", "head_dim": hidden, "conv": 7, "conv_bias": False, "gates": 3}
+    return {
+        **{"layers": config["num_hidden_layers"], "hidden": hidden, "heads": 1, "head_dim": hidden},
+        **{"ffn": config.get("intermediate_size") or 4 * hidden, "vocab": config["vocab_size"]},
+        **{"mixer": "state", "mlp_bias": False, "embedding_norm": True, "state": state},
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "sequence_length": config.get("context_length", 1024),
+    }
+
+
+def _recurrent_gemma(config: Config) -> Shape:
+    """Gated linear recurrences (arXiv:2402.19427), whose gates are products of each head's own, beside local attention."""
+    width = config.get("lru_width") or config["hidden_size"]
+    state = {"kind": "conv", "head_dim": width, "conv": config.get("conv1d_width", 4), "gates": 1}
+    kinds = config.get("block_types") or ["recurrent", "recurrent", "attention"]
+    layers = config["num_hidden_layers"]
+    named = [str(kinds[index % len(kinds)]) for index in range(layers)]
+    halved = {**config, "intermediate_size": config["intermediate_size"] // 2}
+    shape = llama(halved, tied=True, state={**state, "bias": True})
+    gates = 2 * width * width // config["num_attention_heads"] + 3 * width
+    shape |= {"output_bias": True, "mlp_bias": True, "window": config.get("attention_window_size", 2048)}
+    shape["other_parameters"] = named.count("recurrent") * gates
+    return with_runs(shape, config, [_MIXERS[each] for each in named])
 
 
 def _phi(config: Config) -> Shape:
@@ -1361,6 +1428,9 @@ FAMILIES: dict[str, Family] = {
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
     "granite": Family(llama),
+    "kosmos_2_text_model": Family(
+        _kosmos2, ("layers", "embed_dim", "attention_heads", "ffn_dim", "vocab_size")
+    ),
     "mllama_text_model": Family(partial(llama, out_bias=None)),
     "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
@@ -1381,12 +1451,17 @@ FAMILIES: dict[str, Family] = {
     "mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "mamba2": Family(_mamba2, (*COMMON[:2], "vocab_size", "num_heads", "head_dim", "state_size")),
     "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
-    "minicpm3": Family(partial(_latent, tied=True), LATENT),
+    "minicpm3": Family(partial(_latent, tied=True), LATENT[:-1]),
     "minimax_m2": _SPARSE(partial(_sparse, qk_norm="whole")),
     "ministral": Family(partial(llama, window=1)),
     "ministral3": Family(partial(llama, window=1)),
     "mistral": Family(partial(llama, window=1)),
     "mixtral": _SPARSE(partial(_sparse, window=1)),
+    "dbrx": Family(_dbrx, ("n_layers", "d_model", "n_heads", "vocab_size"), any_experts=True),
+    "fuyu": Family(_fuyu),
+    "git": Family(_git, _PLACED),
+    "rwkv": Family(_rwkv, (*COMMON[:2], "vocab_size")),
+    "recurrent_gemma": Family(_recurrent_gemma),
     "mpt": Family(_mpt, ("n_layers", "d_model", "n_heads", "vocab_size"), _mpt_unlike),
     "nanochat": Family(partial(_plain, norm="plain")),
     "nemotron_h": Family(
@@ -1422,6 +1497,7 @@ FAMILIES: dict[str, Family] = {
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"),
         Family(partial(llama, qkv_bias=True, out_bias=None)),
     ),
+    "glm4v_moe_text": _SPARSE(_glm_moe),
     "qwen2_moe": _SPARSE(_qwen2_moe),
     "qwen3": Family(partial(llama, width=128, qk_norm=True)),
     "qwen3_5_moe_text": Family(
@@ -1441,7 +1517,7 @@ FAMILIES: dict[str, Family] = {
     "solar_open": _SPARSE(
         partial(_sparse, experts=_shared), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
     ),
-    "stablelm": Family(_stablelm, COMMON, _query_norms),
+    "stablelm": Family(_stablelm),
     "starcoder2": Family(
         partial(
             _plain,

@@ -76,7 +76,16 @@ HEADS: dict[str, dict[str, Head]] = {
     ),
     **dict.fromkeys(("ibert", "longformer", "mpnet", "tapas"), _POOLED),
     **dict.fromkeys(("distilbert", "esmc", "eurobert", "gte", "nomic_bert"), _PLAIN),
-    "big_bird": {**_PLAIN, "ForMultipleChoice": Head(1, pooled=True)},
+    "big_bird": {
+        **_PLAIN,
+        "ForMultipleChoice": Head(1, pooled=True),
+        "ForPreTraining": Head("tokens", pair=True),
+    },
+    "fnet": {
+        **_TOGETHER,
+        "ForPreTraining": Head("tokens", dense=1, pair=True),
+    },
+    "luke": {},
     "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},
     "layoutlm": {**_PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
     "modernbert-decoder": {

@@ -56,6 +56,52 @@ def _wavlm(config: Config) -> Shape:
     return {**shape, "attention_other": heads + 8 * (width + 1), "relative_positions": rows}
 
 
+def _data2vec(config: Config) -> Shape:
+    """Positions by several convolutions, one behind the other; norms of all convolutions."""
+    shape = _wav2vec({**config, "feat_extract_norm": "layer", "num_conv_pos_embeddings": 0})
+    width, groups = config["hidden_size"], config.get("num_conv_pos_embedding_groups", 16)
+    one = width * (width // groups) * config.get("conv_pos_kernel_size", 19) + width
+    convolutions = config.get("num_conv_pos_embeddings", 5)
+    return {**shape, "other_parameters": shape["other_parameters"] - width + convolutions * one}
+
+
+def _conformer(config: Config) -> Shape:
+    """Half a feed-forward, attention, a convolution and half a feed-forward (arXiv:2005.08100)."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    inputs, kernel = config["feature_projection_input_dim"], config.get("conv_depthwise_kernel_size", 31)
+    # The last norm, and that of the convolution.
+    own = 2 * 2 * width
+    if config.get("position_embeddings_type", "relative_key") == "relative_key":
+        rows = config.get("left_max_position_embeddings", 64) + config.get("right_max_position_embeddings", 8)
+        own += (rows + 1) * (width // heads)
+    others = 2 * inputs
+    masks = config.get("mask_time_prob", 0.05) > 0 or config.get("mask_feature_prob", 0.0) > 0
+    tokens = SECONDS * FRAMES
+    kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
+    return {
+        **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": width, "heads": heads},
+        **{"ffn": config["intermediate_size"], "vocab": 1, "tied_embeddings": False, "labels": 0},
+        **{"norm": "layer", "final_norm": False, "attention_other": own},
+        "block": tuple({"mixer": mixer, "feed_forward": feeds} for mixer, feeds in kinds),
+        "state": {
+            **{"kind": "conv", "head_dim": width, "conv": kernel, "conv_bias": False, "gates": 1},
+        },
+        "front": ({"inputs": inputs, "outputs": width, "tokens": tokens},),
+        **{"other_parameters": others + width * masks, "sequence_length": tokens},
+    }
+
+
+FRAMES = 50
+"""Tokens of a second of sound in a conformer whose features are stacked two by two."""
+
+
+def _conformer_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("add_adapter"):
+        yield "add_adapter", "layers of an adapter behind the others"
+    if config.get("position_embeddings_type", "relative_key") not in ("relative_key", "rotary", None):
+        yield "position_embeddings_type", "positions of this kind"
+
+
 def _unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("add_adapter"):
         yield "add_adapter", "convolutions behind the layers"
@@ -88,6 +134,8 @@ _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermedia
 HEARD: dict[str, Family] = {
     **dict.fromkeys(("wav2vec2", "unispeech", "unispeech-sat"), Family(_wav2vec, _SIZES, _unlike)),
     "hubert": Family(_wav2vec, _SIZES, _unlike),
+    "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
+    "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
     "wavlm": Family(_wavlm, _SIZES, _unlike),
 }
 """Models of sound, by ``model_type``."""

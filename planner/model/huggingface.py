@@ -201,7 +201,10 @@ def _filled(document: Document) -> Document:
     if beside is not None:
         kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
         kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
-        kinds |= {key: (_FURTHER[key],) for key, _ in (beside.further if isinstance(beside, Beside) else ())}
+        kinds |= {
+            key: (_QFORMERS.get(kind, _FURTHER[key]),)
+            for key, _ in (beside.further if isinstance(beside, Beside) else ())
+        }
     parts = {key: _inside(document, key, each) for key, each in kinds.items()}
     read = {key: part.data for key, part in parts.items() if part is not None}
     unsaid = {key: value for key, value in _unsaid(kind, document.data).items() if key not in _SIZES}
@@ -215,6 +218,7 @@ def _section(beside: Seeing) -> str:
 
 _TEXTS = {"blip-2": "opt", "gemma3": "gemma3_text", "shieldgemma2": "gemma3_text", "idefics2": "mistral"}
 _TEXTS |= {"llama4": "llama4_text", "mllama": "mllama_text_model", "qwen2_audio": "qwen2"}
+_TEXTS |= {"glm4v_moe": "glm4v_moe_text", "instructblip": "opt", "kosmos-2": "kosmos_2_text_model"}
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
@@ -243,6 +247,7 @@ _TIED = {
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
+_QFORMERS = {"instructblip": "instructblip_qformer"}
 
 
 def _text_of(document: Document) -> Document:
@@ -303,7 +308,7 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
             f"expected {SEES}",
         )
         for index, name in enumerate(names if isinstance(names, list) else [])
-        if not str(name).endswith((SEES, "InternVLChatModel"))
+        if not str(name).endswith((SEES, "InternVLChatModel", "GitForCausalLM"))
     ]
     problems += _out_of_range(tower, beside.needed)
     for key, needed in beside.further if isinstance(beside, Beside) else ():
@@ -573,7 +578,7 @@ _STACK_LENGTHS = (
     *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
 )
 _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
-_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim")
+_HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim", "embed_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _RANKS = (
     "index_n_heads",
@@ -595,7 +600,9 @@ _STATES = (
 _FEEDS = ("intermediate_size", "ffn_dim", "n_inner", "hidden_dim", "ffn_hidden_size", "d_ff")
 _RANGES = {
     **dict.fromkeys(_STATES, WIDTH),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"), LAYERS),
+    **dict.fromkeys(("feature_projection_input_dim", "num_landmarks"), WIDTH),
+    "entity_vocab_size": ROWS,
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
     **dict.fromkeys(_FEEDS, FFN),

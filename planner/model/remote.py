@@ -17,6 +17,7 @@ from planner.model.families import (
     Shape,
     _deepseek,
     _falcon,
+    _gte,
     _phi,
     _shared,
     _sparse,
@@ -104,6 +105,11 @@ def _bailing(config: Config) -> Shape:
     return _sparse(config, experts=_shared, **more)
 
 
+def _grok(config: Config) -> Shape:
+    """Grok-1 (``modeling_grok1.py``): norms on both sides."""
+    return _sparse(config, tied=True, layer_norms=4)
+
+
 _GPT = ("n_layer", "n_embd", "n_head", "vocab_size")
 
 REMOTE: dict[str, Family] = {
@@ -118,6 +124,9 @@ REMOTE: dict[str, Family] = {
     "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
     "internlm": Family(_internlm),
     "internlm2": Family(_internlm2),
+    "grok-1": Family(_grok, experts=True),
+    "llada": Family(lambda config: {**llama(config), "kind": "encoder"}),
+    "new": Family(_gte),
     "kimi_k2": Family(_deepseek, LATENT, mixed_dense, experts=True),
     "mimo": Family(partial(llama, qkv_bias=True, out_bias=None)),
     "minicpm": Family(partial(llama, tied=True)),

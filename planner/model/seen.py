@@ -159,6 +159,40 @@ def _film_norm(config: Config) -> int:
     return 2 * int(config["hidden_size"]) * bool(config.get("use_mean_pooling", True))
 
 
+def _yolos(config: Config) -> Shape:
+    """Tokens for what is looked for behind the patches; further tables of positions for the layers."""
+    found = config.get("num_detection_tokens", 100)
+    shape, width = vision(config, ahead=1 + found), config["hidden_size"]
+    further = (config["num_hidden_layers"] - 1) * shape["learned_positions"] * width
+    if config.get("use_mid_position_embeddings", True):
+        shape["other_parameters"] += further
+    return shape
+
+
+def _boxes(config: Config) -> int:
+    """Two matrices ahead of the labels, three of the boxes, and no label."""
+    width = int(config["hidden_size"])
+    return 4 * width * (width + 1) + (width + 1) * 5
+
+
+def _timesformer(config: Config) -> Shape:
+    """Attention over time and over space by turns (arXiv:2102.05095), of the patches of a film."""
+    frames, width = config["num_frames"], config["hidden_size"]
+    patches = patches_of(config)
+    shape = vision({**config, "image_size": [patches * frames, 1], "patch_size": [1, 1]}, placed=0)
+    front = {"inputs": config.get("num_channels", 3) * config["patch_size"] ** 2, "outputs": width}
+    if config.get("attention_type", "divided_space_time") != "divided_space_time":
+        raise ValueError("attention of another kind")
+    layers = config["num_hidden_layers"]
+    places = (1 + patches + 1 + frames) * width
+    return {
+        **shape,
+        "front": ({**front, "tokens": patches * frames},),
+        **{"block": ({"feed_forward": "none"}, {}), "window": patches + 1},
+        "other_parameters": places + layers * width * (width + 1),
+    }
+
+
 def clip_text(config: Config) -> Shape:
     """CLIP's: causal, though no token is predicted."""
     return {
@@ -200,6 +234,13 @@ def _clip(config: Config) -> Shape:
     return {**text, "labels": out, "pooled": True, "tower": tower, "other_parameters": 1}
 
 
+def _chinese_clip(config: Config) -> Shape:
+    """The same with BERT."""
+    shape, text = _clip({**config, "text_config": {**config["text_config"]}}), config["text_config"]
+    ends = {"final_norm": False, "embedding_norm": True, "token_types": text.get("type_vocab_size", 2)}
+    return {**shape, **ends, "kind": "encoder", "head_bias": False}
+
+
 def _siglip(config: Config, *, tower: Callable[[Config], Shape]) -> Shape:
     """The same with a feed-forward behind the tower."""
     seen = config["vision_config"]
@@ -225,6 +266,10 @@ SEEN: dict[str, Family] = {
     "audio-spectrogram-transformer": Family(_spectrogram, _BOTH),
     **dict.fromkeys(("beit", "data2vec-vision"), Family(_beit, _BOTH)),
     "clip": Family(_clip, (), parts=_parts("clip")),
+    "chinese_clip": Family(_chinese_clip, (), parts=_parts("chinese_clip")),
+    "metaclip_2": Family(_clip, (), parts=_parts("metaclip_2")),
+    "timesformer": Family(_timesformer, (*_BOTH, "num_frames")),
+    "yolos": Family(_yolos, _BOTH),
     "clip_text_model": Family(clip_text, _TEXT),
     "clip_vision_model": Family(clip_vision, _BOTH),
     "deit": Family(partial(vision, ahead=2), _BOTH),
@@ -264,7 +309,12 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     },
     "beit": {"Model": Head(0), **_CLASSES},
     "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
-    "clip": {"Model": Head("shape")},
+    **dict.fromkeys(("clip", "chinese_clip", "metaclip_2"), {"Model": Head("shape")}),
+    "timesformer": {"Model": Head(0), "ForVideoClassification": Head("labels", pooled=True)},
+    "yolos": {
+        "Model": Head(0, more=_pooler),
+        "ForObjectDetection": Head("labels", more=lambda config: _boxes(config)),
+    },
     "clip_text_model": {"Model": Head(0), **_PROJECTED},
     "clip_vision_model": {"Model": Head(0), **_PROJECTED},
     "deit": {

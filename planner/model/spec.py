@@ -332,6 +332,8 @@ class StateSpec(Frozen):
     """Bias of the convolution."""
     bias: bool = False
     """Biases of the projections at both ends."""
+    gates: Annotated[int, Field(ge=1, le=3)] = 2
+    """Gates of conv: 2 in LFM2, one ahead of the convolution and one behind it; 1 in the conformer, 3 in RWKV."""
     norm: bool = True
     """True when what it makes of a token is normalised (mamba2, delta), or what steers the scan (mamba in Jamba)."""
     chunk: Width = 256
@@ -352,7 +354,7 @@ class StateSpec(Frozen):
         """(inputs, outputs, what tensor parallelism divides) of its projections."""
         last: tuple[int, int, Split] = (self.inner, hidden, "rows")
         if self.kind == "conv":
-            return (hidden, 3 * self.inner, "columns"), last
+            return (hidden, (1 + self.gates) * self.inner, "columns"), last
         if self.kind == "mamba":
             rank = self.rank or 1
             scan: tuple[tuple[int, int, Split], ...] = (

@@ -163,6 +163,22 @@ def _blip2(config: Config, text: int) -> Shape:
     return _biased(tower, 2 * wide + tower["ffn"] + biased)
 
 
+def _git(config: Config, text: int) -> Shape:
+    """CLIP, a matrix and a norm; embeddings of the frames of a film."""
+    tower = _clip(config["vision_config"])
+    frames = int(config.get("num_image_with_embedding") or 0)
+    made = {"outputs": tower["tokens"], "projector": (text,), "other_parameters": 2 * text}
+    made["other_parameters"] += frames * tower["hidden"]
+    return {**tower, **made}
+
+
+def _kosmos2(config: Config, text: int) -> Shape:
+    """CLIP, a matrix, and a few latent tokens that attend to what it makes."""
+    tower, latents = _clip(config["vision_config"]), int(config.get("latent_query_num", 64))
+    others = latents * text + 4 * _weights(text, text)
+    return {**tower, "outputs": latents, "projector": (text,), "other_parameters": others}
+
+
 def _qwen2_audio(config: Config, text: int) -> Shape:
     """Whisper's encoder, two tokens of which are taken as their mean, and one matrix."""
     audio = config["audio_config"]
@@ -263,6 +279,7 @@ _VISION: dict[str, Any] = {"needed": (*CLIP, "image_size")}
 _PERCEIVER = ("hidden_size", "resampler_n_heads", "resampler_head_dim", "num_key_value_heads")
 _QFORMER = ("hidden_size", "intermediate_size", "num_hidden_layers")
 _SIDED = CLIP[:-1]
+_GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
 BESIDE: dict[str, Seeing] = {
     **SEEING,
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
@@ -272,6 +289,12 @@ BESIDE: dict[str, Seeing] = {
         (*CLIP, "image_size"),
         further=(("qformer_config", _QFORMER),),
     ),
+    "git": Seeing(_git, "git_vision_model", (*CLIP, "image_size")),
+    "kosmos-2": Seeing(_kosmos2, "kosmos_2_vision_model", (*CLIP, "image_size")),
+    "instructblip": Beside(
+        _blip2, "instructblip_vision_model", (*CLIP, "image_size"), further=(("qformer_config", _QFORMER),)
+    ),
+    "glm4v_moe": Seeing(_glm4v, "glm4v_moe_vision", (*_GLM, "image_size")),
     "cohere2_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "voxtral": Beside(
         _voxtral,
@@ -279,19 +302,7 @@ BESIDE: dict[str, Seeing] = {
         (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
         section="audio_config",
     ),
-    "glm4v": Seeing(
-        _glm4v,
-        "glm4v_vision",
-        (
-            "depth",
-            "num_heads",
-            "hidden_size",
-            "out_hidden_size",
-            "intermediate_size",
-            "patch_size",
-            "image_size",
-        ),
-    ),
+    "glm4v": Seeing(_glm4v, "glm4v_vision", (*_GLM, "image_size")),
     "idefics2": Beside(
         _idefics2,
         "idefics2_vision",

@@ -75,6 +75,10 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
     encoder = {"sequence_length": length, "relative_positions": rows * (layers if each else 1)}
     if config.get("encoder_attention_type", "local") == "local" and "local_radius" in config:
         encoder["window"] = 2 * int(config["local_radius"]) + 1
+    if config.get("encoder_attention_type") == "transient-global" and "local_radius" in config:
+        # A token for each block of them, with a norm in each layer and a table of its own.
+        encoder["window"] = 2 * int(config["local_radius"]) + 1 + length // int(config["global_block_size"])
+        encoder |= {"relative_positions": 2 * rows, "other_parameters": layers * config["d_model"]}
     if not config.get("num_experts") or config["model_type"] != "switch_transformers":
         return {**_decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
     experts = {"number": config["num_experts"], "top_k": 1, "ffn": config["d_ff"]}
@@ -91,8 +95,8 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
 
 
 def _longt5_unlike(config: Config) -> Iterator[tuple[str, str]]:
-    if config.get("encoder_attention_type", "local") != "local":
-        yield "encoder_attention_type", "global tokens of an encoder"
+    if config.get("encoder_attention_type", "local") not in ("local", "transient-global"):
+        yield "encoder_attention_type", "attention of this kind in an encoder"
 
 
 def _bart(
