@@ -112,6 +112,8 @@ class LayerPass:
     """Seconds the host needs to launch one forward; a backward needs as many."""
     product_seconds: float = 0.0
     """Matrix products of the forward outside attention, part of it."""
+    product_backward: float = 0.0
+    """The same of the backward."""
     again_seconds: float = 0.0
     """What selective recomputation of fused kernels runs again."""
 
@@ -544,6 +546,7 @@ def layer_pass(
         again_seconds=modules_again(model, device, tp=tp, tokens=tokens, split=sequence_parallel, ep=ep)
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
+        product_backward=back,
         host_seconds=launches
         * device.family.launch_seconds
         * device.framework.host_factor

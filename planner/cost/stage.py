@@ -67,6 +67,7 @@ from planner.cost.stage_price import (
     padded_seconds,
 )
 from planner.cost.stragglers import stretch
+from planner.cost.tensor import Collectives, Hidden, collectives, has_user_buffers, hidden_by
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
@@ -84,9 +85,9 @@ class LayerPrice:
     backward_seconds: float
     recompute_seconds: float
     collective_forward: float
-    """Tensor-parallel collectives of the forward."""
+    """Exposed tensor-parallel collectives of the forward."""
     collective_backward: float
-    """Tensor-parallel collectives of the backward and of recomputation."""
+    """Exposed tensor-parallel collectives of the backward and of recomputation."""
     routing_forward: float = 0.0
     """All-to-alls of experts in the forward."""
     routing_backward: float = 0.0
@@ -97,24 +98,21 @@ class LayerPrice:
     """The same in the backward and in recomputation."""
     context_hidden: float = 0.0
     """The part of this traffic that attention hides."""
+    collective_hidden: float = 0.0
+    """The part of the tensor-parallel collectives that products hide."""
 
 
 def layer_price(
-    one: LayerPass,
-    ring: Ring,
-    model: ModelSpec,
-    sequences: int,
-    recompute: Recompute,
-    by_operation: bool = False,
+    one: LayerPass, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
 ) -> LayerPrice:
-    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
+    """A layer by formula.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
     """
-    collective = _collective_seconds(ring, model, sequences) * model.sublayers / 2
+    ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = with_host(one.forward_seconds + collective, one.host_seconds) - collective
+    forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
     again = 0.0
     if whole:
         again = forward
@@ -124,15 +122,16 @@ def layer_price(
         if model.training.attention == "unfused":
             device += one.attention_seconds
         # The host goes on while a collective runs, as in the whole layer, so that no part of it takes longer.
-        again = with_host(device + 0.5 * collective, one.host_seconds) - 0.5 * collective
+        again = with_host(device + 0.5 * ahead, one.host_seconds) - 0.5 * ahead
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + collective, one.host_seconds) - collective,
+        backward_seconds=with_host(one.backward_seconds + back, one.host_seconds) - back,
         recompute_seconds=again,
-        collective_forward=collective,
-        collective_backward=(2 if whole else 1.5 if partly else 1) * collective,
+        collective_forward=ahead,
+        collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
+        collective_hidden=moved.hidden_forward * (2 if whole else 1) + moved.hidden_backward,
     )
 
 
@@ -172,30 +171,20 @@ def products_again(model: ModelSpec) -> float:
 
 
 def measured_layer(
-    times: LayerTimes,
-    ring: Ring,
-    model: ModelSpec,
-    sequences: int,
-    recompute: Recompute,
-    by_operation: bool = False,
+    times: LayerTimes, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
     partly = recompute == "selective" and by_operation
     share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
-    collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
+    ahead = moved.forward_seconds if times.without_collectives else 0.0
+    back = moved.backward_seconds if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
         recompute_seconds=share * times.forward_seconds,
-        collective_forward=collective,
-        collective_backward=(2 if recompute == "full" else 1.5 if partly else 1) * collective,
+        collective_forward=ahead,
+        collective_backward=back + (1 if recompute == "full" else 0.5 if partly else 0) * ahead,
     )
-
-
-def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
-    """Tensor-parallel collectives of one direction."""
-    size = ELEMENT_BYTES[model.training.precision]
-    return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
 def _rows(values: Iterable[float], count: int) -> Numbers:
@@ -219,14 +208,31 @@ class Pricer:
         link_curves: LinkCurves | None = None,
         context: Context = WHOLE,
         side: int = 1,
+        buffered: bool | None = None,
     ) -> None:
-        """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none."""
+        """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none.
+
+        ``buffered``: the whole model may have user buffers, where this one is a part of it.
+        """
         self.topology = topology
+        self.buffered = has_user_buffers(model) if buffered is None else buffered
         self.context = context
         self.side = side
         self._runs, self._ahead, self._behind = (
             tuple(
-                (run, Pricer(topology, run.kind, calibration, target, link_curves, context)) for run in runs
+                (
+                    run,
+                    Pricer(
+                        topology,
+                        run.kind,
+                        calibration,
+                        target,
+                        link_curves,
+                        context,
+                        buffered=self.buffered,
+                    ),
+                )
+                for run in runs
             )
             for runs in (model.runs, model.first_runs, model.last_runs)
         )
@@ -454,7 +460,7 @@ class Pricer:
         tensor_forward += sum(end.collective_forward for end in ends)
         tensor_backward += sum(end.collective_backward for end in ends)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
-        context_hidden = layers * one.context_hidden
+        beside = layers * (one.context_hidden + one.collective_hidden)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
@@ -470,7 +476,7 @@ class Pricer:
             tensor_backward += more.collective_backward
             context_forward += more.context_forward
             context_backward += more.context_backward
-            context_hidden += more.context_hidden
+            beside += more.context_hidden + more.collective_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         slowest = self.stretch(device_type, ring, tp)
         forwards = self.model.training.forwards
@@ -509,7 +515,7 @@ class Pricer:
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
-            hidden_seconds=hidden_forward + hidden_backward + hidden + context_hidden,
+            hidden_seconds=hidden_forward + hidden_backward + hidden + beside,
         )
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
@@ -779,14 +785,37 @@ class Pricer:
         if self._runs:
             return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, ep)
         measured = self.measured(device_type, tp, sequences)
-        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
         by_operation = self.target.eager_layers
-        if measured:
-            return measured_layer(measured, ring, self.model, sequences, recompute, by_operation)
         one = self._layer_pass(device_type, tp, sequences, split, ep)
-        price = layer_price(one, ring, self.model_on(device_type), sequences, recompute, by_operation)
+        moved = self._collectives(one, device_type, tp, sequences, split)
+        if measured:
+            return measured_layer(measured, moved, self.model, recompute, by_operation)
+        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation)
         price = self._with_routing(price, device_type, tp, sequences, recompute, ep)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
+
+    def _collectives(
+        self,
+        one: LayerPass,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        split: bool,
+    ) -> Collectives:
+        """Tensor-parallel traffic of a layer whose tokens are split between its collectives, or not."""
+        return collectives(
+            one,
+            tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves),
+            self.model,
+            sequences,
+            split=split,
+            hides=self.hides(device_type),
+            overlap=self.framework.overlap,
+        )
+
+    def hides(self, device_type: DeviceType) -> Hidden:
+        """What products hide of the tensor-parallel traffic with sequence parallelism on such devices."""
+        return hidden_by(self.target, self.kernels, device_type, self.buffered)
 
     def axes(self, device_type: DeviceType) -> grids.Axes:
         """Rows and columns of a grid of such devices."""
@@ -841,7 +870,7 @@ class Pricer:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
         one = self._layer_pass(device_type, tp, sequences, False)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
-        collective = _collective_seconds(ring, self.model, sequences)
+        collective = collectives(one, ring, self.model, sequences, split=False).forward_seconds
         return LayerFormula(
             forward_seconds=one.forward_seconds + collective,
             backward_seconds=one.backward_seconds + collective,
