@@ -142,8 +142,10 @@ Row = tuple[int, Mapping[str, Any]]
 LAYER_KEYS = ("gpu", "model", "tp", "micro_batch")
 LINK_KEYS = ("link", "operation", "members", "size_bytes")
 KERNEL_KEYS = ("gpu", "kernel", "precision", "shape")
-RESIDUAL_KEYS = ("family", "framework")
+RESIDUAL_KEYS = ("family", "framework", "work")
 _CURVE_KEYS = LINK_KEYS[:3]
+_UNLESS = {"work": "dense"}
+"""Values of keys that rows may leave out."""
 _NORMAL = {"gpu": name_key, "model": name_key, "link": link_name_key}
 
 
@@ -169,7 +171,7 @@ def _key(row: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable | None:
     """The values of the keys, None when one cannot be read."""
     values: list[Hashable] = []
     for key in keys:
-        value = row.get(key)
+        value = row.get(key, _UNLESS.get(key))
         if not isinstance(value, str | int | float):
             return None
         values.append(_NORMAL[key](value) if key in _NORMAL and isinstance(value, str) else value)

@@ -261,7 +261,7 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         link_points=_points(link_key, base.link_points, own.link_points),
         kernel_points=_points(kernel_key, base.kernel_points, own.kernel_points),
         curve_errors=_points(lambda item: item.curve, base.curve_errors, own.curve_errors),
-        residuals=_points(lambda item: (item.family, item.framework), base.residuals, own.residuals),
+        residuals=_points(lambda item: item.key, base.residuals, own.residuals),
         constants=_constants(base, own),
         default_spread=spread,
         family_spread=base.family_spread if own.family_spread is None else own.family_spread,

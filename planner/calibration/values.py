@@ -34,6 +34,8 @@ from planner.files.fields import (
 )
 from planner.ranges import DEVICES
 
+Work = Literal["dense", "experts", "unfused"]
+"""What errors of a step time depend on beside devices and kernels."""
 Provenance = Literal["measured", "fitted", "datasheet", "assumed"]
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "send"]
 Kernel = Literal[
@@ -212,12 +214,19 @@ class Residual:
     """Family of GPUs."""
     framework: Name
     """Framework, as a plan's target names it."""
+    work: Work = "dense"
+    """What its layers are: with experts, or with attention that its kernels leave unfused; dense otherwise."""
     rows: Count
     """Runs that used both."""
     spread: Spread
     """Robust relative standard error of the step time."""
     devices: Annotated[tuple[Name, ...], Field(strict=False)] = ()
     """Its device types with a run or a best product of their own; empty where nobody tells."""
+
+    @property
+    def key(self) -> tuple[str, str, Work]:
+        """What no other residual of a calibration has."""
+        return self.family, self.framework, self.work
 
 
 @strict()
@@ -304,30 +313,37 @@ class Calibration:
         """Constants of a type of fabric; the defaults for an unknown one."""
         return self.links.get(kind, ASSUMED_LINK)
 
-    def spread(self, families: Iterable[str], framework: str) -> float:
+    def spread(self, families: Iterable[str], framework: str, work: Work = "dense") -> float:
         """Relative standard error of a step time on these families: the widest that applies."""
-        known = {(item.family, item.framework): item.spread for item in self.residuals}
-        return max(known.get((family, framework)) or self._foreign(family, framework) for family in families)
+        return max(
+            self._foreign(family, framework, work)
+            if (item := self._residual(family, framework, work)) is None
+            else item.spread
+            for family in families
+        )
 
-    def _foreign(self, family: str, framework: str) -> float:
+    def _residual(self, family: str, framework: str, work: Work) -> Residual | None:
+        key = family, framework, work
+        return next((item for item in self.residuals if item.key == key), None)
+
+    def _foreign(self, family: str, framework: str, work: Work) -> float:
         """That of a family without a residual: kernels that its maker's other devices have run are half of it."""
         library = catalog.library_of(family)
-        told = library and any(
-            item.framework == framework and catalog.library_of(item.family) == library
+        others = [
+            item.spread
             for item in self.residuals
-        )
-        if not told or self.family_spread is None:
+            if (item.framework, item.work) == (framework, work) and catalog.library_of(item.family) == library
+        ]
+        if not library or not others or self.family_spread is None:
             return self.default_spread
-        # Nor is it surer than what is known of its products.
+        # Nor is it surer than what is known of its products, or than the families that somebody has measured.
         name = f"families.{family}.matmul_efficiency"
         products = next((item.spread for item in self.constants if item.name == name), None)
-        return max(self.family_spread, products or 0.0)
+        return max(self.family_spread, products or 0.0, min(others))
 
-    def spread_alone(self, family: str, framework: str, gpu: str) -> float:
+    def spread_alone(self, family: str, framework: str, gpu: str, work: Work = "dense") -> float:
         """What comes to that of a family, of the same kind, for a device type of which its siblings alone tell."""
-        known = next(
-            (item for item in self.residuals if (item.family, item.framework) == (family, framework)), None
-        )
+        known = self._residual(family, framework, work)
         own = known is None or not known.devices or catalog.name_of(gpu) in known.devices
         return 0.0 if own else self.sibling_spread or 0.0
 

@@ -113,6 +113,8 @@ class LayerPass:
     """Seconds the host needs to launch one forward; a backward needs as many."""
     product_seconds: float = 0.0
     """Matrix products of the forward outside attention, part of it."""
+    product_backward: float = 0.0
+    """The same of the backward."""
     again_seconds: float = 0.0
     """What selective recomputation of fused kernels runs again."""
     weight_seconds: float = 0.0
@@ -559,6 +561,7 @@ def layer_pass(
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
         weight_seconds=0.5 * back,
+        product_backward=back,
         host_seconds=launches
         * device.family.launch_seconds
         * device.framework.host_factor

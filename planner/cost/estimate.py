@@ -9,7 +9,7 @@ from itertools import combinations, combinations_with_replacement
 from math import hypot
 from typing import Protocol
 
-from planner.calibration.values import ASSUMED, Calibration
+from planner.calibration.values import ASSUMED, Calibration, Work
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
@@ -228,6 +228,14 @@ class Estimator:
         if lacking := wheel_warning(ages):
             yield lacking
         yield from self._switched_off(plan, step)
+        kinds = {gpu: self.topology.device_type(pool, gpu) for pool, gpu, tp, _ in groups if tp > 1}
+        buffered = sorted(gpu for gpu, kind in kinds.items() if pricer.hides(kind) == "all")
+        bus = sorted(gpu for gpu, kind in kinds.items() if kind.intra_shared)
+        if plan.sequence_parallel and buffered and bus:
+            yield (
+                f"tensor-parallel traffic of {', '.join(buffered)} is priced as with user buffers, which are off since "
+                f"{', '.join(bus)} cannot reach each other's memory"
+            )
         guessed = set()
         for pool, gpu, tp, micro_batch in sorted(groups):
             times = pricer.measured(self.topology.device_type(pool, gpu), tp, micro_batch)
@@ -257,11 +265,12 @@ class Estimator:
 
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
-        known = self.calibration.spread((device_type.family,), pricer.kernels)
+        work = work_of(self.model, pricer.target)
+        known = self.calibration.spread((device_type.family,), pricer.kernels, work)
         if self.model.states or self.model.tower is not None or self.model.encoder is not None:
             # No run with such layers stands behind the constants.
             known = max(known, self.calibration.default_spread)
-        alone = self.calibration.spread_alone(device_type.family, pricer.kernels, device_type.gpu)
+        alone = self.calibration.spread_alone(device_type.family, pricer.kernels, device_type.gpu, work)
         constants = hypot(known, alone, device_type.clock_spread)
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
@@ -469,6 +478,15 @@ def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:
     """
     elements = model.training.sequence_length * model.hidden + model.encoded
     return float(ELEMENT_BYTES[model.training.precision] * micro_batch * elements)
+
+
+def work_of(model: ModelSpec, target: Capabilities) -> Work:
+    """What errors of a step time depend on; unfused attention counts but under kernels of its time."""
+    if any(kind.experts for kind in model.kinds):
+        return "experts"
+    training = model.training
+    usual = target.kernels_of(training.kernels, training.attention) == target.unfused_kernels
+    return "unfused" if training.attention == "unfused" and not usual else "dense"
 
 
 def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:

@@ -67,6 +67,7 @@ from planner.cost.stage_price import (
     padded_seconds,
 )
 from planner.cost.stragglers import stretch
+from planner.cost.tensor import Collectives, Hidden, backward_sums, collectives, has_user_buffers, hidden_by
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.gradients import gradients_of
@@ -84,9 +85,9 @@ class LayerPrice:
     backward_seconds: float
     recompute_seconds: float
     collective_forward: float
-    """Tensor-parallel collectives of the forward."""
+    """Exposed tensor-parallel collectives of the forward."""
     collective_backward: float
-    """Tensor-parallel collectives of the backward and of recomputation."""
+    """Exposed tensor-parallel collectives of the backward and of recomputation."""
     routing_forward: float = 0.0
     """All-to-alls of experts in the forward."""
     routing_backward: float = 0.0
@@ -100,25 +101,22 @@ class LayerPrice:
     weight_seconds: float = 0.0
     """The part of ``backward_seconds`` for the gradients of weights."""
 
+    collective_hidden: float = 0.0
+    """The part of the tensor-parallel collectives that products hide."""
+
 
 def layer_price(
-    one: LayerPass,
-    ring: Ring,
-    model: ModelSpec,
-    sequences: int,
-    recompute: Recompute,
-    by_operation: bool = False,
-    sums: float = 1.0,
+    one: LayerPass, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
 ) -> LayerPrice:
-    """Two all-reduces a direction; with sequence parallelism a gather and a scatter of the same bytes.
+    """A layer by formula.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
     ``sums``: collectives of the backward over those of the forward.
     """
-    collective = _collective_seconds(ring, model, sequences) * model.sublayers / 2
+    ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = with_host(one.forward_seconds + collective, one.host_seconds) - collective
+    forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
     again = 0.0
     if whole:
         again = forward
@@ -128,29 +126,18 @@ def layer_price(
         if model.training.attention == "unfused":
             device += one.attention_seconds
         # The host goes on while a collective runs, as in the whole layer, so that no part of it takes longer.
-        again = with_host(device + 0.5 * collective, one.host_seconds) - 0.5 * collective
+        again = with_host(device + 0.5 * ahead, one.host_seconds) - 0.5 * ahead
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + sums * collective, one.host_seconds)
-        - sums * collective,
+        backward_seconds=with_host(one.backward_seconds + back, one.host_seconds) - back,
         recompute_seconds=again,
-        collective_forward=collective,
-        collective_backward=(sums + (1 if whole else 0.5 if partly else 0)) * collective,
+        collective_forward=ahead,
+        collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
+        collective_hidden=moved.hidden_forward * (2 if whole else 1) + moved.hidden_backward,
         weight_seconds=one.weight_seconds,
     )
-
-
-def backward_sums(model: ModelSpec, target: Capabilities) -> float:
-    """All-reduces of a layer's backward over those of its forward.
-
-    Queries, keys with values, and all matrices of the feed-forward but the last take the gradient of their input alone.
-    """
-    if not target.sums_each_input or not model.sublayers:
-        return 1.0
-    sums = (2 if model.attends else 0) + (model.mlp_matrices - 1 if model.common_ffn else 0)
-    return sums / model.sublayers
 
 
 def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
@@ -189,24 +176,19 @@ def products_again(model: ModelSpec) -> float:
 
 
 def measured_layer(
-    times: LayerTimes,
-    ring: Ring,
-    model: ModelSpec,
-    sequences: int,
-    recompute: Recompute,
-    by_operation: bool = False,
-    sums: float = 1.0,
+    times: LayerTimes, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
 ) -> LayerPrice:
     """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
     partly = recompute == "selective" and by_operation
     share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
-    collective = _collective_seconds(ring, model, sequences) if times.without_collectives else 0.0
+    ahead = moved.forward_seconds if times.without_collectives else 0.0
+    back = moved.backward_seconds if times.without_collectives else 0.0
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
         recompute_seconds=share * times.forward_seconds,
-        collective_forward=collective,
-        collective_backward=(sums + (1 if recompute == "full" else 0.5 if partly else 0)) * collective,
+        collective_forward=ahead,
+        collective_backward=back + (1 if recompute == "full" else 0.5 if partly else 0) * ahead,
     )
 
 
@@ -217,12 +199,6 @@ def _ways(parts: Sequence[MicroBatch], *, divided: bool) -> tuple[list[float], l
         return forward, backward, []
     weight = [part.weight_seconds for part in parts]
     return forward, [whole - part for whole, part in zip(backward, weight, strict=True)], weight
-
-
-def _collective_seconds(ring: Ring, model: ModelSpec, sequences: int) -> float:
-    """Tensor-parallel collectives of one direction."""
-    size = ELEMENT_BYTES[model.training.precision]
-    return 2 * ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
 
 
 def _rows(values: Iterable[float], count: int) -> Numbers:
@@ -246,14 +222,31 @@ class Pricer:
         link_curves: LinkCurves | None = None,
         context: Context = WHOLE,
         side: int = 1,
+        buffered: bool | None = None,
     ) -> None:
-        """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none."""
+        """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none.
+
+        ``buffered``: the whole model may have user buffers, where this one is a part of it.
+        """
         self.topology = topology
+        self.buffered = has_user_buffers(model) if buffered is None else buffered
         self.context = context
         self.side = side
         self._runs, self._ahead, self._behind = (
             tuple(
-                (run, Pricer(topology, run.kind, calibration, target, link_curves, context)) for run in runs
+                (
+                    run,
+                    Pricer(
+                        topology,
+                        run.kind,
+                        calibration,
+                        target,
+                        link_curves,
+                        context,
+                        buffered=self.buffered,
+                    ),
+                )
+                for run in runs
             )
             for runs in (model.runs, model.first_runs, model.last_runs)
         )
@@ -512,7 +505,7 @@ class Pricer:
         tensor_forward += sum(end.collective_forward for end in ends)
         tensor_backward += sum(end.collective_backward for end in ends)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
-        context_hidden = layers * one.context_hidden
+        beside = layers * (one.context_hidden + one.collective_hidden)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
@@ -528,8 +521,8 @@ class Pricer:
             tensor_backward += more.collective_backward
             context_forward += more.context_forward
             context_backward += more.context_backward
-            context_hidden += more.context_hidden
             weight += more.weight_seconds
+            beside += more.context_hidden + more.collective_hidden
         gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
@@ -571,7 +564,7 @@ class Pricer:
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
-            hidden_seconds=hidden_forward + hidden_backward + hidden + context_hidden,
+            hidden_seconds=hidden_forward + hidden_backward + hidden + beside,
             # The first layers have nobody to pass a gradient to: all of their backward is for weights.
             weight_seconds=on_backward + wait_backward if first else slowest * weight,
         )
@@ -866,14 +859,13 @@ class Pricer:
         if self._runs:
             return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, folding)
         measured = self.measured(device_type, tp, sequences)
-        ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
-        by_operation, sums = self.target.eager_layers, backward_sums(self.model, self.target)
-        if measured:
-            price = measured_layer(measured, ring, self.model, sequences, recompute, by_operation, sums)
-            return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
+        by_operation = self.target.eager_layers
         one = self._layer_pass(device_type, tp, sequences, split, folding)
-        on_device = self.model_on(device_type)
-        price = layer_price(one, ring, on_device, sequences, recompute, by_operation, sums)
+        moved = self._collectives(one, device_type, tp, sequences, split)
+        if measured:
+            price = measured_layer(measured, moved, self.model, recompute, by_operation)
+            return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
+        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation)
         price = self._with_routing(price, device_type, tp, sequences, recompute, folding)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
@@ -881,6 +873,30 @@ class Pricer:
         """The part of a layer's backward for the gradients of weights, by formula."""
         one = self._layer_pass(device_type, tp, 1, False)
         return one.weight_seconds / one.backward_seconds
+
+    def _collectives(
+        self,
+        one: LayerPass,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        split: bool,
+    ) -> Collectives:
+        """Tensor-parallel traffic of a layer whose tokens are split between its collectives, or not."""
+        return collectives(
+            one,
+            tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves),
+            self.model,
+            sequences,
+            split=split,
+            hides=self.hides(device_type),
+            overlap=self.framework.overlap,
+            sums=backward_sums(self.model) if self.target.sums_each_input else 1.0,
+        )
+
+    def hides(self, device_type: DeviceType) -> Hidden:
+        """What products hide of the tensor-parallel traffic with sequence parallelism on such devices."""
+        return hidden_by(self.target, self.kernels, device_type, self.buffered)
 
     def axes(self, device_type: DeviceType) -> grids.Axes:
         """Rows and columns of a grid of such devices."""
@@ -941,7 +957,7 @@ class Pricer:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
         one = self._layer_pass(device_type, tp, sequences, False)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
-        collective = _collective_seconds(ring, self.model, sequences)
+        collective = collectives(one, ring, self.model, sequences, split=False).forward_seconds
         return LayerFormula(
             forward_seconds=one.forward_seconds + collective,
             backward_seconds=one.backward_seconds + collective,

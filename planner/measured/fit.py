@@ -11,7 +11,7 @@ excluding it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from planner import catalog
 from planner.calibration.tables import import_layers_csv
-from planner.calibration.values import Calibration, Constant, LayerPoint, Residual
-from planner.cost.estimate import Estimator, Priced
+from planner.calibration.values import Calibration, Constant, LayerPoint, Residual, Work
+from planner.cost.estimate import Estimator, Priced, work_of
 from planner.errors import HetplanError, UsageError
 from planner.measured.dual import Dual, slopes_of
 from planner.measured.predictions import Estimators, predict
@@ -286,6 +286,10 @@ def _pairs(run: Run) -> Iterator[str]:
     """Families whose fused attention under the run's kernels is not that of the vendor."""
     if run.model.training.attention == "flash" and kernels_of(run) != VENDORS_KERNELS:
         yield from (f"{family}.{kernels_of(run)}" for family in families_of(run) if family)
+
+
+def _work_of(run: Run) -> Work:
+    return work_of(run.model, target(run.plan.target))
 
 
 def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibration:
@@ -598,18 +602,20 @@ class _Problem:
     def _family_spreads(
         self, without: Callable[[Callable[[Run], bool]], Calibration]
     ) -> tuple[float | None, float]:
-        """How far off families are whose runs are left out, under kernel sets that other families tell.
+        """How far off families are whose runs are left out, under kernels at work that other families tell.
 
-        Roots of the mean squares over families and sources: of what holds 68 % of their errors, None where no family
-        can be left out; and of their median errors, which the family has of its own. As if one more had the default.
+        Roots of the mean squares over families, and their sources: of what holds 68 % of their errors, None where no
+        family can be left out; over both, of their median errors, which the family has of its own. As if one more had
+        the default.
         """
         before = self.base.device_spread or self.base.default_spread
         whole = self.base.family_spread or self.base.default_spread
-        widths: list[Vector] = []
-        tested: dict[str, dict[tuple[str, str], list[int]]] = {}
+        widths: list[list[Vector]] = []
+        tested: dict[str, dict[tuple[str, tuple[str, Work]], list[int]]] = {}
         for index, run in enumerate(self.runs):
             for family in families_of(run) if certain(run) else ():
-                tested.setdefault(family, {}).setdefault((run.source, kernels_of(run)), []).append(index)
+                stack = kernels_of(run), _work_of(run)
+                tested.setdefault(family, {}).setdefault((run.source, stack), []).append(index)
         levels = [before]
         for family, groups in sorted(tested.items()):
             elsewhere = {key[1] for name, other in tested.items() if name != family for key in other}
@@ -617,12 +623,14 @@ class _Problem:
             if shared:
                 calibration = without(partial(_has_family, family))
                 found = [self.errors(calibration, rows) for rows in shared.values()]
-                widths += found
+                widths.append(found)
                 levels += [float(np.median(errors)) for errors in found]
         of_devices = float(f"{sqrt(sum(level**2 for level in levels) / len(levels)):.3g}")
         if not widths:
             return self.base.family_spread, of_devices
-        return float(f"{_spread([list(errors) for errors in widths], whole):.3g}"), of_devices
+        # Every family alike, however many have measured it.
+        each = [sum(robust_spread(one) ** 2 for one in found) / len(found) for found in widths]
+        return float(f"{sqrt((sum(each) + whole**2) / (len(each) + 1)):.3g}"), of_devices
 
 
 CONTRADICTION = 3.0
@@ -668,14 +676,19 @@ def _is_of(source: str, run: Run) -> bool:
 
 
 def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:
-    """Half width that holds 68 % of the errors of each family and kernel set; and of those that no run has.
+    """Half width that holds 68 % of the errors of each family, kernel set and work; and of those that no run has.
 
     Errors are those of sources left out, since what is planned next is a source of its own, and every source counts
-    alike. Where a pair has several sources, theirs and as many of the default say its width; where it has one, all
-    sources whose family and kernels others have too. Sources whose family or kernels nobody else has say how far off
-    a family or kernel set without runs may be.
+    alike. Where several sources have all three, theirs and as many of the default say the width; where one does, all
+    sources of this work whose family and kernels others have too. Sources whose family, or kernels at this work,
+    nobody else has say how far off one without runs may be.
     """
-    pairs = [(run.source, family, kernels_of(run)) for run in runs for family in families_of(run) if family]
+    pairs = [
+        (run.source, family, kernels_of(run), _work_of(run))
+        for run in runs
+        for family in families_of(run)
+        if family
+    ]
     errors = [
         float(error)
         for run, error in zip(runs, left_out, strict=True)
@@ -685,22 +698,26 @@ def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[lis
     alone = {
         pair
         for pair in set(pairs)
-        if any(all(other[0] == pair[0] for other in pairs if other[part] == pair[part]) for part in (1, 2))
+        if any(
+            all(other[0] == pair[0] for other in pairs if other[part] == pair[part])
+            for part in (slice(1, 2), slice(2, 4))
+        )
     }
-    seen = _by_source(pairs, errors, lambda pair: pair not in alone)
     foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
     residuals = []
-    for family, kernels in sorted({pair[1:] for pair in pairs}):
-        mine = {pair for pair in pairs if pair[1:] == (family, kernels)}
+    for family, kernels, work in sorted({pair[1:] for pair in pairs}):
+        mine = {pair for pair in pairs if pair[1:] == (family, kernels, work)}
         own = _by_source(pairs, errors, mine.__contains__)
         rows = sum(len(values) for values in own)
         if rows >= FEWEST:
+            seen = _by_source(pairs, errors, partial(_is_told, work, alone))
             spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
             devices = {gpu for run in runs if kernels_of(run) == kernels for gpu in _gpus(run, family)}
             residuals.append(
                 Residual(
                     family=family,
                     framework=kernels,
+                    work=work,
                     rows=rows,
                     spread=float(f"{spread:.3g}"),
                     devices=tuple(sorted(devices | measured_devices(family))),
@@ -734,8 +751,13 @@ def _sibling_spread(runs: Sequence[Run], errors: Vector, before: float | None) -
     return float(f"{sqrt(squares / free):.3g}")
 
 
-Pair = tuple[str, str, str]
-"""Source, family and kernel set."""
+Pair = tuple[str, str, str, Work]
+"""Source, family, kernel set and what its layers are."""
+
+
+def _is_told(work: Work, alone: Collection[Pair], pair: Pair) -> bool:
+    """Of this work, and others have its family and its kernels too."""
+    return pair[3] == work and pair not in alone
 
 
 def _by_source(
@@ -761,7 +783,7 @@ def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Consta
 
 
 def _joined(before: Sequence[Residual], now: Sequence[Residual]) -> tuple[Residual, ...]:
-    return tuple({(item.family, item.framework): item for item in (*before, *now)}.values())
+    return tuple({item.key: item for item in (*before, *now)}.values())
 
 
 def robust_spread(errors: Vector) -> float:

@@ -1108,7 +1108,7 @@ def _rwkv(config: Config) -> Shape:
 
 
 def _recurrent_gemma(config: Config) -> Shape:
-    """Gated linear recurrences (arXiv:2402.19427), whose gates are products of each head's own, beside local attention."""
+    """Gated linear recurrences (arXiv:2402.19427), with gates by each head's own products, beside local attention."""
     width = config.get("lru_width") or config["hidden_size"]
     state = {"kind": "conv", "head_dim": width, "conv": config.get("conv1d_width", 4), "gates": 1}
     kinds = config.get("block_types") or ["recurrent", "recurrent", "attention"]

@@ -115,10 +115,12 @@ def _errors(fit: Fit) -> FittedTable:
 
 def _bars(calibration: Calibration) -> FittedTable:
     rows = [
-        (item.family, item.framework, str(item.rows), f"±{percent(item.spread)}")
+        (item.family, item.framework, item.work, str(item.rows), f"±{percent(item.spread)}")
         for item in calibration.residuals
     ]
-    return table([words("family"), words("framework"), number("runs"), number("spread")], rows)
+    return table(
+        [words("family"), words("framework"), words("layers"), number("runs"), number("spread")], rows
+    )
 
 
 def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:

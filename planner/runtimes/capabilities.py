@@ -121,6 +121,11 @@ class Capabilities:
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
     overlaps_sends: tuple[str, ...] = ()
     """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
+    overlaps_collectives: tuple[str, ...] = ()
+    """Those of its kernel sets whose layers hide tensor-parallel traffic of the backward under their products."""
+    user_buffers_from: float | None = None
+    """Least compute capability of the devices on which launch folders have them do so in the forward too, by user
+    buffers; None for none."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool

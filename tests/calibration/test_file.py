@@ -212,6 +212,14 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
             20,
             "link_points[0].size_bytes: the only size of all-reduce of 4 over ib, expected at least two",
         ),
+        (
+            (
+                "spread: 0.08}",
+                "spread: 0.08}\n- {family: A100, framework: megatron, work: dense, rows: 4, spread: 0.1}",
+            ),
+            16,
+            "residuals[1]: the same family, framework, work as residuals[0] on line 15",
+        ),
         (("size_bytes: 1e9", "size_bytes: 1e6"), 21, "link_points[1]: the same link, operation, members"),
         (("all-reduce", "allreduce"), 20, "link_points[0].operation: expected one of: all-reduce"),
         (

@@ -66,6 +66,19 @@ def test_the_spread_is_the_widest_that_applies() -> None:
     assert calibration.spread(["A100"], "deepspeed") == 0.3
 
 
+def test_layers_of_a_kind_have_a_spread_of_their_own() -> None:
+    """A family that nobody has measured at it is no surer than those that somebody has."""
+    residuals = (
+        Residual(family="A100", framework="megatron", rows=40, spread=0.05),
+        Residual(family="H100", framework="megatron", work="experts", rows=40, spread=0.25),
+    )
+    calibration = Calibration(residuals=residuals, default_spread=0.3, family_spread=0.2)
+    assert calibration.spread(["A100"], "megatron") == 0.05
+    assert calibration.spread(["A100"], "megatron", "experts") == 0.25
+    assert calibration.spread(["H100"], "megatron") == 0.2
+    assert calibration.spread(["A100"], "megatron", "unfused") == 0.3
+
+
 def test_kernels_that_a_maker_s_other_devices_have_run_narrow_the_bar() -> None:
     """Of a family without runs; not of one of another maker, nor of one that nobody knows."""
     residuals = (Residual(family="A100", framework="megatron", rows=40, spread=0.05),)

@@ -41,6 +41,7 @@ from planner.cost.compute import (
 )
 from planner.cost.measured_curves import LayerTimes
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
+from planner.cost.tensor import Collectives, collectives
 from planner.model.spec import ModelSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS, target
@@ -90,6 +91,10 @@ def one(
     )
 
 
+UNDIVIDED = Collectives(forward_seconds=0.0, backward_seconds=0.0)
+"""Traffic of one device."""
+
+
 def price(
     model: ModelSpec,
     *,
@@ -101,7 +106,8 @@ def price(
 ) -> LayerPrice:
     """A layer with its host and its collectives."""
     done = one(model, tp=tp, micro_batch=micro_batch, device_type=device_type, calibration=calibration)
-    return layer_price(done, tensor_ring(device_type, calibration, tp=tp), model, micro_batch, recompute)
+    moved = collectives(done, tensor_ring(device_type, calibration, tp=tp), model, micro_batch, split=False)
+    return layer_price(done, moved, model, recompute)
 
 
 def head(model: ModelSpec, device_type: DeviceType = KIND, tp: int = 1) -> EndPass:
@@ -134,12 +140,12 @@ def test_selective_recomputation_by_operation(attention: str, again: float) -> N
         product_seconds=5.0,
     )
     model = gpt(attention=attention)
-    found = layer_price(done, tensor_ring(KIND, ASSUMED, tp=1), model, 1, "selective", by_operation=True)
+    found = layer_price(done, UNDIVIDED, model, "selective", by_operation=True)
     assert found.recompute_seconds == pytest.approx(again)
 
 
 @pytest.mark.parametrize(
-    ("recompute", "by_operation", "again", "collectives"),
+    ("recompute", "by_operation", "again", "exposed"),
     [
         ("none", True, 0.0, 1.0),
         ("full", False, 10.0, 2.0),
@@ -148,7 +154,7 @@ def test_selective_recomputation_by_operation(attention: str, again: float) -> N
     ],
 )
 def test_what_a_measured_layer_does_again(
-    recompute: Recompute, by_operation: bool, again: float, collectives: float
+    recompute: Recompute, by_operation: bool, again: float, exposed: float
 ) -> None:
     """A share of its measured forward, and of the collectives that were not in it."""
     times = LayerTimes(
@@ -159,11 +165,11 @@ def test_what_a_measured_layer_does_again(
         spread=0.0,
         without_collectives=True,
     )
-    ring = tensor_ring(KIND, ASSUMED, tp=2)
-    found = measured_layer(times, ring, gpt(), 1, recompute, by_operation)
+    moved = Collectives(forward_seconds=1.0, backward_seconds=1.0)
+    found = measured_layer(times, moved, gpt(), recompute, by_operation)
     assert found.recompute_seconds == pytest.approx(again)
-    assert found.collective_forward > 0
-    assert found.collective_backward == pytest.approx(collectives * found.collective_forward)
+    assert found.collective_forward == 1.0
+    assert found.collective_backward == pytest.approx(exposed)
 
 
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:
@@ -392,7 +398,8 @@ def test_host_and_device_run_side_by_side(device: float, host: float) -> None:
         forward_seconds=device, backward_seconds=2 * device, attention_seconds=0.0, host_seconds=host
     )
     for tp in (1, 4):
-        found = layer_price(item, tensor_ring(KIND, ASSUMED, tp=tp), TINY, 1, "none")
+        moved = collectives(item, tensor_ring(KIND, ASSUMED, tp=tp), TINY, 1, split=False)
+        found = layer_price(item, moved, TINY, "none")
         forward = found.forward_seconds + found.collective_forward
         backward = found.backward_seconds + found.collective_backward
         busy = device + found.collective_forward
@@ -637,9 +644,10 @@ def test_no_recomputation_takes_longer_than_that_of_all(
         again_seconds=0.2 * device,
     )
     for tp in (1, 4):
-        ring, model = tensor_ring(KIND, ASSUMED, tp=tp), gpt(attention="unfused")
+        model = gpt(attention="unfused")
+        moved = collectives(item, tensor_ring(KIND, ASSUMED, tp=tp), model, 1, split=False)
         some, whole = (
-            layer_price(item, ring, model, 1, recompute, by_operation) for recompute in ("selective", "full")
+            layer_price(item, moved, model, recompute, by_operation) for recompute in ("selective", "full")
         )
         backward = [each.recompute_seconds + each.collective_backward for each in (some, whole)]
         assert backward[0] <= backward[1] * (1 + 1e-9)

@@ -19,13 +19,15 @@ from planner.calibration.values import (
     Residual,
 )
 from planner.cluster.spec import ClusterSpec
-from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_bytes
+from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_bytes, work_of
 from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute
+from planner.runtimes.registry import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
+from tests.worlds import model as tiny
 
 KNOWN = GPUS["A100"].model_copy(update={"family": "A100", "multiprocessors": 108})
 SELENE = cluster(pool("selene", nodes=384), gpus={"A100": KNOWN})
@@ -386,6 +388,21 @@ def test_the_spread_is_that_of_the_widest_family() -> None:
     assert spread(("A100", "megatron", 0.1)) == 0.5
     assert spread(("A100", "megatron", 0.1), ("V100", "megatron", 0.2)) == 0.2
     assert spread(("A100", "megatron", 0.1), ("V100", "deepspeed", 0.2)) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("chosen", "changes", "work"),
+    [
+        ("torch", {}, "dense"),
+        ("torch", {"attention": "unfused"}, "unfused"),
+        ("megatron", {"attention": "unfused"}, "dense"),
+        ("megatron", {"attention": "unfused", "kernels": "torch"}, "unfused"),
+        ("megatron", {"experts": ExpertsSpec(number=8, top_k=2, ffn=32)}, "experts"),
+    ],
+)
+def test_what_errors_depend_on(chosen: str, changes: dict[str, Any], work: str) -> None:
+    """Scores outside a fused kernel are usual under kernels of 2021."""
+    assert work_of(tiny(4, **changes), TARGETS[chosen]) == work
 
 
 def test_gradients_weigh_what_the_target_keeps() -> None:

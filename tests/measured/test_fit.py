@@ -186,7 +186,7 @@ def test_doubts_about_a_run_weaken_it() -> None:
         for item in few(3)
     ]
     doubted = [replace(item, doubt="micro-batch 1 assumed") for item in slow]
-    name = "families.A100.launch_seconds"
+    name = "frameworks.megatron.stream_factor"
     without, weak, strong = (
         log(constants(fit([*few(), *extra], BEFORE))[name].value) for extra in ((), doubted, slow)
     )
@@ -226,6 +226,22 @@ def test_sources_that_agree_narrow_the_bar() -> None:
     found = fit(runs, BEFORE).calibration
     assert found.spread(["A100"], "megatron") < 0.7 * BEFORE.default_spread
     assert found.spread(["V100"], "megatron") == found.default_spread >= BEFORE.default_spread
+
+
+def test_unlike_work_has_a_bar_of_its_own() -> None:
+    """Runs of sources that scatter leave the bar of those that agree as it is; a few runs have none."""
+    sure = [replace(item, id=f"{item.id}-{name}", source=name) for name in "abc" for item in few()]
+    torch = sure[0].model.training.model_copy(update={"attention": "unfused", "kernels": "torch"})
+    unlike = [
+        replace(
+            scaled(item, f"{item.id}-{factor}", factor, f"by {factor}"),
+            model=item.model.model_copy(update={"training": torch}),
+        )
+        for factor in (0.5, 1.0, 2.0)
+        for item in few()
+    ]
+    found = {item.key: item.spread for item in fit([*sure, *unlike], BEFORE).calibration.residuals}
+    assert found["A100", "torch", "unfused"] > 2 * found["A100", "megatron", "dense"]
 
 
 def test_one_family_tells_nothing_of_others() -> None:

@@ -63,9 +63,9 @@ Errors of the fitted runs
   paper      1     < 0.1 %        10 %
 
 Error bars
-  family  framework  runs  spread
-  ───────────────────────────────
-  A100    megatron      5  ±9.4 %
+  family  framework  layers  runs  spread
+  ───────────────────────────────────────
+  A100    megatron   dense      5  ±9.4 %
 
 """
 
@@ -121,6 +121,13 @@ def test_the_document() -> None:
     assert found["sources"][0]["mean_error"] == pytest.approx(0.15)
     assert found["sources"][0]["left_out_error"] == pytest.approx(0.5)
     assert found["residuals"] == [
-        {"family": "A100", "stack": "megatron", "runs": 5, "spread": 0.094, "devices": []}
+        {
+            "family": "A100",
+            "stack": "megatron",
+            "work": "dense",
+            "runs": 5,
+            "spread": 0.094,
+            "devices": [],
+        }
     ]
     assert json.loads(text(fitted_document(fitted(), CALIBRATION, Path("c.yaml"))))["file"] == "c.yaml"

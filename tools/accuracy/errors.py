@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.calibration.values import Work
+from planner.cost.estimate import work_of
 from planner.measured.fit import certain, families_of, kernels_of
 from planner.measured.predictions import FitTruth, Prediction, SourceTruth, Truth, coverage, errors_of, worst
 from planner.report.numbers import MISSING, significant
+from planner.runtimes.registry import target
 from tools.accuracy.material import Material, correlation, markdown, paragraph, share, signed
 
 SHOWN = 5
@@ -79,8 +82,8 @@ def sources_section(found: Material) -> str:
 
 def bars_section(found: Material) -> str:
     """Spreads, and how many runs of sources left out lie within one."""
-    spreads = {(item.family, item.framework): item for item in found.calibration.residuals}
-    held: dict[tuple[str, str], list[Prediction]] = {}
+    spreads = {item.key: item for item in found.calibration.residuals}
+    held: dict[tuple[str, str, Work], list[Prediction]] = {}
     for entry in found.left_out:
         if entry.error is not None:
             held.setdefault(_owner(entry), []).append(entry)
@@ -90,7 +93,7 @@ def bars_section(found: Material) -> str:
         shown = (
             f"±{share(spread.spread)}"
             if spread
-            else f"±{share(found.calibration.spread(owner[0].split(' + '), owner[1]))}, assumed"
+            else f"±{share(found.calibration.spread(owner[0].split(' + '), *owner[1:]))}, assumed"
         )
         fitted = str(spread.rows) if spread else "0"
         rows.append((*owner, fitted, shown, str(len(own)), share(coverage(own)) if own else MISSING))
@@ -100,7 +103,7 @@ def bars_section(found: Material) -> str:
         f"{share(coverage(timed))} of the runs lie within one spread of their prediction when their source is left",
         f"out, of those whose plan is known {share(coverage(sure))}; a standard error would hold 68 %.",
     )
-    columns = ("family ", "kernels ", "runs fitted", "spread", "runs", "within one spread")
+    columns = ("family ", "kernels ", "layers ", "runs fitted", "spread", "runs", "within one spread")
     return text + "\n" + markdown(columns, rows)
 
 
@@ -126,8 +129,9 @@ def _cause(name: str) -> str:
     return next((text for prefix, text in CAUSES.items() if name.startswith(prefix)), "unexplained")
 
 
-def _owner(entry: Prediction) -> tuple[str, str]:
-    return " + ".join(sorted(families_of(entry.run))), kernels_of(entry.run)
+def _owner(entry: Prediction) -> tuple[str, str, Work]:
+    run = entry.run
+    return " + ".join(sorted(families_of(run))), kernels_of(run), work_of(run.model, target(run.plan.target))
 
 
 def _rows(found: Truth) -> list[list[str]]:

@@ -10,11 +10,13 @@ from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
+from planner.cost.estimate import work_of
 from planner.measured.fit import Fit, certain, families_of, fit, fit_memory, kernels_of
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table
 from planner.report.numbers import MISSING, percent
+from planner.runtimes.registry import target
 
 ROOT = Path(__file__).parents[2]
 DIGITS = 2
@@ -73,7 +75,7 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
         constants = fit_memory([run for run in table.runs if run.source != source], constants)
     # A family and kernel set that nobody else has would have had no bar of its own.
     pairs = {
-        (family, kernels_of(run))
+        (family, kernels_of(run), work_of(run.model, target(run.plan.target)))
         for run in found.runs
         if run.source != source and certain(run)
         for family in families_of(run)
@@ -83,7 +85,7 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
         own,
         replace(
             constants,
-            residuals=tuple(item for item in calibration.residuals if (item.family, item.framework) in pairs),
+            residuals=tuple(item for item in calibration.residuals if item.key in pairs),
             default_spread=calibration.default_spread,
             family_spread=calibration.family_spread,
             sibling_spread=calibration.sibling_spread,

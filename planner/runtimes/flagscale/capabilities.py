@@ -26,6 +26,7 @@ CAPABILITIES = Capabilities(
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     overlaps_sends=("megatron",),
+    overlaps_collectives=("megatron",),
     network_per_group=False,
     sharding_optimizers=("adamw",),
     cross_entropies=("fused",),

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
+from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
 from planner.job.files import rendered
@@ -165,6 +167,7 @@ def arguments(job: Job) -> Sections:
         "model": model_words(model),
         "parallel": [
             *_parallel(plan, model, job.stages_first),
+            *(["--tp-comm-overlap"] if _overlaps_collectives(job) else []),
             *(_expert_parallel(plan) if model.experts else []),
         ],
         "batch": _batch(plan, model),
@@ -212,6 +215,19 @@ def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
     elif plan.offload.optimizer != "none" or model.training.optimizer_states != "fp32":
         words += ["--use-distributed-optimizer"]
     return words
+
+
+def _overlaps_collectives(job: Job) -> bool:
+    """True where products hide tensor-parallel traffic by user buffers, which all devices of the job must reach."""
+    plan, model = job.plan, job.model
+    if not plan.sequence_parallel or plan.stages[0].replicas[0].tp == 1:
+        return False
+    kernels = CAPABILITIES.kernels_of(model.training.kernels, model.training.attention)
+    topology = Topology(job.cluster)
+    used = {(group.pool, group.gpu) for stage in plan.stages for group in stage.replicas}
+    devices = [topology.device_type(*each) for each in used]
+    found = [hidden_by(CAPABILITIES, kernels, each, has_user_buffers(model)) for each in devices]
+    return "all" in found and not any(each.intra_shared for each in devices)
 
 
 def _expert_parallel(plan: Plan) -> list[str]:

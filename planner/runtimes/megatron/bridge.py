@@ -44,7 +44,13 @@ RENAMED: dict[str, dict[str, object]] = {
 FORMATS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp32": None, "tf32": None}
 UNLESS: dict[str, object] = {
     **dict.fromkeys(
-        ("model.sequence_parallel", "ddp.overlap_grad_reduce", "ddp.overlap_param_gather"), False
+        (
+            "model.sequence_parallel",
+            "model.tp_comm_overlap",
+            "ddp.overlap_grad_reduce",
+            "ddp.overlap_param_gather",
+        ),
+        False,
     ),
     **dict.fromkeys(("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), False),
     **dict.fromkeys(("model.context_parallel_size", "model.expert_model_parallel_size"), 1),

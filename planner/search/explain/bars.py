@@ -18,7 +18,7 @@ from typing import Literal
 from planner.calibration.merge import LEAST_SPREAD, name_key
 from planner.calibration.values import ASSUMED_FAMILY, Calibration, Constant, Family, Link
 from planner.cluster.spec import ClusterSpec
-from planner.cost.estimate import Estimator
+from planner.cost.estimate import Estimator, work_of
 from planner.plan.values import Plan
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Scored
@@ -160,7 +160,8 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
     if calibration.device_spread is not None and _is_unseen(family, calibration):
         # Kernels that nobody has measured here are as unknown on the other devices of the plan.
         return max(hypot(*spreads), calibration.device_spread)
-    alone = max(calibration.spread_alone(family, kernels, gpu) for gpu in gpus)
+    work = work_of(estimator.model, estimator.pricer_of(plan).target)
+    alone = max(calibration.spread_alone(family, kernels, gpu, work) for gpu in gpus)
     return hypot(*spreads, _unseen(family, calibration), alone)
 
 

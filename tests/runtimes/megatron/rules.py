@@ -95,6 +95,7 @@ SWITCHES = frozenset(
         "--overlap-param-gather",
         "--qk-layernorm",
         "--sequence-parallel",
+        "--tp-comm-overlap",
         "--swiglu",
         "--untie-embeddings-and-output-weights",
         "--use-distributed-optimizer",
@@ -272,6 +273,8 @@ def _check_switches(given: Mapping[str, str]) -> None:
     needs("--use-precision-aware-optimizer", "--use-distributed-optimizer")
     needs("--group-query-attention", "--num-query-groups")
     needs("--num-query-groups", "--group-query-attention")
+    if "--tp-comm-overlap" in given and "--sequence-parallel" not in given:
+        raise EmitError("--tp-comm-overlap needs --sequence-parallel")
     if "--sequence-parallel" in given and _number(given, "--tensor-model-parallel-size", 1) == 1:
         raise EmitError("--sequence-parallel needs tp of at least 2")
     if "--use-distributed-optimizer" in given and given.get("--optimizer", "adam") != "adam":

@@ -77,6 +77,7 @@ REFUSED = [
     ("--overlap-param-gather --use-distributed-optimizer", 1, "needs --overlap-grad-reduce"),
     ("--overlap-param-gather --overlap-grad-reduce", 1, "needs --use-distributed-optimizer"),
     ("--sequence-parallel", 1, "needs tp of at least 2"),
+    ("--tp-comm-overlap", 1, "needs --sequence-parallel"),
     ("--use-distributed-optimizer --optimizer sgd", 1, "adam only"),
     ("--recompute-granularity full", 1, "needs --recompute-method"),
     ("--recompute-granularity full --recompute-method uniform", 1, "--recompute-num-layers: missing"),

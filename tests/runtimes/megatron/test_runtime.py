@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from planner.cost.estimate import Estimator
 from planner.emit.interface import emit, job_of
 from planner.errors import EmitError
 from planner.job.job import Job
@@ -13,7 +15,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
 from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
-from tests.worlds import cluster, group, model, plan, pool
+from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
 
@@ -28,6 +30,31 @@ def pipeline(layers: list[int], *, dp: int = 2, tp: int = 1, steps: int = 4, **c
 def words_of(chosen: Plan, spec: ModelSpec) -> dict[str, list[str]]:
     """Megatron's arguments of a plan by section."""
     return arguments(Job(plan=chosen, cluster=CLUSTER, model=spec, ranks=()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "capability", "shared", "expected"),
+    [
+        ({}, 9.0, False, True),
+        ({"precision": "fp32"}, 9.0, False, False),
+        ({}, 8.0, False, False),
+        ({}, 9.0, True, False),
+    ],
+)
+def test_user_buffers(changes: dict[str, Any], capability: float, shared: bool, expected: bool) -> None:
+    """Where the price has traffic of tensor parallelism under products in both directions."""
+    a = pool("a")
+    where = cluster(
+        a.model_copy(update={"intra_node": a.intra_node.model_copy(update={"shared": shared})}),
+        gpus={"A100": GPUS["A100"].model_copy(update={"compute_capability": capability})},
+    )
+    chosen, spec = pipeline([2, 2], tp=2, sequence_parallel=True), model(8, **changes)
+    job = Job(plan=chosen, cluster=where, model=spec, ranks=())
+    assert ("--tp-comm-overlap" in arguments(job)["parallel"]) is expected
+    pricer = Estimator(where, spec).pricer_of(chosen)
+    assert (pricer.hides(pricer.topology.device_type("a", "A100")) == "all") is expected
+    whole = Job(plan=replace(chosen, sequence_parallel=False), cluster=where, model=spec, ranks=())
+    assert "--tp-comm-overlap" not in arguments(whole)["parallel"]
 
 
 def test_layout_uneven() -> None:

@@ -1,0 +1,130 @@
+"""Traffic of tensor parallelism inside a layer, and what of it matrix products hide.
+
+A matrix split by columns gathers its input and one split by rows adds up its output, over the devices of a replica
+(arXiv:1909.08053, section 3): with sequence parallelism an all-gather and a reduce-scatter, else an all-reduce of the
+same bytes (arXiv:2205.05198, section 4.2.2). Transformer Engine's layers hide a part of it under their products, and
+nearly all with user buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.cluster.topology import DeviceType
+from planner.cost.communication import Ring
+from planner.cost.compute import ELEMENT_BYTES, LayerPass, experts_at_work
+from planner.cost.many import smaller
+from planner.model.spec import ModelSpec
+from planner.runtimes.capabilities import Capabilities
+
+Hidden = Literal["nothing", "backward", "all"]
+"""What of the tensor-parallel traffic meets products: what the backward can do without; all, by user buffers."""
+
+BUFFERED = ("bf16", "fp16", "fp8")
+"""Formats of user buffers."""
+
+
+def has_user_buffers(model: ModelSpec) -> bool:
+    """True for models whose divided matrices are the four that buffers are made for (``initialize_ub``)."""
+    return (
+        model.usual_layers and not model.experts and not model.latent and model.training.precision in BUFFERED
+    )
+
+
+def hidden_by(target: Capabilities, kernels: str, device_type: DeviceType, buffered: bool) -> Hidden:
+    """What products hide on such a device; a model may have user buffers between devices that reach each other."""
+    if kernels not in target.overlaps_collectives:
+        return "nothing"
+    least, capability = target.user_buffers_from, device_type.compute_capability
+    if not buffered or device_type.intra_shared or least is None or capability is None or capability < least:
+        return "backward"
+    return "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """Seconds of a layer's tensor-parallel traffic for one micro-batch."""
+
+    forward_seconds: float
+    """Exposed in the forward."""
+    backward_seconds: float
+    """Exposed in the backward, without recomputation."""
+    hidden_forward: float = 0.0
+    """Hidden under products of the forward."""
+    hidden_backward: float = 0.0
+
+
+def collectives(
+    one: LayerPass,
+    ring: Ring,
+    model: ModelSpec,
+    sequences: int,
+    *,
+    split: bool,
+    hides: Hidden = "nothing",
+    overlap: float = 0.0,
+    sums: float = 1.0,
+) -> Collectives:
+    """Two passes around the ring for each joint of a layer and direction, less what products hide.
+
+    A joint is what follows a residual sum and is divided: attention, a feed-forward. Experts are whole on a device and
+    have a part of the tokens each (``split``), so that only those that all tokens share are a joint. In the backward of
+    Transformer Engine's layers a column-split matrix gathers its input again beside the gradient of its inputs and
+    scatters that beside the gradient of its weight; without ``split`` it adds it up there. The gather for a row-split
+    one waits. User buffers also pass chunks on while a product works on others, forward and backward.
+    ``overlap`` of what meets a product is hidden, as of other traffic. ``sums``: collectives of a backward that hides
+    none over those of the forward.
+    """
+    if ring.alone:
+        return Collectives(forward_seconds=0.0, backward_seconds=0.0)
+    size = ELEMENT_BYTES[model.training.precision]
+    both = ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
+    joints = model.sublayers - (split and model.experts is not None and not model.common_ffn)
+    ahead = joints * both
+    if hides == "nothing":
+        return Collectives(forward_seconds=ahead, backward_seconds=sums * ahead)
+    divided, columns = _shares(model)
+    # With a part of the tokens each, inputs are gathered once more for the gradient of the weight.
+    back = (1.5 if split else 1.0) * ahead
+    if hides == "all" and split:
+        hidden = overlap * smaller(ahead, divided * one.product_seconds)
+        hidden_back = overlap * smaller(back, divided * one.product_backward)
+    else:
+        hidden = 0.0
+        # Beside both gradients of column-split products, or of their weights alone.
+        beside = divided * columns * one.product_backward * (1.0 if split else 0.5)
+        hidden_back = overlap * smaller(ahead, beside)
+    return Collectives(
+        forward_seconds=ahead - hidden,
+        backward_seconds=back - hidden_back,
+        hidden_forward=hidden,
+        hidden_backward=hidden_back,
+    )
+
+
+def backward_sums(model: ModelSpec) -> float:
+    """All-reduces of a layer's backward over those of its forward, where each product adds up its input's gradient.
+
+    Queries, keys with values, and all matrices of the feed-forward but the last take the gradient of their input alone.
+    """
+    if not model.sublayers:
+        return 1.0
+    sums = (2 if model.attends else 0) + (model.mlp_matrices - 1 if model.common_ffn else 0)
+    return sums / model.sublayers
+
+
+def _shares(model: ModelSpec) -> tuple[float, float]:
+    """Share of a layer's products that tensor parallelism divides, and of these that it divides by columns."""
+    columns = sum(
+        inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "columns"
+    )
+    rows = sum(inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "rows")
+    columns += (model.mlp_matrices - 1) * model.hidden * model.common_ffn
+    rows += model.hidden * model.common_ffn
+    whole = sum(inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "nothing")
+    divided = columns + rows
+    if model.experts is not None:
+        whole += model.hidden * model.experts.number
+        whole += model.mlp_matrices * model.hidden * model.experts.ffn * round(experts_at_work(model))
+    return divided / (divided + whole), columns / divided
