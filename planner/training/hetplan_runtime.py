@@ -228,6 +228,8 @@ class RankPlan:
 
     def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
+        if self.tensor_parallel > 1:
+            raise ValueError("plans with tensor parallelism are not for Trainer")
         config = self.deepspeed_config(path)
         return {
             "deepspeed": config,
