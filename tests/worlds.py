@@ -603,6 +603,7 @@ def _on_hosts(spec: ClusterSpec, draw: random.Random) -> ClusterSpec:
                     link_gBps=draw.choice([1, 6, 12, 50]),
                     memory_gib=draw.choice([None, 4, 16, 64]),
                     adam_billion_per_s=draw.choice([None, 0.05, 1, 10]),
+                    nvme_gBps=draw.choice([None, 2, 10, 10]),
                 )
             }
         )

@@ -33,6 +33,14 @@ PLAIN_LOGIT_BYTES = 12.0
 FRAGMENTS = 0.03
 """Part of its tensors' bytes that an allocator cannot use between them, and that a driver keeps of the device."""
 
+SWAPPED_ELEMENTS = 5e7
+"""Elements of which the optimizer's states travel between NVMe and host memory together; the emitted DeepSpeed
+configuration sets the same."""
+
+SWAP_BUFFERS = 12
+"""Buffers for them, in fp32: weights, gradients and two moments of those that are read, updated and written. Also so in
+the emitted configuration."""
+
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
 configuration sets the same."""
@@ -349,6 +357,8 @@ class Footprint:
         self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = states, ends
+        if offload.optimizer == "nvme":
+            self._ends_in_host = 4.0 * SWAP_BUFFERS * min(SWAPPED_ELEMENTS, model.trained_parameters)
         if updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":

@@ -58,6 +58,8 @@ class OffloadDimension(Dimension):
             yield from _checkpoints(plan, target)
         if offload.optimizer != "none":
             yield from _updates(target, model)
+        if offload.optimizer == "nvme" and (what := _swaps(model)):
+            yield Fault(("offload", "optimizer"), what)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """What the file must say of the hosts that hold what the devices do not."""
@@ -104,11 +106,12 @@ def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
 
 
 def parts(offload: Offload) -> tuple[OffloadPart, ...]:
-    """What is kept off the devices, ``none`` where nothing is."""
+    """What is kept off the devices, ``none`` where nothing is, and ``nvme`` where some of it is there."""
     names: list[OffloadPart] = []
     names += ["optimizer"] if offload.optimizer != "none" else []
     names += ["parameters"] if offload.parameters != "none" else []
     names += ["activations"] if offload.activations != "none" else []
+    names += ["nvme"] if offload.uses_nvme else []
     return tuple(names) or ("none",)
 
 
@@ -118,10 +121,6 @@ def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
         return not offload.anything
     given = {*limit, "optimizer"} if "parameters" in limit else {*limit}
     return given >= {*parts(offload)}
-
-
-OFFLOAD_PLACES: tuple[OffloadTo, ...] = ("none", "cpu")
-"""Where a search keeps things; launch files for NVMe are not written."""
 
 
 def offloads(
@@ -134,16 +133,23 @@ def offloads(
     *,
     stages: bool = False,
 ) -> tuple[Offload, ...]:
-    """What a search may keep in host memory, nothing first; ``stages`` for plans that may be pipelines."""
+    """What a search may keep off the devices, nothing first; ``stages`` for plans that may be pipelines.
+
+    On NVMe where all device types have some, and where the limit names it.
+    """
     able = target.offloading
+    places: tuple[OffloadTo, ...] = ("none", "cpu")
+    if limit is not None and "nvme" in limit and zero in able.nvme_zero and has_nvme(device_types):
+        places = ("none", "cpu", "nvme")
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
     known &= not model.quantised and model.training.preference is None
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     choices = [ON_DEVICE]
     if not stages or able.in_pipeline:
-        for states, weights, kept in product(OFFLOAD_PLACES, repeat=3):
+        for states, weights, kept in product(places, repeat=3):
             if (
-                (states == "none" or updated)
+                (states == "none" or (updated and (states != "nvme" or not _swaps(model))))
+                and kept != "nvme"
                 and (weights == "none" or (states != "none" and zero in able.parameters_zero))
                 and (
                     kept == "none"
@@ -153,6 +159,17 @@ def offloads(
             ):
                 choices.append(Offload(optimizer=states, parameters=weights, activations=kept))
     return tuple(offload for offload in dict.fromkeys(choices) if allows(limit, offload))
+
+
+def has_nvme(device_types: Sequence[DeviceType]) -> bool:
+    """True when all hosts have NVMe, and say how fast it is."""
+    return all(device_type.host.nvme_bytes_per_second is not None for device_type in device_types)
+
+
+def _swaps(model: ModelSpec) -> str:
+    """Why the optimizer's states cannot be on NVMe; empty where they can."""
+    name = model.training.optimizer
+    return "" if name == "adamw" else f"states of adamw alone are swapped to NVMe, expected cpu with {name}"
 
 
 def offload_text(plan: Plan) -> str:

@@ -113,7 +113,6 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     _check_number_format(plan, model)
     _check_sequence(plan)
     _check_hosts(plan, cluster)
-    _check_nvme(plan)
 
 
 def _check_number_format(plan: Plan, model: ModelSpec) -> None:
@@ -143,15 +142,6 @@ def _check_hosts(plan: Plan, cluster: ClusterSpec) -> None:
         for host in pool.hosts:
             if pool.name in used and not HOST.fullmatch(host):
                 raise EmitError(f"pool {pool.name}: {host!r} cannot be a host name in a launch file")
-
-
-def _check_nvme(plan: Plan) -> None:
-    if plan.offload.uses_nvme:
-        raise EmitError(
-            "offload to NVMe is priced, but hetplan writes no launch files for it: they would need a folder on the "
-            "NVMe of every node",
-            hint="keep it in host memory: offload to cpu",
-        )
 
 
 def ages(job: Job) -> dict[str, float]:

@@ -81,12 +81,18 @@ FIRST_HOST = "$(awk '$1 == 0 { print $2 }' nodes.txt)"
 
 
 def launch_files(
-    job: Job, command: str, prologue: str = "", *, network_per_group: bool = False
+    job: Job,
+    command: str,
+    prologue: str = "",
+    *,
+    network_per_group: bool = False,
+    variables: Sequence[str] = (),
 ) -> tuple[EmittedFile, ...]:
     """``launch.sh``, ``nodes.txt`` and one environment file for each used pool.
 
     ``command``: shell words after torchrun's own options; may name shell variables. ``prologue``: shell lines before
     the start, run in the folder. ``network_per_group``: the program itself gives each process group its network.
+    ``variables``: lines of the environment files about variables that users set.
     """
     script = rendered(
         "job/launch.sh.j2",
@@ -111,7 +117,8 @@ def launch_files(
                     pool,
                     networks[pool.name],
                     networks[pool.name].needs_sockets and not network_per_group,
-                ),
+                )
+                + "".join(f"{line}\n" for line in variables),
             )
             for pool in job.cluster.pools
             if pool in job.pools

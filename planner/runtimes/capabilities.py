@@ -12,8 +12,9 @@ Schedule = Literal["1f1b", "zero-bubble"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
-OffloadPart = Literal["none", "optimizer", "parameters", "activations"]
-OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations")
+OffloadPart = Literal["none", "optimizer", "parameters", "activations", "nvme"]
+OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations", "nvme")
+"""What may leave the devices, and that it may go on to NVMe."""
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]

@@ -45,7 +45,9 @@ def first_target(fits: Callable[[Capabilities], bool]) -> Capabilities:
     return next(row for row in TARGETS.values() if fits(row))
 
 
-UNIFORM = first_target(lambda row: row.tensor_parallel == "one-degree" and row.by_default)
+UNIFORM = first_target(
+    lambda row: row.tensor_parallel == "one-degree" and row.tensor_parallel_in_pipeline and row.by_default
+)
 """Runs plans whose replicas are all alike, with tensor and pipeline parallelism."""
 PER_DEVICE = first_target(lambda row: row.batch_without_pipeline == "per-device" and row.by_default)
 """Runs plans without pipeline in which devices have batches of their own."""

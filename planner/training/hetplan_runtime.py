@@ -187,6 +187,10 @@ class RankPlan:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         config["train_micro_batch_size_per_gpu"] = max(self.sizes)
         config["gradient_accumulation_steps"] = self.steps
+        for key in ("offload_optimizer", "offload_param"):
+            section = config["zero_optimization"].get(key, {})
+            if section.get("device") == "nvme":
+                section["nvme_path"] = _nvme_folder()
         return config
 
     def token_weights(self, tokens: Sequence[int]) -> tuple[float, ...]:
@@ -239,6 +243,8 @@ class RankPlan:
 
     def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
+        if self.tensor_parallel > 1:
+            raise ValueError("plans with tensor parallelism are not for Trainer")
         config = self.deepspeed_config(path)
         return {
             "deepspeed": config,
@@ -453,6 +459,17 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         optimizer=table.get("optimizer", "adamw"),
         optimizer_states=table.get("optimizer_states", "fp32"),
     )
+
+
+def _nvme_folder() -> str:
+    """The folder of this node for what is kept on NVMe."""
+    folder = os.environ.get("NVME_PATH", "")
+    if not os.access(folder, os.W_OK):
+        what = f"NVME_PATH={folder}" if folder else "NVME_PATH is not set"
+        raise ValueError(
+            f"{what}: expected a folder on NVMe, that can be written; set it in env/ of the launch folder"
+        )
+    return folder
 
 
 def _sync(table: dict[str, Any] | None) -> SyncPlan | None:

@@ -225,7 +225,31 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
             4,
             "stages[1]: layers are given for some stages only",
         ),
-        ("dp: 2\ntp: 2\ntarget: deepspeed\n", 2, "tp: deepspeed runs without tensor parallelism"),
+        (
+            "dp: 1\ntp: 2\npp: 2\ntarget: deepspeed\n",
+            2,
+            "tp: deepspeed divides layers without a pipeline only, expected 1 in 2 stages, got 2",
+        ),
+        (
+            "dp: 4\nzero: 2\nzero_plus: {secondary: 2}\ntarget: deepspeed\n",
+            3,
+            "zero_plus: it is a part of ZeRO 3, expected none with ZeRO 2",
+        ),
+        (
+            "dp: 4\nzero: 3\nzero_plus: {secondary: 3}\ntarget: deepspeed\n",
+            3,
+            "zero_plus: expected a divisor of the 4 replicas of a stage",
+        ),
+        (
+            "dp: 4\nzero: 3\nzero_plus: {int4_gradients: true}\ntarget: deepspeed\n",
+            3,
+            "gradients in four bits are added up among the replicas of a second copy first, expected secondary",
+        ),
+        (
+            "dp: 4\nzero: 3\nzero_plus: {secondary: 2}\ntarget: torch\n",
+            3,
+            "zero_plus: torch has no ZeRO++, expected none",
+        ),
         ("dp: 2\npp: 2\ninterleave: 5\n", 3, "interleave: interleave 5 needs at least as many layers"),
         ("dp: 2\npp: 2\nzero: 3\n", 3, "zero: megatron runs ZeRO 0, 1 in a pipeline, got 3"),
         ("dp: 2\nrecompute: selective\ntarget: deepspeed\n", 2, "recompute: deepspeed recomputes none, full"),

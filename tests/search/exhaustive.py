@@ -326,22 +326,27 @@ def _pipeline_offloads(row: Capabilities, zero: int, limits: Limits) -> list[Off
 def _offloads(
     row: Capabilities, zero: int, recompute: Recompute, estimator: Estimator, limits: Limits
 ) -> Iterator[Offload]:
-    """Whatever the target keeps in host memory when every device has a model of its own."""
+    """Whatever the target keeps in host memory or on NVMe when every device has a model of its own."""
     given = limits.offload or ("none",)
     able = row.offloading
-    for states, weights, kept in product(("none", "cpu"), repeat=3):
-        if weights == "cpu" and states == "none":
+    disks = [item.host.nvme_bytes_per_second for item in estimator.topology.device_types]
+    swaps = "nvme" in given and zero in able.nvme_zero and None not in disks
+    places = ("none", "cpu", "nvme") if swaps else ("none", "cpu")
+    for states, weights, kept in product(places, places, ("none", "cpu")):
+        if weights != "none" and states == "none":
+            continue
+        if states == "nvme" and estimator.model.training.optimizer != "adamw":
             continue
         offload = Offload(optimizer=states, parameters=weights, activations=kept)  # type: ignore[arg-type]
         named = {
             name
             for name, place in (("optimizer", states), ("parameters", weights), ("activations", kept))
-            if place == "cpu"
+            if place != "none"
         }
         if not (named or {"none"}) <= {*given, *(("optimizer",) if "parameters" in given else ())}:
             continue
-        if (states == "cpu" and zero not in able.optimizer_zero) or (
-            weights == "cpu" and zero not in able.parameters_zero
+        if (states != "none" and zero not in able.optimizer_zero) or (
+            weights != "none" and zero not in able.parameters_zero
         ):
             continue
         if kept == "cpu" and not (able.activations and recompute == "full"):

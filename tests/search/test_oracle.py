@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
+from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec
 from planner.plan.checks import faults
@@ -279,6 +280,25 @@ def test_host_memory(seed: int, target: str | None) -> None:
 def test_many_with_host_memory(seed: int, target: str | None) -> None:
     """The same of more of them."""
     check_hosts(seed, target)
+
+
+def small_hosts(seed: int) -> Problem:
+    """NVMe behind hosts with little memory."""
+    spec, model, calibration = with_hosts(seed)
+    host = HostSpec(link_gBps=12, memory_gib=(1.0, 1.5, 2.0)[seed % 3], nvme_gBps=6)
+    pools = tuple(item.model_copy(update={"host": host}) for item in spec.pools)
+    return spec.model_copy(update={"pools": pools}), model, calibration
+
+
+def test_nvme_is_the_best_now_and_then() -> None:
+    """Where host memory is too small for the optimizer's states; each answer is that of exhaustion."""
+    asked = Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), offload=OFFLOAD_PARTS)
+    found = set()
+    for seed in (0, 6):
+        check(small_hosts(seed), asked)
+        best = search(*small_hosts(seed), asked, explain=False).best
+        found.add(best is not None and best.plan.offload.uses_nvme)
+    assert found == {True, False}
 
 
 @given(SEEDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cost.compute import MIXED
-from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS
+from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS, SWAP_BUFFERS, SWAPPED_ELEMENTS
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
@@ -16,6 +16,20 @@ from planner.runtimes.deepspeed.capabilities import CAPABILITIES
 from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.interface import Runtime
+
+NVME_FOLDER = "/local_nvme"
+"""Stands for the folder of each node, which NVME_PATH names."""
+
+NVME_LINES = (
+    "# A folder on the NVMe of these nodes, for what the plan keeps there:",
+    f"# export NVME_PATH={NVME_FOLDER}",
+)
+
+NVME_BLOCK = 1 << 20
+"""Bytes of a transfer, and elements of which the size of a buffer is a multiple."""
+
+LAYER_MATRICES = 7
+"""Of a layer, at most: queries, keys and values, output, and three of the feed-forward."""
 
 SHOWN_HOSTS = 8
 """Hosts of a long option that are written out."""
@@ -40,7 +54,12 @@ class DeepSpeed(Runtime):
             node_file("planner.runtimes.deepspeed.example_tensor"),
             node_file("planner.runtimes.deepspeed.train"),
             *([EmittedFile("hostfile", slots)] if slots else []),
-            *launch_files(job, job.program("train.py"), number_format(job.model.training.precision)),
+            *launch_files(
+                job,
+                job.program("train.py"),
+                number_format(job.model.training.precision),
+                variables=NVME_LINES if job.plan.offload.uses_nvme else (),
+            ),
         )
 
     def notes(self, job: Job) -> Mapping[str, object]:
@@ -112,6 +131,8 @@ def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
     if plan.offload.optimizer != "none":
         # DeepSpeed has its own optimizer on processors for Adam alone, and then insists on it.
         options["zero_force_ds_cpu_optimizer"] = model.training.optimizer == "adamw"
+    if plan.offload.uses_nvme:
+        options["aio"] = {"block_size": NVME_BLOCK, "queue_depth": 16, "overlap_events": True}
     if plan.offload.activations != "none":
         options["activation_checkpointing"] = {"cpu_checkpointing": True}
     return options
@@ -138,8 +159,9 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         ("offload_optimizer", plan.offload.optimizer),
         ("offload_param", plan.offload.parameters),
     ):
-        if place != "none":
+        if place == "cpu":
             section[key] = {"device": place, "pin_memory": True}
+    section |= nvme_options(plan, model)
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
     live = min(2 * model.layer_parameters, int(LIVE_ELEMENTS))
@@ -161,6 +183,35 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }
+
+
+def nvme_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
+    """What of the ZeRO section is kept on NVMe; ``hetplan_runtime.py`` puts each node's folder in place of this one.
+
+    Buffers hold the states that are read, updated and written, or the parts of a rank's parameters of three layers.
+    """
+    section: dict[str, object] = {}
+    if plan.offload.optimizer == "nvme":
+        section["sub_group_size"] = int(SWAPPED_ELEMENTS)
+        section["offload_optimizer"] = {
+            "device": "nvme",
+            "nvme_path": NVME_FOLDER,
+            "pin_memory": True,
+            "buffer_count": SWAP_BUFFERS,
+            "pipeline_read": True,
+            "pipeline_write": True,
+        }
+    if plan.offload.parameters == "nvme":
+        largest = max(model.embedding_parameters, model.head_parameters, model.hidden * max(model.ffn, 1))
+        part = -(-largest // plan.stages[0].dp)
+        section["offload_param"] = {
+            "device": "nvme",
+            "nvme_path": NVME_FOLDER,
+            "pin_memory": True,
+            "buffer_count": 3 * LAYER_MATRICES + 2,
+            "buffer_size": -(-part // NVME_BLOCK) * NVME_BLOCK,
+        }
+    return section
 
 
 def bucket_elements(plan: Plan, model: ModelSpec) -> int:

@@ -253,7 +253,7 @@ def families(limits: Limits) -> list[tuple[str, Limits]]:
         deeper, wider = tuple(range(2, MAX_DEPTH + 1)), tuple(range(2, 65))
         if _both(row.zero_with_pipeline, limits.zero):
             parts.append((f"{row.name}: pipeline", replace(base, pp=deeper, tp=(1,))))
-            if row.tensor_parallel != "none":
+            if row.tensor_parallel != "none" and row.tensor_parallel_in_pipeline:
                 parts.append((f"{row.name}: pipeline + tensor", replace(base, pp=deeper, tp=wider)))
         if row.tensor_parallel != "none" and _both(row.zero_without_pipeline, limits.zero):
             parts.append((f"{row.name}: data + tensor", replace(base, pp=(1,), tp=wider)))

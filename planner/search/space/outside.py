@@ -12,6 +12,7 @@ from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
 from planner.dims.interleave import MAX_INTERLEAVE
+from planner.dims.offloading import has_nvme
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
@@ -169,5 +170,11 @@ def _of_target(
             yield "offloading with tensor parallelism"
         if whole and devices > 1 and limits.cp != (1,) and offers_context(row, model):
             yield "offloading with divided sequences"
-        if able.nvme_zero:
-            yield "offloading to NVMe"
+        if able.nvme_zero and "nvme" not in limits.offload and has_nvme(device_types):
+            yield "offloading to NVMe (--offload nvme)"
+        elif (
+            able.nvme_zero
+            and not has_nvme(device_types)
+            and any(item.host.nvme_bytes_per_second is not None for item in device_types)
+        ):
+            yield "offloading to NVMe that some nodes alone have"

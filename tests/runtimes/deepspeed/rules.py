@@ -11,6 +11,7 @@ from planner.job.job import Job
 TOP_LEVEL = frozenset(
     {
         "activation_checkpointing",
+        "aio",
         "bf16",
         "communication_data_type",
         "data_types",
@@ -55,7 +56,10 @@ ZERO = frozenset(
     }
 )
 TENSOR = frozenset({"autotp_size", "partition_config"})
-OFFLOAD = frozenset({"device", "nvme_path", "pin_memory"})
+OFFLOAD = frozenset(
+    {"buffer_count", "buffer_size", "device", "nvme_path", "pin_memory", "pipeline_read", "pipeline_write"}
+)
+AIO = frozenset({"block_size", "overlap_events", "queue_depth"})
 CHECKPOINTING = frozenset({"cpu_checkpointing"})
 PIPELINE = frozenset(
     {"activation_checkpoint_interval", "grad_partitioned", "pipe_partitioned", "use_reentrant"}
@@ -67,6 +71,7 @@ def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None
     _known(config, TOP_LEVEL, "")
     zero = _section(config, "zero_optimization")
     _known(zero, ZERO, "zero_optimization.")
+    _known(_section(config, "aio"), AIO, "aio.")
     _known(_section(config, "pipeline"), PIPELINE, "pipeline.")
     _known(_section(config, "activation_checkpointing"), CHECKPOINTING, "activation_checkpointing.")
     tensor = _section(config, "tensor_parallel")
