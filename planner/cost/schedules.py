@@ -68,12 +68,13 @@ def layers_in_flight(
 def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Schedule = "1f1b") -> int:
     """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows.
 
-    One that waits for the gradients of weights counts twice: with what products have taken, and with the gradients of
-    what they have made, which are no more.
+    Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken, and
+    with the gradients of what they have made, which are no more. The first layers of all have no such backward.
     """
-    total, waiting = micro_batches * chunks, delay(stage, schedule)
-    own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + waiting
-    return min(own, total) + min(waiting, total)
+    total = micro_batches * chunks
+    own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + delay(stage, schedule)
+    twice = delay(stage, schedule) + 1 if divides(schedule) and (stage or chunks > 1) else 0
+    return min(own, total) + min(twice, total)
 
 
 def each_alive(
@@ -81,9 +82,12 @@ def each_alive(
 ) -> Counts:
     """The same of many stages, each with so many behind it."""
     total = micro_batches * chunks
-    waiting = np.maximum(0, depth - 1 - behind) if divides(schedule) else np.zeros_like(depth - behind)
-    own = _ahead(behind, depth, chunks, schedule) + 1 + waiting
-    return np.minimum(own, total) + np.minimum(waiting, total)
+    own = _ahead(behind, depth, chunks, schedule) + 1
+    if not divides(schedule):
+        return np.minimum(own, total)
+    stage = np.maximum(0, depth - 1 - behind)
+    twice = np.where((stage > 0) | (chunks > 1), stage + 1, 0)
+    return np.minimum(own + stage, total) + np.minimum(twice, total)
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:

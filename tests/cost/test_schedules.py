@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import permutations, product
 from time import process_time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from planner.cost.pipeline_end import critical_path, device_order, simulate, stage_ends
 from planner.cost.schedules import (
     StagePathRow,
+    alive,
     behind_twice,
     busiest_path,
+    each_alive,
     own_work,
     round_trip,
     stage_paths,
@@ -28,6 +31,8 @@ UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.
 
 Pipeline = tuple[list[list[float]], list[list[float]], int]
 
+Divided = tuple[list[list[float]], list[list[float]], list[list[float]], int]
+
 
 @st.composite
 def pipelines(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Pipeline:
@@ -38,6 +43,99 @@ def pipelines(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> P
     batches = depth * draw(st.integers(1, 12)) if chunks > 1 else draw(few | many)
     rows = st.lists(st.lists(seconds, min_size=chunks, max_size=chunks), min_size=depth, max_size=depth)
     return draw(rows), draw(rows), batches
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> Divided:
+    """Forward, backward and weights' seconds [stage][chunk] and a number of micro-batches."""
+    forward, backward, batches = draw(pipelines() | pipelines(UNEQUAL))
+    size, chunks = len(forward), len(forward[0])
+    rows = st.lists(
+        st.lists(SECONDS | UNEQUAL, min_size=chunks, max_size=chunks), min_size=size, max_size=size
+    )
+    return forward, backward, draw(rows), batches
+
+
+@given(divided())
+@settings(max_examples=150, deadline=None)
+def test_the_ends_of_divided_backwards_are_those_of_the_simulation(pipeline: Divided) -> None:
+    """Few micro-batches or many, with one chunk a stage or several; a path of their operations adds up to each."""
+    forward, backward, weight, batches = pipeline
+    timeline = simulate(forward, backward, batches, (), weight)
+    found = stage_ends(forward, backward, batches, (), weight)
+    assert found == pytest.approx(timeline.stage_ends(), rel=1e-9, abs=0.0)
+    for stage, end in enumerate(found):
+        path = critical_path(timeline, stage)
+        counted = zip((path.forward, path.backward, path.weight), (forward, backward, weight), strict=True)
+        total = sum(
+            count * seconds
+            for counts, durations in counted
+            for row, values in zip(counts, durations, strict=True)
+            for count, seconds in zip(row, values, strict=True)
+        )
+        assert total == pytest.approx(end, rel=1e-9)
+
+
+@given(divided())
+@settings(max_examples=150, deadline=None)
+def test_no_stage_with_divided_backwards_ends_before_a_path_of_the_table(pipeline: Divided) -> None:
+    """Rows of the ILP and bounds of zero-bubble pipelines."""
+    forward, backward, weight, batches = pipeline
+    depth, chunks = len(forward), len(forward[0])
+    ends = stage_ends(forward, backward, batches, (), weight)
+    for path in stage_paths(depth, batches, chunks, "zero-bubble"):
+        parts = zip(("forward", "backward", "weight"), (forward, backward, weight), strict=True)
+        seconds = 0.0
+        for name, each in parts:
+            seconds += getattr(path.own, name) * sum(each[path.stage])
+            seconds += sum(getattr(path.before, name) * each[stage][0] for stage in range(path.stage))
+            seconds += sum(
+                getattr(path.behind, name) * each[stage][0] for stage in range(path.stage + 1, depth)
+            )
+        assert seconds <= ends[0 if path.to_first else path.stage] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("depth", "batches", "chunks"), [(4, 8, 1), (8, 64, 1), (4, 8, 2), (3, 9, 3)])
+def test_equal_stages_with_divided_backwards_take_the_closed_form(
+    depth: int, batches: int, chunks: int
+) -> None:
+    """m (f + b + w) + (p - 1) / v (f + b - w) (arXiv:2401.10241, table 2)."""
+    forward, backward, weight = ([[each / chunks] * chunks] * depth for each in (3.0, 4.0, 2.0))
+    ends = stage_ends(forward, backward, batches, (), weight)
+    assert max(ends) == pytest.approx(batches * 9.0 + (depth - 1) / chunks * 5.0)
+
+
+def test_the_table_knows_the_end_of_divided_backwards_with_equal_parts() -> None:
+    """The round trip to the first stage, and all that is left there, is the longest path."""
+    depth, batches = 4, 8
+    path = next(
+        path
+        for path in stage_paths(depth, batches, 1, "zero-bubble")
+        if path.behind.backward and not path.stage
+    )
+    own = path.own.forward + path.own.backward + path.own.weight
+    found = own + (depth - 1) * (path.behind.forward + path.behind.backward)
+    ones = [[1.0]] * depth
+    assert found == max(stage_ends(ones, ones, batches, (), ones))
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_what_is_alive_while_gradients_of_weights_wait(chunks: int) -> None:
+    """As in the order of each device: all between its forward and its weights, those ahead of these once more."""
+    depth, batches = 4, 8
+    for stage in range(depth):
+        kept = waiting = peak = 0
+        for operation in device_order(stage, depth, batches, chunks, "zero-bubble"):
+            kept += 0 if operation.backward else 1
+            peak = max(peak, kept + waiting)
+            # The first layers of all make all gradients with those of their weights.
+            begins = stage == operation.chunk == 0
+            kept -= operation.weight
+            waiting += 0 if begins else operation.backward - 2 * operation.weight
+            peak = max(peak, kept + waiting)
+        assert peak == alive(stage, depth, batches, chunks, "zero-bubble")
+        behind = np.array([depth - 1 - stage])
+        assert each_alive(behind, np.array([depth]), batches, chunks, "zero-bubble") == [peak]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +307,7 @@ def path_ends(pipeline: Pipeline, held: list[float]) -> list[tuple[float, float]
 @settings(max_examples=120, deadline=None)
 def test_no_stage_ends_before_a_path_of_the_table(pipeline: Pipeline, held: list[float]) -> None:
     """Rows of the ILP, options and bounds all come from these."""
-    waits = held[: len(pipeline[0])] if len(pipeline[0][0]) == 1 else [0.0] * len(pipeline[0])
-    for seconds, end in path_ends(pipeline, waits):
+    for seconds, end in path_ends(pipeline, held[: len(pipeline[0])]):
         assert seconds <= end * (1 + 1e-9)
 
 

@@ -121,6 +121,35 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
             plan(stage(0, 3), stage(3, 6), stage(6, 8), interleave=2),
             "interleave: interleaving needs a multiple of 3 micro-batches",
         ),
+        (plan(schedule="zero-bubble"), "schedule: megatron has 1f1b, got zero-bubble"),
+        (
+            plan(stage(0, 8), target="torch", schedule="zero-bubble"),
+            "schedule: zero-bubble needs a pipeline of at least 2 stages, expected 1f1b",
+        ),
+        (
+            plan(stage(0, 3), stage(3, 6), stage(6, 8), target="torch", schedule="zero-bubble"),
+            "schedule: zero-bubble needs a multiple of 3 micro-batches (one for each stage), the plan has 4",
+        ),
+        (
+            plan(target="torch", schedule="zero-bubble", fewer_steps=1),
+            "schedule: zero-bubble needs as many micro-batches in all replicas, 1 have one less",
+        ),
+        (
+            plan(target="torch", interleave=2, fewer_steps=1),
+            "interleave: interleaving needs as many micro-batches in all replicas, 1 have one less",
+        ),
+        (
+            plan(target="torch", zero=2, schedule="zero-bubble"),
+            "zero: zero-bubble with torch keeps whole gradients until the end of a step, expected 0 or 1, got 2",
+        ),
+        (
+            plan(stage(0, 5), stage(5, 8, recompute="full"), target="torch", schedule="zero-bubble"),
+            "stages[1].recompute: zero-bubble runs backward in two parts, each of which would recompute, expected none",
+        ),
+        (
+            plan(target="torch", zero=1, schedule="zero-bubble", offload=Offload(optimizer="cpu")),
+            "offload: zero-bubble keeps all on the device",
+        ),
         (
             plan(stage(0, 8, recompute="selective"), target="deepspeed"),
             "stages[0].recompute: deepspeed recomputes none, full, got selective",

@@ -169,7 +169,8 @@ def test_what_scatters_gradients() -> None:
 
 def test_pipelines_of_the_runtimes() -> None:
     """Virtual stages are Megatron's, replicas by stage FlagScale's; only FlagScale waits to be asked for."""
-    assert [name for name, row in ROWS.items() if row.interleave] == ["megatron"]
+    assert [name for name, row in ROWS.items() if row.interleave] == ["megatron", "torch"]
+    assert [name for name, row in ROWS.items() if "zero-bubble" in row.schedules] == ["torch"]
     assert [name for name, row in ROWS.items() if row.dp_per_stage] == ["flagscale"]
     assert [name for name, row in ROWS.items() if not row.by_default] == ["flagscale"]
     assert [name for name, row in ROWS.items() if row.hosts_once or row.joins_tied_ends] == ["flagscale"]

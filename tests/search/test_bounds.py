@@ -24,7 +24,7 @@ from planner.search.bounds.lagrangian import LagrangianBound
 from planner.search.bounds.layer_count import BEYOND
 from planner.search.bounds.ramp import by_position
 from planner.search.pipeline import OpenChoice, score
-from planner.search.space.choices import Choice, depths, families, usable_device_types
+from planner.search.space.choices import Choice, depths, families, orders_of, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from tests.worlds import (
@@ -223,16 +223,16 @@ def test_no_random_plan_beats_a_bound(seed: int) -> None:
     ]
     priced = 0
     for family, depth in draw.sample(able, min(len(able), 12)):
-        interleave = draw.choice(interleavings(TARGETS[target], depth, family.micro_batches, model))
-        choice = Choice(family=family, depth=depth, interleave=interleave)
-        own = bounds.bound(family, depth, interleave)
+        interleave, schedule = draw.choice([*orders_of(family, depth, model)])
+        choice = Choice(family=family, depth=depth, interleave=interleave, schedule=schedule)
+        own = bounds.bound(family, depth, interleave, schedule=schedule)
         for scored in islice(random_plans(StageOptions(choice, estimator, limits), draw), 6):
             step = scored.estimate.step_seconds
             assert own <= step * (1 + 1e-9), (family, depth, interleave)
             quick_looks_hold(bounds, choice, max(depths(family, limits, model, device_types)), step)
             assert bounds.crossed(choice, 0) <= step
             seconds = estimator.price(scored.plan)
-            once = sum(map(sum, seconds.forward)) + sum(map(sum, seconds.backward))
+            once = sum(sum(map(sum, each)) for each in (seconds.forward, seconds.backward, seconds.weight))
             assert bounds.once(choice, step * (1 + 1e-9)) <= once * (1 + 1e-9), (family, depth)
             priced += 1
     assert priced

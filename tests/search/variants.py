@@ -133,7 +133,8 @@ def nameless(plan: Plan, spec: ClusterSpec, old: Mapping[str, str] | None = None
     """
     alike = {pool.name: _traits(pool) for pool in spec.pools}
     met: dict[str, tuple[object, ...]] = {}
-    found: list[object] = [plan.target, plan.zero, plan.interleave, plan.sequence_parallel, plan.offload]
+    found: list[object] = [plan.target, plan.zero, plan.interleave, plan.schedule]
+    found += [plan.sequence_parallel, plan.offload]
     for stage in plan.stages:
         found.append((stage.layers, stage.recompute))
         for group in stage.replicas:

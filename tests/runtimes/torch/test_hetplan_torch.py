@@ -25,6 +25,7 @@ from planner.model.spec import (
     TowerSpec,
 )
 from planner.plan.values import Plan
+from planner.runtimes.capabilities import Schedule
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
 from tests.training.once import once
@@ -141,6 +142,15 @@ def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **chan
     return Case(name, replace(chosen, stages=turns), spec)
 
 
+def ordered(case: Case, schedule: Schedule, interleave: int = 1) -> Case:
+    """The same in another schedule, without recomputation where the backward is divided."""
+    stages = case.plan.stages
+    if schedule == "zero-bubble":
+        stages = tuple(replace(stage, recompute="none") for stage in stages)
+    chosen = replace(case.plan, stages=stages, schedule=schedule, interleave=interleave)
+    return replace(case, name=f"{schedule}-{interleave}-{case.name}", plan=chosen)
+
+
 def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
     """Replicas of two ranks; without a pipeline two of them have different batches."""
     slots = [("big", "A100"), ("small", "T4")]
@@ -250,6 +260,10 @@ CASES = [
     pipeline(0, [1, 2], steps=3, fewer=1),
     pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
+    ordered(pipeline(3, [4, 2], steps=2, optimizer="sgd"), "1f1b", 2),
+    ordered(pipeline(0, [3, 2, 2, 2], steps=4), "1f1b", 2),
+    ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd"), "zero-bubble"),
+    ordered(pipeline(0, [2, 1, 1, 2], steps=8, tied_embeddings=False), "zero-bubble"),
     tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
     tensor_parallel(
         3,
@@ -292,6 +306,12 @@ OTHERS = [
     uneven(3, optimizer="sgd", kind="encoder", learned_positions=16, head_transform=True),
     uneven(1, shard_size=2),
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
+    ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", tied_embeddings=False), "1f1b", 3),
+    ordered(pipeline(1, [4, 2], steps=4, precision="bf16", optimizer="sgd"), "zero-bubble", 2),
+    ordered(tensor_parallel(1, stages=2, optimizer="sgd"), "zero-bubble"),
+    ordered(divided(1, stages=2, optimizer="sgd"), "zero-bubble"),
+    ordered(pipeline(0, [3, 1], steps=2, optimizer="sgd", output_gate=True, **DELTA), "zero-bubble"),
+    ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", **T5), "zero-bubble"),
     pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", tied_embeddings=False),
     tensor_parallel(0, optimizer="sgd"),
     tensor_parallel(2, optimizer="sgd", learned_positions=16),
