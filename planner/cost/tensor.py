@@ -74,30 +74,32 @@ def collectives(
     scatters that beside the gradient of its weight; without ``split`` it adds it up there. The gather for a row-split
     one waits. User buffers also pass chunks on while a product works on others, forward and backward.
     ``overlap`` of what meets a product is hidden, as of other traffic. ``sums``: collectives of a backward that hides
-    none over those of the forward.
+    none over those of the forward. What goes into products in fp8 is gathered so.
     """
     if ring.alone:
         return Collectives(forward_seconds=0.0, backward_seconds=0.0)
     size = ELEMENT_BYTES[model.training.precision]
     both = ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
     joints = model.sublayers - (split and model.experts is not None and not model.common_ffn)
-    ahead = joints * both
+    scatters = gathers = joints * both / 2
     if hides == "nothing":
-        return Collectives(forward_seconds=ahead, backward_seconds=sums * ahead)
+        return Collectives(forward_seconds=gathers + scatters, backward_seconds=sums * (gathers + scatters))
+    if split and model.training.precision == "fp8":
+        gathers *= GATHERED_IN_FP8
     divided, columns = _shares(model)
-    # With a part of the tokens each, inputs are gathered once more for the gradient of the weight.
-    back = (1.5 if split else 1.0) * ahead
-    if hides == "all" and split:
-        hidden = overlap * smaller(ahead, divided * one.product_seconds)
-        hidden_back = overlap * smaller(back, divided * one.product_backward)
+    # Seconds that wait, seconds beside products, and these: forward, then backward.
+    ahead = gathers + scatters, 0.0, 0.0
+    if not split:
+        back = 0.0, gathers + scatters, columns / 2
+    elif hides == "backward":
+        back = gathers, gathers + scatters, columns
     else:
-        hidden = 0.0
-        # Beside both gradients of column-split products, or of their weights alone.
-        beside = divided * columns * one.product_backward * (1.0 if split else 0.5)
-        hidden_back = overlap * smaller(ahead, beside)
+        ahead, back = (0.0, gathers + scatters, 1.0), (0.0, 2 * gathers + scatters, 1.0)
+    hidden = overlap * smaller(ahead[1], ahead[2] * divided * one.product_seconds)
+    hidden_back = overlap * smaller(back[1], back[2] * divided * one.product_backward)
     return Collectives(
-        forward_seconds=ahead - hidden,
-        backward_seconds=back - hidden_back,
+        forward_seconds=ahead[0] + ahead[1] - hidden,
+        backward_seconds=back[0] + back[1] - hidden_back,
         hidden_forward=hidden,
         hidden_backward=hidden_back,
     )
@@ -112,6 +114,20 @@ def backward_sums(model: ModelSpec) -> float:
         return 1.0
     sums = (2 if model.attends else 0) + (model.mlp_matrices - 1 if model.common_ffn else 0)
     return sums / model.sublayers
+
+
+def user_buffer_bytes(model: ModelSpec, sequences: int) -> float:
+    """What user buffers take on a device: one of all its tokens for each of six gathers and four scatters.
+
+    (``initialize_ub`` of TransformerEngine: query-key-value, output and both halves of the feed-forward.)
+    """
+    size: float = ELEMENT_BYTES[model.training.precision]
+    gathered = size * (GATHERED_IN_FP8 if model.training.precision == "fp8" else 1.0)
+    return sequences * model.training.sequence_length * model.hidden * (6 * gathered + 4 * size)
+
+
+GATHERED_IN_FP8 = 0.5
+"""Bytes of what is gathered for products in fp8: in their format, as sums are not (TransformerEngine's quantizers)."""
 
 
 def _shares(model: ModelSpec) -> tuple[float, float]:

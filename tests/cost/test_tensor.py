@@ -74,6 +74,19 @@ def test_what_long_products_leave(hides: Hidden, split: bool, forward: float, ba
     assert moved == pytest.approx((6.0 if split else 4.0) * one)
 
 
+def test_products_in_fp8_gather_in_fp8() -> None:
+    """Half of the bytes of three gathers of six passes; sums stay in two bytes, and all of them without splitting."""
+    one = ring().reduce_seconds(2 * DENSE.training.sequence_length * DENSE.hidden) / 2
+    spec = model(4, precision="fp8")
+    for hides, split, passes in (
+        ("all", True, 3.0 + 4.0),
+        ("backward", True, 3.0 + 4.0),
+        ("all", False, 8.0),
+    ):
+        found = collectives(layer(1e3), ring(), spec, 1, split=split, hides=hides)  # type: ignore[arg-type]
+        assert found.forward_seconds + found.backward_seconds == pytest.approx(passes * one)
+
+
 @given(
     products=st.floats(1e-6, 1.0),
     rate=st.floats(1e6, 1e12),
