@@ -98,7 +98,7 @@ def test_nothing_is_written_without_an_output(hetplan: Command) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Constants, fitted to 7 runs\n")
     assert done.out.endswith("Next: add -o calibration.yaml to keep them\n")
-    assert json.loads(hetplan("calibrate", "fit", "--json").out)["file"] is None
+    assert json.loads(hetplan("calibrate", "fit", "--measured", "runs.csv", "--json").out)["file"] is None
     assert set(Path().iterdir()) == before
 
 
@@ -176,9 +176,9 @@ class Terminal(io.StringIO):
 
 def test_progress_on_a_terminal(hetplan: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """On stderr, and stdout is the same."""
-    quiet = hetplan("calibrate", "fit").out
+    quiet = hetplan("calibrate", "fit", "--measured", "runs.csv").out
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    assert hetplan("calibrate", "fit").out == quiet
+    assert hetplan("calibrate", "fit", "--measured", "runs.csv").out == quiet
     assert "fitting" in stream.getvalue()

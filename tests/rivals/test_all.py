@@ -53,7 +53,14 @@ def check(seed: int) -> int:
 
 def test_any_cluster_gives_valid_plans_or_reasons() -> None:
     """Layers once, shares that add up, devices that exist: the rules of every plan; most baselines have one."""
-    plans = [check(seed) for seed in range(2, 10)]
+    plans = [check(seed) for seed in range(2, 6)]
+    assert sum(plans) >= 6 * len(plans)
+
+
+@pytest.mark.slow
+def test_many_clusters_give_valid_plans_or_reasons() -> None:
+    """The same of more of them."""
+    plans = [check(seed) for seed in range(6, 40)]
     assert sum(plans) >= 6 * len(plans)
 
 
@@ -61,7 +68,7 @@ def test_any_cluster_gives_valid_plans_or_reasons() -> None:
     "pools",
     [
         (pool("a", nodes=3, per_node=4),),
-        (pool("a", nodes=4, per_node=4), pool("b", "V100", per_node=4)),
+        pytest.param((pool("a", nodes=4, per_node=4), pool("b", "V100", per_node=4)), marks=pytest.mark.slow),
         (pool("a", nodes=2, per_node=16), pool("b", "V100", per_node=16)),
         (pool("a", per_node=16), pool("b", "V100", per_node=1)),
     ],
@@ -95,16 +102,18 @@ def test_the_order_of_hashing_changes_nothing() -> None:
         },
     )
     assert done.stdout == told()
-    assert done.stdout.count("Plan(") > 20
+    assert done.stdout.count("Plan(") > 10
 
 
 def told() -> str:
     """Some baselines in words."""
-    found = [item for seed in range(2, 6) for item in of_seed(seed)]
+    found = [item for seed in (2, 3) for item in of_seed(seed)]
     return "".join(f"{item.family} {item.reason} {item.scored and item.scored.plan}\n" for item in found)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 4, 5))]
+)
 def test_the_order_of_pools_changes_nothing(seed: int) -> None:
     """Plan files do not keep it, so a plan read back must meet the same baselines."""
     spec, model = problem(seed)
@@ -122,14 +131,14 @@ def test_every_baseline_has_its_row() -> None:
 def test_none_that_can_be_launched_beats_the_search() -> None:
     """The plans people use lie in the space, so the bound holds for them."""
     compared = 0
-    for seed in range(1, 13, 2):
+    for seed in range(1, 9, 2):
         spec, model = small_problem(seed)
         bound = search(spec, model, limits=Limits(gap=0.0), explain=False).bound_seconds
         for item in baselines(spec, model):
             if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).by_default:
                 compared += 1
                 assert item.scored.estimate.step_seconds >= bound * (1 - 1e-6)
-    assert compared > 30
+    assert compared > 20
 
 
 def test_a_baseline_that_does_not_fit_says_by_how_much_and_where() -> None:

@@ -94,7 +94,7 @@ def test_a_knapsack(name: str) -> None:
     assert solve(program, gap=0.0, solver=name).status == "infeasible"
 
 
-@pytest.mark.parametrize("first", [0, 15])
+@pytest.mark.parametrize("first", [0, pytest.param(15, marks=pytest.mark.slow)])
 def test_pulp_has_the_same_optimum_as_the_arrays(first: int) -> None:
     """Choices of all runtimes on random clusters, before and after a cut: what is exported is what is solved."""
     compared = 0
@@ -201,7 +201,9 @@ def test_a_cut_solution_does_not_come_back_cheap() -> None:
     assert after.bound >= before * (1 - 1e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [1, 3, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 5))]
+)
 def test_cbc_finds_what_highs_finds(seed: int) -> None:
     """The fallback gives plans of the same cost."""
     found = []

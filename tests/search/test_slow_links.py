@@ -148,7 +148,7 @@ def plans(stages: StageOptions) -> Iterator[tuple[tuple[Option, ...], float]]:
                 yield chosen, estimate.step_seconds
 
 
-@pytest.mark.parametrize("first", [0, 20])
+@pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_bound_of_a_crossing_is_above_a_plan(first: int) -> None:
     """Every plan of a choice on slow links obeys the counted bound, ``once`` and the rows of its own sequence."""
     compared = 0

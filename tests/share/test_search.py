@@ -175,7 +175,7 @@ def test_against_all_partitions(tmp_path: Path, cluster: str, jobs: str) -> None
     """The answer is as good as the best of all partitions under every objective, and its bound holds."""
     several = loaded(tmp_path, cluster, jobs)
     spec = load_cluster(tmp_path / "cluster.yaml")
-    limits, gap = Limits(target="torch"), 0.01
+    limits, gap = Limits(target="torch", zero=(1,), recompute=("none",)), 0.01
     searched: dict[tuple[int, Machines], SearchResult] = {}
     objectives: tuple[ShareObjective, ...] = ("makespan", "throughput", "fairness")
     for objective in objectives:
