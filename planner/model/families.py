@@ -612,6 +612,8 @@ def _gpt2(config: Config) -> Shape:
         "vocab": config["vocab_size"],
         "learned_positions": config["n_positions"],
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        # SantaCoder, by a class of its own.
+        **({"kv_heads": 1} if config.get("attention_head_type") == "multiquery" else {}),
     }
 
 

@@ -16,7 +16,7 @@ T5_LENGTH = 512
 (arXiv:1910.10683, section 3.1.2)."""
 
 
-def _decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
+def decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
     """The shape with decoder layers of attention, attention to the encoder and a feed-forward each."""
     kinds = [kind for each in feeds for kind in (("attention", "none"), ("cross", each))]
     return folded(shape, kinds)
@@ -80,7 +80,7 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
         encoder["window"] = 2 * int(config["local_radius"]) + 1 + length // int(config["global_block_size"])
         encoder |= {"relative_positions": 2 * rows, "other_parameters": layers * config["d_model"]}
     if not config.get("num_experts") or config["model_type"] != "switch_transformers":
-        return {**_decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
+        return {**decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
     experts = {"number": config["num_experts"], "top_k": 1, "ffn": config["d_ff"]}
     encoder |= _tables(shape)
     shape["experts"] = {**experts, "router_bias": bool(config.get("router_bias", False))}
@@ -90,7 +90,7 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
         for which, total in (("encoder", layers), ("decoder", decoded))
     }
     steps = {f"{which}_sparse_step": step for which, step in ways.items()}
-    shape = _decoded(shape, _sparse_feeds(steps, decoded, "decoder"))
+    shape = decoded(shape, _sparse_feeds(steps, decoded, "decoder"))
     return {**shape, "encoder": _encoded(encoder, _sparse_feeds(steps, layers, "encoder"))}
 
 
@@ -132,7 +132,7 @@ def _bart(
         "final_norm": final_norm,
     }
     return {
-        **_decoded(shape, ["dense"] * config["decoder_layers"]),
+        **decoded(shape, ["dense"] * config["decoder_layers"]),
         "encoder": _encoded(encoder, ["dense"] * config["encoder_layers"]),
     }
 
@@ -160,7 +160,7 @@ def _nllb_moe(config: Config) -> Shape:
     bare = {key: each for key, each in shape.items() if key not in ("block", "ahead", "behind", "layers")}
     encoder = {key: each for key, each in shape["encoder"].items() if key != "layers"}
     return {
-        **_decoded(bare, _nllb_feeds(config, config["decoder_layers"], "decoder")),
+        **decoded(bare, _nllb_feeds(config, config["decoder_layers"], "decoder")),
         "encoder": _encoded(encoder, _nllb_feeds(config, config["encoder_layers"], "encoder")),
     }
 
@@ -238,7 +238,7 @@ def _t5gemma(config: Config) -> Shape:
     encoder |= {"sequence_length": min(length, T5GEMMA_LENGTH)}
     layers = read["layers"]
     return {
-        **_decoded(shape, ["dense"] * shape["layers"]),
+        **decoded(shape, ["dense"] * shape["layers"]),
         "encoder": _encoded(encoder, ["dense"] * layers),
     }
 

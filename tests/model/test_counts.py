@@ -24,7 +24,7 @@ CLASSES = (
 )
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
-    *("glm4v_text", "internvl_chat", "siglip_text_model", *REMOTE),
+    *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
@@ -45,6 +45,14 @@ GIVEN: dict[str, dict[str, Any]] = {
         "layers_block_type": None,
         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EM-MEME",
     },
+}
+GIVEN["encoder-decoder"] = {
+    "encoder": {"model_type": "bert", "num_hidden_layers": 2},
+    "decoder": {"model_type": "gpt2", "n_layer": 2, "add_cross_attention": True},
+}
+GIVEN["vision-encoder-decoder"] = {
+    **GIVEN["encoder-decoder"],
+    "encoder": {"model_type": "vit", "hidden_size": 384},
 }
 """What a default leaves open, or has of unlike layers."""
 
