@@ -1,4 +1,4 @@
-"""Defaults of the installed transformers' configurations, of the keys that hetplan reads: ``python -m tools.model_defaults``."""
+"""Defaults of the installed transformers, of the keys that hetplan reads: ``python -m tools.model_defaults``."""
 
 from __future__ import annotations
 

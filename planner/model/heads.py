@@ -82,8 +82,9 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForPreTraining": Head("tokens", pair=True),
     },
     "fnet": {
-        **_TOGETHER,
-        "ForPreTraining": Head("tokens", dense=1, pair=True),
+        **NONE,
+        "ForPreTraining": Head("tokens", pair=True),
+        "ForSequenceClassification": Head("labels", pooled=True),
     },
     "luke": {},
     "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},

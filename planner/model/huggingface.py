@@ -199,7 +199,8 @@ def _filled(document: Document) -> Document:
     """
     kind = str(document.data.get("model_type"))
     beside, family = BESIDE.get(kind), FAMILIES.get(kind)
-    kinds = {key: (each,) for key, each in family.parts} if family is not None else {}
+    kinds: dict[str, tuple[str, ...]] = {}
+    kinds |= {key: (each,) for key, each in family.parts} if family is not None else {}
     if beside is not None:
         kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
         kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
@@ -211,6 +212,8 @@ def _filled(document: Document) -> Document:
     read = {key: part.data for key, part in parts.items() if part is not None}
     unsaid = {key: value for key, value in _unsaid(kind, document.data).items() if key not in _SIZES}
     data = {**unsaid, **renamed(kind, document.data), **read}
+    if kind in _FLAT:
+        data = {**data.get("text_config", {}), **data}
     return replace(document, root=replace(document.root, data=data))
 
 
@@ -246,6 +249,8 @@ _TIED = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
+_FLAT = ("fuyu",)
+"""Types that say of a text within what older ones say of the whole."""
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
@@ -376,7 +381,7 @@ def _unsupported(document: Document) -> list[Problem]:
     listed = config.get("architectures")
     heads = [head_of(str(name), _heads(kind)) for name in (listed if isinstance(listed, list) else [])]
     alone = any(head is not None and head.encoder for head in heads)
-    if two and config.get("is_encoder_decoder") is False and not alone:
+    if kind in TWO_STACKS and config.get("is_encoder_decoder") is False and not alone:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
@@ -407,7 +412,7 @@ def _unsupported(document: Document) -> list[Problem]:
 def _of_its_own(document: Document) -> list[Problem]:
     """Architectures that are none of transformers' classes of a type: those of a repository may have other layers."""
     names, begins = document.data.get("architectures"), class_of(str(document.data.get("model_type")))
-    wrong = [
+    return [
         document.problem(
             ("architectures", index),
             f"expected a name that begins with {begins}, got {shown(name)}",
@@ -416,7 +421,6 @@ def _of_its_own(document: Document) -> list[Problem]:
         for index, name in enumerate(names if isinstance(names, list) else [])
         if not str(name).lower().startswith(begins.lower())
     ]
-    return wrong
 
 
 _SHARED = (

@@ -30,6 +30,9 @@ INSIDE = (
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 GIVEN: dict[str, dict[str, Any]] = {
+    "wav2vec2-bert": {"vocab_size": 32},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+    "glm4v_moe": {"text_config": {"model_type": "glm4v_moe_text", "head_dim": 128}},
     "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
