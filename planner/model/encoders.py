@@ -177,6 +177,14 @@ def _nystromformer(config: Config) -> Shape:
     }
 
 
+def _visual(config: Config) -> Shape:
+    """Regions of an image among the words: a matrix, types and places of their own; a pooler."""
+    shape, width = bert(config, 2), config["hidden_size"]
+    seen = (config.get("visual_embedding_dim", 512) + 1) * width
+    tables = (shape["learned_positions"] + shape["token_types"]) * width
+    return {**shape, "other_parameters": seen + tables + width * (width + 1)}
+
+
 def _luke(config: Config) -> Shape:
     """Entities beside words: queries of their own, a table, and positions (arXiv:2010.01057); outputs are not tied."""
     width, narrow = config["hidden_size"], config.get("entity_emb_size") or config["hidden_size"]
@@ -192,6 +200,7 @@ def _luke(config: Config) -> Shape:
 
 ENCODERS: dict[str, Family] = {
     "fnet": Family(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
+    "visual_bert": Family(_visual, (*COMMON, "max_position_embeddings"), _untied),
     "luke": Family(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
     "nystromformer": Family(_nystromformer, (*COMMON, "max_position_embeddings"), _untied),
     "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),

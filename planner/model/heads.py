@@ -87,6 +87,7 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForSequenceClassification": Head("labels", pooled=True),
     },
     "luke": {},
+    "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
     "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},
     "layoutlm": {**_PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
     "modernbert-decoder": {

@@ -268,6 +268,7 @@ def _text_of(document: Document) -> Document:
         fail_on(_tower_problems(document, beside))
         return document
     if (kind in FAMILIES and beside is None) or flat:
+        fail_on(_unread_parts(document))
         return document
     text = _part(document, key)
     inside = (name for name in config if name.endswith("_config") and isinstance(config[name], dict))
@@ -285,6 +286,23 @@ def _text_of(document: Document) -> Document:
     what = "towers beside the text decoder are not supported yet"
     hint = "to plan its text decoder alone, save what stands under text_config as a config.json of its own"
     raise SpecError((document.problem((towers[0],), what, hint),))
+
+
+_UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+"""Keys of what a type of text alone does not have."""
+
+
+def _unread_parts(document: Document) -> list[Problem]:
+    """What a repository's own code adds to a type, and heads that were taken away."""
+    family = FAMILIES.get(str(document.data.get("model_type")))
+    read = {key for key, _ in family.parts} if family is not None else {*_UNREAD}
+    return [
+        document.problem(
+            (key,), f"is not read of the type {shown(document.data['model_type'])}, expected none"
+        )
+        for key in _UNREAD
+        if document.data.get(key) and key not in read
+    ]
 
 
 def _part(document: Document, key: str) -> Document:
