@@ -1,4 +1,4 @@
-"""Defaults of transformers' configurations, of the keys that hetplan reads: ``python -m tools.model_defaults``."""
+"""Defaults of the installed transformers, of the keys that hetplan reads: ``python -m tools.model_defaults``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _read() -> set[str]:
 
 def _classes() -> Iterator[tuple[str, Any]]:
     """(``model_type``, class) of every configuration and of those inside it."""
-    waiting = [(kind, CONFIG_MAPPING[kind]) for kind in CONFIG_MAPPING if kind in {*supported(), *_read()}]
+    read = {*supported(), *_read()}
+    waiting = [(kind, CONFIG_MAPPING[kind]) for kind in CONFIG_MAPPING if kind in read]
     seen: set[str] = set()
     while waiting:
         kind, made = waiting.pop(0)
@@ -57,15 +58,16 @@ def _values(made: Any, keys: set[str]) -> dict[str, Any]:
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """Defaults by type, and by type the other names of a key."""
-    keys, values, names = _read(), {}, {}
+    """By type how its classes begin, the other names of a key, and defaults."""
+    keys, classes, values, names = _read(), {}, {}, {}
     for kind, made in sorted(_classes()):
         values[kind] = _values(made, keys)
+        classes[kind] = made.__name__.removesuffix("Config").removesuffix("Text")
         own = {field.name for field in dataclasses.fields(made)} | SYNONYMS
         others = {other: key for other, key in made.attribute_map.items() if key in keys and other not in own}
         if others:
             names[kind] = others
-    return {"names": names, "values": values}
+    return {"classes": classes, "names": names, "values": values}
 
 
 def main() -> None:

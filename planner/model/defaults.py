@@ -32,14 +32,19 @@ TABLE = Path(__file__).with_name("defaults.json")
 
 
 @cache
-def _table() -> dict[str, dict[str, dict[str, Any]]]:
-    table: dict[str, dict[str, dict[str, Any]]] = json.loads(TABLE.read_text(encoding="utf-8"))
+def _table() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
 
 
 def defaults_of(kind: str) -> dict[str, Any]:
     """Values of the keys of a ``model_type`` that have one by themselves."""
     return dict(_table()["values"].get(kind, {}))
+
+
+def class_of(kind: str) -> str:
+    """How the names of the classes of a ``model_type`` begin in transformers; "" for one that it does not have."""
+    return str(_table()["classes"].get(kind, ""))
 
 
 def renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:

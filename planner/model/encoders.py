@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.model.families import COMMON, Config, Family, Shape
+from planner.model.families import COMMON, Config, Family, Shape, bert
 from planner.model.heads import Head, labels_of
-
-_TABLES = {"embedding_norm": True, "final_norm": False, "head_transform": True, "head_bias": True}
-
-
-def _bert(config: Config, *, token_types: int = 2) -> Shape:
-    return {
-        **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": config["hidden_size"]},
-        **{"heads": config["num_attention_heads"], "ffn": config["intermediate_size"]},
-        **{"vocab": config["vocab_size"], "learned_positions": config["max_position_embeddings"]},
-        **{"token_types": config.get("type_vocab_size", token_types), **_TABLES},
-    }
 
 
 def _albert(config: Config) -> Shape:
     """One layer that is run again and again; tables and norms of the embedding's own width."""
-    shape, width = _bert(config), config["hidden_size"]
+    shape, width = bert(config, 2), config["hidden_size"]
     narrow = int(config.get("embedding_size") or 128)
     tables = (shape["learned_positions"] + shape["token_types"]) * narrow
     # Biases of both projections and a norm on either side; where nothing is narrower, both are there all the same.
@@ -44,7 +33,7 @@ def _albert_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _deberta(config: Config) -> Shape:
     """Attention to words and to distances, with a table of these, or projections of it in each layer."""
     first, width = config["model_type"] == "deberta", config["hidden_size"]
-    shape = _bert(config, token_types=0)
+    shape = bert(config, 0)
     if not config.get("position_biased_input", True):
         shape["learned_positions"] = 0
     named = config.get("pos_att_type") or ()
@@ -82,7 +71,7 @@ def _dpr(config: Config) -> Shape:
     """BERT, of whose first token a projection is compared where there is one."""
     out = config.get("projection_dim") or 0
     gone = {"head_transform": False, "tied_embeddings": False, "labels": out, "pooled": out > 0}
-    return {**_bert(config), **gone, "head_bias": out > 0}
+    return {**bert(config, 2), **gone, "head_bias": out > 0}
 
 
 def _xlnet(config: Config) -> Shape:
@@ -113,7 +102,7 @@ def _xlnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _esm(config: Config) -> Shape:
     """Norms ahead of attention and feed-forward; a regression over all attention maps predicts contacts."""
-    shape = _bert(config, token_types=0)
+    shape = bert(config, 0)
     rows = shape["learned_positions"] * (config.get("position_embedding_type", "absolute") == "absolute")
     maps = config["num_hidden_layers"] * config["num_attention_heads"] + 1
     return {
@@ -143,7 +132,7 @@ def _layoutlmv3(config: Config) -> Shape:
         inputs = config.get("num_channels", 3) * side * side
         tables += width * (inputs + 1) + width + (patches + 1) * width + 2 * 2 * width
     gone = {"head_transform": False, "head_bias": False, "tied_embeddings": False, "labels": 0}
-    return {**_bert(config), **gone, "other_parameters": tables}
+    return {**bert(config, 2), **gone, "other_parameters": tables}
 
 
 def _xlm(config: Config) -> Shape:
@@ -170,14 +159,15 @@ def _xlm_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _fnet(config: Config) -> Shape:
     """Fourier transforms in place of attention, which have no parameters."""
     width = config["hidden_size"]
-    mixing = {"mixer": "none", "layer_norms": 2, "other_parameters": width * (width + 1)}
-    return {**_bert({"num_attention_heads": 1, **config}, token_types=4), **mixing}
+    # A matrix behind the embedding, and a pooler.
+    mixing = {"mixer": "none", "layer_norms": 2, "other_parameters": 2 * width * (width + 1)}
+    return {**bert({"num_attention_heads": 1, **config}, 4), **mixing}
 
 
 def _nystromformer(config: Config) -> Shape:
     """Attention by way of a few landmarks (arXiv:2102.03902), and a convolution over the values of each head."""
     kernel = config["num_attention_heads"] * int(config.get("conv_kernel_size") or 0)
-    shape = _bert(config)
+    shape = bert(config, 2)
     rows = shape["learned_positions"] + 2
     return {
         **shape,
@@ -187,10 +177,18 @@ def _nystromformer(config: Config) -> Shape:
     }
 
 
+def _visual(config: Config) -> Shape:
+    """Regions of an image among the words: a matrix, types and places of their own; a pooler."""
+    shape, width = bert(config, 2), config["hidden_size"]
+    seen = (config.get("visual_embedding_dim", 512) + 1) * width
+    tables = (shape["learned_positions"] + shape["token_types"]) * width
+    return {**shape, "other_parameters": seen + tables + width * (width + 1)}
+
+
 def _luke(config: Config) -> Shape:
     """Entities beside words: queries of their own, a table, and positions (arXiv:2010.01057); outputs are not tied."""
     width, narrow = config["hidden_size"], config.get("entity_emb_size") or config["hidden_size"]
-    shape = _bert(config)
+    shape = bert(config, 2)
     rows = config["entity_vocab_size"]
     tables = rows * narrow + (shape["learned_positions"] + shape["token_types"] + 2) * width
     tables += narrow * width * (narrow != width)
@@ -202,6 +200,7 @@ def _luke(config: Config) -> Shape:
 
 ENCODERS: dict[str, Family] = {
     "fnet": Family(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
+    "visual_bert": Family(_visual, (*COMMON, "max_position_embeddings"), _untied),
     "luke": Family(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
     "nystromformer": Family(_nystromformer, (*COMMON, "max_position_embeddings"), _untied),
     "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),

@@ -612,6 +612,8 @@ def _gpt2(config: Config) -> Shape:
         "vocab": config["vocab_size"],
         "learned_positions": config["n_positions"],
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
+        # SantaCoder, by a class of its own.
+        **({"kv_heads": 1} if config.get("attention_head_type") == "multiquery" else {}),
     }
 
 
@@ -698,7 +700,7 @@ def _biogpt(config: Config) -> Shape:
     positions = config["max_position_embeddings"] + _POSITION_OFFSET
     tied = bool(config.get("tie_word_embeddings", True))
     own = {"learned_positions": positions, "embedding_norm": False, "tied_embeddings": tied}
-    return {**_encoder(config, 0), **_DECODER, **own}
+    return {**bert(config, 0), **_DECODER, **own}
 
 
 def _bloom(config: Config) -> Shape:
@@ -733,7 +735,8 @@ def _falcon(config: Config) -> Shape:
     }
 
 
-def _encoder(config: Config, token_types: int) -> Shape:
+def bert(config: Config, token_types: int) -> Shape:
+    """BERT, with so many types of tokens where its configuration does not say how many."""
     tasks = int(config.get("task_type_vocab_size", 3)) if config.get("use_task_id") else 0
     return {
         "kind": "encoder",
@@ -761,7 +764,7 @@ def _distilbert(config: Config) -> Shape:
         "num_attention_heads": "n_heads",
         "intermediate_size": "hidden_dim",
     }
-    return _encoder({**config, **{name: config[key] for name, key in names.items()}}, 0)
+    return bert({**config, **{name: config[key] for name, key in names.items()}}, 0)
 
 
 def _encoder_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -907,7 +910,7 @@ def _eurobert(config: Config) -> Shape:
 
 def _prenorm(config: Config) -> Shape:
     """Norms ahead of attention and feed-forward, and behind the last layer."""
-    return {**_encoder(config, 2), "final_norm": True}
+    return {**bert(config, 2), "final_norm": True}
 
 
 def _late_norm(config: Config) -> Shape:
@@ -919,16 +922,16 @@ def _layoutlm(config: Config) -> Shape:
     """Four tables of places on a page, and a pooler that the loss does not need."""
     hidden = config["hidden_size"]
     tables = 4 * config.get("max_2d_position_embeddings", 1024) * hidden
-    return {**_encoder(config, 2), "other_parameters": tables + hidden * (hidden + 1)}
+    return {**bert(config, 2), "other_parameters": tables + hidden * (hidden + 1)}
 
 
 def _mpnet(config: Config) -> Shape:
-    return {**_encoder(config, 0), "relative_positions": config.get("relative_attention_num_buckets", 32)}
+    return {**bert(config, 0), "relative_positions": config.get("relative_attention_num_buckets", 32)}
 
 
 def _electra(config: Config) -> Shape:
     """The generator: its embedding is narrower, with tables and norms of that width."""
-    shape, narrow = _encoder(config, 2), int(config.get("embedding_size") or config["hidden_size"])
+    shape, narrow = bert(config, 2), int(config.get("embedding_size") or config["hidden_size"])
     if narrow == config["hidden_size"]:
         return shape
     tables = (config["max_position_embeddings"] + config.get("type_vocab_size", 2)) * narrow
@@ -942,7 +945,7 @@ def _roformer(config: Config) -> Shape:
     """Rotary positions, as a table."""
     width = config["hidden_size"] // config["num_attention_heads"]
     rows = config["max_position_embeddings"]
-    return {**_encoder(config, 2), "learned_positions": 0, "other_parameters": rows * width}
+    return {**bert(config, 2), "learned_positions": 0, "other_parameters": rows * width}
 
 
 def _narrow_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -970,7 +973,7 @@ def _modern_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _nomic(config: Config) -> Shape:
     """Rotary positions, a gated feed-forward, no biases."""
     biases = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False)
-    return {**_encoder(config, 2), "learned_positions": 0, "gated_mlp": True, "norm": "layer", **biases}
+    return {**bert(config, 2), "learned_positions": 0, "gated_mlp": True, "norm": "layer", **biases}
 
 
 def _gte(config: Config) -> Shape:
@@ -982,7 +985,7 @@ def _gte(config: Config) -> Shape:
         "norm": "layer",
         "attention_other": config["hidden_size"],
     }
-    return {**_encoder(config, 1), **more, **biases}
+    return {**bert(config, 1), **more, **biases}
 
 
 def _esmc(config: Config) -> Shape:
@@ -1008,7 +1011,7 @@ def _doge_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _bert_generation(config: Config) -> Shape:
     """BERT as a decoder, without types and transform."""
-    return {**_encoder(config, 0), **_DECODER, "head_bias": True, "final_norm": False, "token_types": 0}
+    return {**bert(config, 0), **_DECODER, "head_bias": True, "final_norm": False, "token_types": 0}
 
 
 def _untied_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -1022,20 +1025,20 @@ def _big_bird(config: Config) -> Shape:
     sparse = config.get("attention_type", "block_sparse") == "block_sparse"
     window = {"window": blocks * int(config.get("block_size", 64))} if sparse else {}
     pooler = {"qkv_bias": bool(config.get("use_bias", True)), "other_parameters": hidden * (hidden + 1)}
-    return {**_encoder(config, 2), **window, **pooler}
+    return {**bert(config, 2), **window, **pooler}
 
 
 def _longformer(config: Config) -> Shape:
     """Windows, and projections of a few global tokens beside those of all."""
     hidden, windows = config["hidden_size"], config.get("attention_window", 512)
     window = max(windows) if isinstance(windows, list) else windows
-    return {**_encoder(config, 2), "window": window, "attention_other": 3 * hidden * (hidden + 1)}
+    return {**bert(config, 2), "window": window, "attention_other": 3 * hidden * (hidden + 1)}
 
 
 def _tapas(config: Config) -> Shape:
     """Seven tables of types."""
     sizes = config.get("type_vocab_sizes") or [3, 256, 256, 2, 256, 256, 10]
-    return _encoder({**config, "type_vocab_size": sum(map(int, sizes))}, 0)
+    return bert({**config, "type_vocab_size": sum(map(int, sizes))}, 0)
 
 
 def _ctrl(config: Config) -> Shape:
@@ -1088,7 +1091,7 @@ def _git(config: Config) -> Shape:
     """BERT as a decoder behind the tokens of an image."""
     ends = {"head_bias": True, "token_types": 0, "final_norm": False}
     tied = bool(config.get("tie_word_embeddings", False))
-    return {**_encoder(config, 0), **_DECODER, **ends, "tied_embeddings": tied}
+    return {**bert(config, 0), **_DECODER, **ends, "tied_embeddings": tied}
 
 
 def _rwkv(config: Config) -> Shape:
@@ -1108,7 +1111,7 @@ def _rwkv(config: Config) -> Shape:
 
 
 def _recurrent_gemma(config: Config) -> Shape:
-    """Gated linear recurrences (arXiv:2402.19427), with gates by each head's own products, beside local attention."""
+    """Gated linear recurrences (arXiv:2402.19427), whose gates are products of each head's own, beside attention."""
     width = config.get("lru_width") or config["hidden_size"]
     state = {"kind": "conv", "head_dim": width, "conv": config.get("conv1d_width", 4), "gates": 1}
     kinds = config.get("block_types") or ["recurrent", "recurrent", "attention"]
@@ -1216,11 +1219,6 @@ def _two(config: Config, text: int) -> Shape:
     return {"projector": (text, text), "projector_bias": bool(config.get("multimodal_projector_bias", True))}
 
 
-def _llava(config: Config, text: int) -> Shape:
-    newline = text if config["model_type"] in ("llava_next", "llava_next_video") else 0
-    return {**_clip(config["vision_config"]), **_two(config, text), "other_parameters": newline}
-
-
 def _onevision(config: Config, text: int) -> Shape:
     """SigLIP without its pooling head, and a token at the end of a line of an image."""
     vision = {"vision_use_head": False, **config["vision_config"]}
@@ -1306,7 +1304,6 @@ _QWEN3_VISION = (*_QWEN_VISION, "intermediate_size", "out_hidden_size")
 SEEING: dict[str, Seeing] = {
     "idefics3": Seeing(_smol, "idefics3_vision", (*CLIP, "image_size")),
     "lighton_ocr": Seeing(_pixtral, "pixtral", CLIP),
-    "llava_next_video": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
     "llava_onevision": Seeing(_onevision, "siglip_vision_model", (*CLIP, "image_size")),
     "mistral3": Seeing(_pixtral, "pixtral", CLIP),
     "qwen3_5": Seeing(_qwen3_tower, "qwen3_5_vision", _QWEN3_VISION),
@@ -1316,8 +1313,6 @@ SEEING: dict[str, Seeing] = {
     "shieldgemma2": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
     "smolvlm": Seeing(_smol, "smolvlm_vision", (*CLIP, "image_size")),
     "gemma3": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
-    "llava": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
-    "llava_next": Seeing(_llava, "clip_vision_model", (*CLIP, "image_size")),
     "paligemma": Seeing(_paligemma, "siglip_vision_model", (*CLIP, "image_size")),
     "qwen2_5_vl": Seeing(
         partial(_qwen_vl, gated=True),
@@ -1332,7 +1327,7 @@ SEEING: dict[str, Seeing] = {
 }
 """Models that see, by ``model_type``."""
 
-_BERT = Family(partial(_encoder, token_types=2), (*COMMON, "max_position_embeddings"), _encoder_unlike)
+_BERT = Family(partial(bert, token_types=2), (*COMMON, "max_position_embeddings"), _encoder_unlike)
 _SPARSE = partial(Family, unlike=mixed_dense, experts=True)
 _GPT2 = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
 
@@ -1458,7 +1453,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(partial(llama, window=1)),
     "mixtral": _SPARSE(partial(_sparse, window=1)),
     "dbrx": Family(_dbrx, ("n_layers", "d_model", "n_heads", "vocab_size"), any_experts=True),
-    "fuyu": Family(_fuyu),
+    "fuyu": Family(_fuyu, parts=(("text_config", "persimmon"),)),
     "git": Family(_git, _PLACED),
     "rwkv": Family(_rwkv, (*COMMON[:2], "vocab_size")),
     "recurrent_gemma": Family(_recurrent_gemma),

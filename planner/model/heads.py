@@ -82,10 +82,12 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForPreTraining": Head("tokens", pair=True),
     },
     "fnet": {
-        **_TOGETHER,
-        "ForPreTraining": Head("tokens", dense=1, pair=True),
+        **NONE,
+        "ForPreTraining": Head("tokens", pair=True),
+        "ForSequenceClassification": Head("labels", pooled=True),
     },
     "luke": {},
+    "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
     "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},
     "layoutlm": {**_PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
     "modernbert-decoder": {
@@ -107,7 +109,7 @@ _WITHOUT = {
 }
 """Heads of them that are not read."""
 TOKENS = re.compile(
-    r"(ForCausalLM|LMHeadModel|ForMaskedLM|LanguageModeling|WithLMHeadModel|BertGenerationDecoder)$"
+    r"(ForCausalLM|LMHeadModel|LMHeadCustomModel|ForMaskedLM|LanguageModeling|WithLMHeadModel|BertGenerationDecoder)$"
 )
 """How architectures end whose output layer predicts tokens, and nothing else."""
 _OTHERS = re.compile(r"(DoubleHeadsModel|PreTrainedModel|LMHeadModel|Pretrained\w+)$")
@@ -122,6 +124,8 @@ def heads_of(kind: str, *, stacks: bool) -> dict[str, Head]:
 
 def head_of(name: str, heads: dict[str, Head]) -> Head | None:
     """The head of an architecture; None where it is not known."""
+    if name.endswith("Model") and re.search("LMHead|For[A-Z]", name):
+        return None
     if _OTHERS.search(name) or (name.endswith("EncoderModel") and "EncoderModel" not in heads):
         return None
     # "EncoderModel" ends in "Model" too.

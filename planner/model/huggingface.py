@@ -10,7 +10,7 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
-from planner.model.defaults import defaults_of, renamed
+from planner.model.defaults import class_of, defaults_of, renamed
 from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import (
     EXPERT_COUNTS,
@@ -27,6 +27,7 @@ from planner.model.families import (
 from planner.model.families import FAMILIES as ONE_STACK
 from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.heard import HEARD, HEARD_HEADS
+from planner.model.pairs import PAIR_HEADS, PAIRS
 from planner.model.remote import REMOTE, REMOTE_HEADS
 from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
@@ -40,8 +41,8 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
-FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **REMOTE}
-OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **REMOTE_HEADS}
+FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE}
+OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
@@ -58,7 +59,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     document = _text_of(whole)
     config = document.data
     try:
-        fail_on(_unsupported(document))
+        fail_on(_of_its_own(whole) or _unsupported(document))
         fail_on(_wrong_types(whole))
         family = FAMILIES[str(config["model_type"])]
         fail_on(_wrong_numbers(document, family.needed))
@@ -171,12 +172,13 @@ _NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compre
 def _inside(document: Document, key: str, kinds: tuple[str, ...]) -> Document | None:
     """A configuration inside another, of the first of some ``kinds`` unless it says another of them, with its defaults.
 
-    One of any kind where there is but one and it is empty.
+    Where the only kind is empty, it is of the kind that it says.
     """
     part = document.part(key)
     if part is None:
         return None
     named = str(part.data.get("model_type") or kinds[0])
+    kinds = kinds if kinds != ("",) else (named,)
     kind = named if named in kinds or key in _OF_TEXTS else kinds[0]
     filled = {**_unsaid(kind, part.data), **renamed(kind, part.data), "model_type": named}
     return replace(part, root=replace(part.root, data=filled))
@@ -197,7 +199,8 @@ def _filled(document: Document) -> Document:
     """
     kind = str(document.data.get("model_type"))
     beside, family = BESIDE.get(kind), FAMILIES.get(kind)
-    kinds = {key: (each,) for key, each in family.parts} if family is not None else {}
+    kinds: dict[str, tuple[str, ...]] = {}
+    kinds |= {key: (each,) for key, each in family.parts} if family is not None else {}
     if beside is not None:
         kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
         kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
@@ -209,6 +212,8 @@ def _filled(document: Document) -> Document:
     read = {key: part.data for key, part in parts.items() if part is not None}
     unsaid = {key: value for key, value in _unsaid(kind, document.data).items() if key not in _SIZES}
     data = {**unsaid, **renamed(kind, document.data), **read}
+    if kind in _FLAT:
+        data = {**data.get("text_config", {}), **data}
     return replace(document, root=replace(document.root, data=data))
 
 
@@ -244,6 +249,8 @@ _TIED = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
+_FLAT = ("fuyu",)
+"""Types that say of a text within what older ones say of the whole."""
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
@@ -261,6 +268,7 @@ def _text_of(document: Document) -> Document:
         fail_on(_tower_problems(document, beside))
         return document
     if (kind in FAMILIES and beside is None) or flat:
+        fail_on(_unread_parts(document))
         return document
     text = _part(document, key)
     inside = (name for name in config if name.endswith("_config") and isinstance(config[name], dict))
@@ -278,6 +286,23 @@ def _text_of(document: Document) -> Document:
     what = "towers beside the text decoder are not supported yet"
     hint = "to plan its text decoder alone, save what stands under text_config as a config.json of its own"
     raise SpecError((document.problem((towers[0],), what, hint),))
+
+
+_UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+"""Keys of what a type of text alone does not have."""
+
+
+def _unread_parts(document: Document) -> list[Problem]:
+    """What a repository's own code adds to a type, and heads that were taken away."""
+    family = FAMILIES.get(str(document.data.get("model_type")))
+    read = {key for key, _ in family.parts} if family is not None else {*_UNREAD}
+    return [
+        document.problem(
+            (key,), f"is not read of the type {shown(document.data['model_type'])}, expected none"
+        )
+        for key in _UNREAD
+        if document.data.get(key) and key not in read
+    ]
 
 
 def _part(document: Document, key: str) -> Document:
@@ -370,11 +395,11 @@ def _unsupported(document: Document) -> list[Problem]:
         ]
         return [document.problem(("model_type",), what, known), *mixed]
     problems = []
-    two = kind in TWO_STACKS
+    two = kind in TWO_STACKS or kind in PAIRS
     listed = config.get("architectures")
     heads = [head_of(str(name), _heads(kind)) for name in (listed if isinstance(listed, list) else [])]
     alone = any(head is not None and head.encoder for head in heads)
-    if two and config.get("is_encoder_decoder") is False and not alone:
+    if kind in TWO_STACKS and config.get("is_encoder_decoder") is False and not alone:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
@@ -400,6 +425,20 @@ def _unsupported(document: Document) -> list[Problem]:
     for key, what in unlike(config) if unlike else ():
         problems.append(document.problem((key,), f"{what} are not supported yet"))
     return problems
+
+
+def _of_its_own(document: Document) -> list[Problem]:
+    """Architectures that are none of transformers' classes of a type: those of a repository may have other layers."""
+    names, begins = document.data.get("architectures"), class_of(str(document.data.get("model_type")))
+    return [
+        document.problem(
+            ("architectures", index),
+            f"expected a name that begins with {begins}, got {shown(name)}",
+            "a class of a repository's own may have other layers than the type says",
+        )
+        for index, name in enumerate(names if isinstance(names, list) else [])
+        if not str(name).lower().startswith(begins.lower())
+    ]
 
 
 _SHARED = (

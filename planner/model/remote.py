@@ -15,6 +15,7 @@ from planner.model.families import (
     Config,
     Family,
     Shape,
+    _clip,
     _deepseek,
     _falcon,
     _gte,
@@ -105,6 +106,40 @@ def _bailing(config: Config) -> Shape:
     return _sparse(config, experts=_shared, **more)
 
 
+def _phi3_vision(config: Config) -> Shape:
+    """Phi 3 behind CLIP ViT-L/14 of 336 pixels, four tokens of which are one of the text
+    (``image_embedding_phi3_v.py``)."""
+    text = llama(config, window=1)
+    clip = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14}
+    tower = _clip({**clip, "intermediate_size": 4096, "image_size": 336})
+    # Ends of lines, and what stands between crops and the whole.
+    made = {"merged": 4, "outputs": 144, "projector": (text["hidden"],) * 2, "other_parameters": 2 * 4 * 1024}
+    return {**text, "tower": {**tower, **made}}
+
+
+def _phi3_vision_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    image = config.get("img_processor")
+    name = image.get("name") if isinstance(image, dict) else None
+    if name != "clip_vision_model":
+        yield "img_processor", "towers other than clip_vision_model"
+    layer = config.get("embd_layer")
+    if isinstance(layer, dict) and layer.get("projection_cls", "mlp") != "mlp":
+        yield "embd_layer", "projections other than mlp"
+
+
+def _arctic(config: Config) -> Shape:
+    """Experts beside a dense feed-forward as wide as the model, with a norm of its own (``modeling_arctic.py``)."""
+    experts = {**_shared(config), "shared_ffn": config["hidden_size"]}
+    return llama(config, experts=experts, layer_norms=3)
+
+
+def _arctic_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("moe_layer_frequency", 1) != 1:
+        yield "moe_layer_frequency", "layers without experts between those with experts by frequency"
+    if not config.get("parallel_attn_mlp_res"):
+        yield "parallel_attn_mlp_res", "layers without a feed-forward beside the experts"
+
+
 def _grok(config: Config) -> Shape:
     """Grok-1 (``modeling_grok1.py``): norms on both sides."""
     return _sparse(config, tied=True, layer_norms=4)
@@ -124,6 +159,8 @@ REMOTE: dict[str, Family] = {
     "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
     "internlm": Family(_internlm),
     "internlm2": Family(_internlm2),
+    "arctic": Family(_arctic, unlike=_arctic_unlike, experts=True),
+    "phi3_v": Family(_phi3_vision, COMMON, _phi3_vision_unlike),
     "grok-1": Family(_grok, experts=True),
     "llada": Family(lambda config: {**llama(config), "kind": "encoder"}),
     "new": Family(_gte),

@@ -309,7 +309,7 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     },
     "beit": {"Model": Head(0), **_CLASSES},
     "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
-    **dict.fromkeys(("clip", "chinese_clip", "metaclip_2"), {"Model": Head("shape")}),
+    **{kind: {"Model": Head("shape")} for kind in ("clip", "chinese_clip", "metaclip_2")},
     "timesformer": {"Model": Head(0), "ForVideoClassification": Head("labels", pooled=True)},
     "yolos": {
         "Model": Head(0, more=_pooler),

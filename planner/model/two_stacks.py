@@ -16,7 +16,7 @@ T5_LENGTH = 512
 (arXiv:1910.10683, section 3.1.2)."""
 
 
-def _decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
+def decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
     """The shape with decoder layers of attention, attention to the encoder and a feed-forward each."""
     kinds = [kind for each in feeds for kind in (("attention", "none"), ("cross", each))]
     return folded(shape, kinds)
@@ -57,7 +57,7 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
     a sign whether outputs are scaled.
     """
     layers = config["num_layers"]
-    decoded = config.get("num_decoder_layers") or layers
+    below = config.get("num_decoder_layers") or layers
     rows = config.get("relative_attention_num_buckets", 32)
     length = config.get("n_positions") or T5_LENGTH
     shape: Shape = {
@@ -70,7 +70,7 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
         **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False),
         "vocab": config["vocab_size"],
         "tied_embeddings": tied or bool(config.get("tie_word_embeddings", True)),
-        "relative_positions": rows * (decoded if each else 1),
+        "relative_positions": rows * (below if each else 1),
     }
     encoder = {"sequence_length": length, "relative_positions": rows * (layers if each else 1)}
     if config.get("encoder_attention_type", "local") == "local" and "local_radius" in config:
@@ -80,17 +80,17 @@ def _t5(config: Config, *, each: bool = False, tied: bool = False) -> Shape:
         encoder["window"] = 2 * int(config["local_radius"]) + 1 + length // int(config["global_block_size"])
         encoder |= {"relative_positions": 2 * rows, "other_parameters": layers * config["d_model"]}
     if not config.get("num_experts") or config["model_type"] != "switch_transformers":
-        return {**_decoded(shape, ["dense"] * decoded), "encoder": _encoded(encoder, ["dense"] * layers)}
+        return {**decoded(shape, ["dense"] * below), "encoder": _encoded(encoder, ["dense"] * layers)}
     experts = {"number": config["num_experts"], "top_k": 1, "ffn": config["d_ff"]}
     encoder |= _tables(shape)
     shape["experts"] = {**experts, "router_bias": bool(config.get("router_bias", False))}
     ways = {
         which: config.get(f"{which}_sparse_step")
         or (total // sparse if (sparse := config.get(f"num_sparse_{which}_layers", 0)) else total)
-        for which, total in (("encoder", layers), ("decoder", decoded))
+        for which, total in (("encoder", layers), ("decoder", below))
     }
     steps = {f"{which}_sparse_step": step for which, step in ways.items()}
-    shape = _decoded(shape, _sparse_feeds(steps, decoded, "decoder"))
+    shape = decoded(shape, _sparse_feeds(steps, below, "decoder"))
     return {**shape, "encoder": _encoded(encoder, _sparse_feeds(steps, layers, "encoder"))}
 
 
@@ -132,7 +132,7 @@ def _bart(
         "final_norm": final_norm,
     }
     return {
-        **_decoded(shape, ["dense"] * config["decoder_layers"]),
+        **decoded(shape, ["dense"] * config["decoder_layers"]),
         "encoder": _encoded(encoder, ["dense"] * config["encoder_layers"]),
     }
 
@@ -160,7 +160,7 @@ def _nllb_moe(config: Config) -> Shape:
     bare = {key: each for key, each in shape.items() if key not in ("block", "ahead", "behind", "layers")}
     encoder = {key: each for key, each in shape["encoder"].items() if key != "layers"}
     return {
-        **_decoded(bare, _nllb_feeds(config, config["decoder_layers"], "decoder")),
+        **decoded(bare, _nllb_feeds(config, config["decoder_layers"], "decoder")),
         "encoder": _encoded(encoder, _nllb_feeds(config, config["encoder_layers"], "encoder")),
     }
 
@@ -238,7 +238,7 @@ def _t5gemma(config: Config) -> Shape:
     encoder |= {"sequence_length": min(length, T5GEMMA_LENGTH)}
     layers = read["layers"]
     return {
-        **_decoded(shape, ["dense"] * shape["layers"]),
+        **decoded(shape, ["dense"] * shape["layers"]),
         "encoder": _encoded(encoder, ["dense"] * layers),
     }
 

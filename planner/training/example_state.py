@@ -33,6 +33,7 @@ class StateShape:
     conv: int
     conv_bias: bool
     bias: bool
+    gates: int
     norm: bool
     chunk: int
 
@@ -47,9 +48,8 @@ class State(nn.Module):  # type: ignore[misc]
         with_keys = shape.kind in ("mamba2", "delta")
         self.parts = [self.inner, self.inner + (2 * keys if with_keys else 0)]
         """Elements of the first product: a gate, what the convolution takes, then what each head needs."""
-        self.parts += {"mamba": [], "conv": [self.inner], "mamba2": [shape.heads]}.get(
-            shape.kind, 2 * [shape.heads]
-        )
+        further = {"mamba": [], "conv": (shape.gates - 1) * [self.inner], "mamba2": [shape.heads]}
+        self.parts += further.get(shape.kind, 2 * [shape.heads])
         self.into = linear(hidden, sum(self.parts), bias=shape.bias)
         self.out = linear(self.inner, hidden, bias=shape.bias)
         # Vectors: optimizers for matrices leave them alone.
@@ -85,7 +85,9 @@ class State(nn.Module):  # type: ignore[misc]
         gate, mixed, *steps = first.split(self.parts, dim=-1)
         kind = self.shape.kind
         if kind == "conv":
-            return gate * self._convolved(mixed * steps[0])
+            for step in steps:
+                mixed = mixed * step
+            return gate * self._convolved(mixed)
         mixed = functional.silu(self._convolved(mixed))
         if kind == "mamba":
             return self._selected(mixed) * functional.silu(gate)

@@ -24,12 +24,15 @@ CLASSES = (
 )
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
-    *("glm4v_text", "internvl_chat", "siglip_text_model", *REMOTE),
+    *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 GIVEN: dict[str, dict[str, Any]] = {
+    "wav2vec2-bert": {"vocab_size": 32},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
+    "glm4v_moe": {"text_config": {"model_type": "glm4v_moe_text", "head_dim": 128}},
     "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
@@ -45,6 +48,14 @@ GIVEN: dict[str, dict[str, Any]] = {
         "layers_block_type": None,
         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EM-MEME",
     },
+}
+GIVEN["encoder-decoder"] = {
+    "encoder": {"model_type": "bert", "num_hidden_layers": 2},
+    "decoder": {"model_type": "gpt2", "n_layer": 2, "add_cross_attention": True},
+}
+GIVEN["vision-encoder-decoder"] = {
+    **GIVEN["encoder-decoder"],
+    "encoder": {"model_type": "vit", "hidden_size": 384},
 }
 """What a default leaves open, or has of unlike layers."""
 

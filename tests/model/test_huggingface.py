@@ -209,7 +209,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["rwkv", "reformer", "deepseek_v4"])
+@pytest.mark.parametrize("kind", ["zamba2", "reformer", "deepseek_v4"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
@@ -217,6 +217,69 @@ def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> No
     assert problem.what == f'the model type "{kind}" is not supported'
     assert "llama" in str(problem.hint)
     assert "write the shape as a model file" in str(problem.hint)
+
+
+VIT = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "image_size": 384, "qkv_bias": False}
+TROCR = {"model_type": "trocr", "cross_attention_hidden_size": 768, "tie_word_embeddings": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        ({"model_type": "clip", "text_config": {}, "vision_config": {}}, 151_277_313),
+        (
+            {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250880},
+            559_214_592,
+        ),
+        ({"model_type": "vision-encoder-decoder", "encoder": VIT, "decoder": TROCR}, 385_393_152),
+        (common("rwkv", 12, 768, 1, 3072, 50277), 169_342_464),
+        (
+            {
+                **common("wav2vec2-bert", 24, 1024, 16, 4096, 1),
+                **{"feature_projection_input_dim": 160, "architectures": ["Wav2Vec2BertModel"]},
+            },
+            580_493_120,
+        ),
+    ],
+)
+def test_what_a_configuration_leaves_out_is_as_in_transformers(
+    tmp_path: Path, config: dict[str, Any], parameters: int
+) -> None:
+    """Published counts: CLIP ViT-B/32, BLOOM 560M, TrOCR base, RWKV 169M, w2v-BERT 2.0."""
+    assert load_model(written(tmp_path, config)).parameters == parameters
+
+
+def test_what_it_says_is_nothing_stays_nothing(tmp_path: Path) -> None:
+    """A Mistral without a window, whose default has one; heads are as wide as those of the width that it says."""
+    text = common("mistral", 2, 2048, 32, 4096, 1000, sliding_window=None)
+    vision = {"model_type": "clip_vision_model", "num_hidden_layers": 2}
+    config = {"model_type": "llava_next", "text_config": text, "vision_config": vision}
+    model = load_model(written(tmp_path, config))
+    assert (model.window, model.head_dim) == (None, 64)
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "what"),
+    [
+        (
+            {"architectures": ["LlavaLlamaForCausalLM"]},
+            "architectures[0]",
+            'expected a name that begins with Llama, got "LlavaLlamaForCausalLM"',
+        ),
+        (
+            {"vision_config": {"hidden_size": 8}},
+            "vision_config",
+            'is not read of the type "llama", expected none',
+        ),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads", 'is not read of the type "llama", expected none'),
+    ],
+)
+def test_what_a_type_does_not_have_is_refused(
+    tmp_path: Path, more: dict[str, Any], key: str, what: str
+) -> None:
+    """Rather than left out of the count."""
+    problem = the_problem(load_model, written(tmp_path, llama(2, 64, 4, 4, 128, 1000, **more)))
+    assert (problem.key, problem.what) == (key, what)
 
 
 def mixture(kind: str, **more: Any) -> dict[str, Any]:
@@ -273,7 +336,7 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
         ),
         (
             {
-                "model_type": "kosmos-2",
+                "model_type": "florence2",
                 "vision_config": {"hidden_size": 8},
                 "text_config": llama(2, 64, 4, 4, 128, 100),
             },

@@ -1,0 +1,119 @@
+"""How a shape follows from a Hugging Face configuration of two models: an encoder, and a decoder that attends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner.model.encoders import ENCODER_HEADS, ENCODERS
+from planner.model.families import FAMILIES, Config, Family, Shape
+from planner.model.heads import Head, heads_of, with_head
+from planner.model.seen import SEEN, SEEN_HEADS, vision
+from planner.model.spec import ModelSpec
+from planner.model.two_stacks import TWO_STACKS, decoded
+from planner.ranges import LAYERS
+
+_READ = {**FAMILIES, **ENCODERS, **SEEN}
+_HEADS = {**ENCODER_HEADS, **SEEN_HEADS}
+_OF_DECODERS = {"kind": "decoder", "final_norm": False}
+_STACK = ("layers", "hidden", "heads", "ffn", "learned_positions", "embedding_norm", "final_norm", "front")
+
+
+def _alone(shape: Shape) -> ModelSpec:
+    """A model of a shape."""
+    heads, width = shape["heads"], shape["hidden"]
+    usual = {"name": "part", "kv_heads": heads, "head_dim": width // heads}
+    length = shape.get("sequence_length") or shape.get("learned_positions") or 512
+    training = {"sequence_length": length, "global_batch": 1}
+    given = {key: value for key, value in shape.items() if key != "sequence_length"}
+    return ModelSpec.model_validate({**usual, **given, "training": training})
+
+
+def joined(encoder: Shape, decoder: Shape, further: int = 0) -> Shape:
+    """The decoder with layers that attend to the encoder, which has ``further`` parameters behind it.
+
+    What an encoder's layers have otherwise than the decoder's is counted beside them; raises ValueError where it is
+    less.
+    """
+    stack: Shape = {key: encoder[key] for key in _STACK if key in encoder}
+    table = 0 if encoder.get("front") else encoder["vocab"]
+    stack |= {"vocab": table, "sequence_length": _alone(encoder).training.sequence_length}
+    if not LAYERS.holds(decoder["layers"]):
+        raise ValueError("layers of the decoder out of range")
+    parts = {key: value for key, value in decoder.items() if key not in ("layers", "sequence_length")}
+    shape = {**decoded(parts, ["dense"] * decoder["layers"]), "encoder": stack}
+    without = {key: value for key, value in shape.items() if key != "encoder"}
+    crossed = {**without, "encoder": {**stack, "other_parameters": 0}}
+    others = _alone(encoder).parameters + further - _alone(crossed).ahead_parameters
+    if others < 0:
+        raise ValueError("an encoder of fewer parameters than its layers have")
+    return {**shape, "encoder": {**stack, "other_parameters": others}}
+
+
+def _part(config: Config) -> Shape:
+    """One of two models without its head."""
+    kind = str(config["model_type"])
+    shape = _READ[kind].build(config)
+    head = _HEADS.get(kind, heads_of(kind, stacks=False)).get("Model")
+    return with_head(shape, head, config) if head is not None else shape
+
+
+def _decoder(config: Config) -> Shape:
+    """A decoder, which predicts tokens."""
+    kind = str(config["model_type"])
+    if kind in _BART:
+        shape = TWO_STACKS["bart" if kind == "trocr" else kind].build({**_UNUSED, **config})
+        parts = ("block", "ahead", "behind", "encoder")
+        final = {"final_norm": kind == "mbart"}
+        whole = {key: value for key, value in shape.items() if key not in parts}
+        return {**whole, **final, "layers": config["decoder_layers"]}
+    shape = _READ[kind].build(config)
+    return {**shape, **(_OF_DECODERS if shape.get("kind") == "encoder" else {})}
+
+
+_BART = ("bart", "mbart", "trocr")
+_UNUSED: dict[str, Any] = {"encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 1}
+"""Of the encoder that a decoder alone does not have."""
+
+
+def _pair(config: Config) -> Shape:
+    """Two models; where they are of different widths, a matrix stands between them."""
+    encoder, decoder = _part(config["encoder"]), _decoder(config["decoder"])
+    wide, width, further = encoder["hidden"], decoder["hidden"], 0
+    if wide != width and config["decoder"].get("cross_attention_hidden_size") is None:
+        # Keys and values are made of what the matrix makes.
+        further = (wide + 1) * width + 2 * decoder["layers"] * width * (width - wide)
+    return joined(encoder, decoder, further)
+
+
+def _blip(config: Config) -> Shape:
+    """A decoder like BERT, every layer of which attends to an image."""
+    text = config["text_config"]
+    names = {"type_vocab_size": 0, "model_type": "bert"}
+    decoder = {**FAMILIES["bert"].build({**text, **names}), **_OF_DECODERS}
+    return joined(vision(config["vision_config"]), decoder)
+
+
+def _pair_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key, read in (("encoder", {*_READ}), ("decoder", {*_READ, *_BART})):
+        part = config.get(key)
+        kind = part.get("model_type") if isinstance(part, dict) else None
+        if kind not in read:
+            yield key, f'{key}s of type "{kind}"' if kind else f"models without the configuration of {key}s"
+
+
+_PARTS = (("encoder", ""), ("decoder", ""))
+PAIRS: dict[str, Family] = {
+    "blip": Family(
+        _blip, (), parts=(("text_config", "blip_text_model"), ("vision_config", "blip_vision_model"))
+    ),
+    "encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
+    "vision-encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
+}
+"""Models of two, by ``model_type``."""
+PAIR_HEADS: dict[str, dict[str, Head]] = {
+    "blip": {"ForConditionalGeneration": Head("tokens")},
+    "encoder-decoder": {"EncoderDecoderModel": Head("tokens")},
+    "vision-encoder-decoder": {"EncoderDecoderModel": Head("tokens")},
+}
+"""Heads of these, by the end of an architecture's name."""
