@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -21,18 +21,14 @@ from planner.cli.process import (
     NO_PLAN_IN_TIME,
 )
 from planner.cli.progress import searching
-from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
-from planner.search.objectives.loss import (
-    LossResult,
-    batches_around,
-    sizes_to_loss,
-    to_loss,
-    with_batch,
-)
 from planner.search.values import Scored
+
+if TYPE_CHECKING:
+    from planner.cost.convergence import Convergence
+    from planner.search.objectives.loss import LossResult
 
 TIME_TO_LOSS = "time-to-loss"
 MOST_BATCHES = 256
@@ -99,6 +95,9 @@ class LossOptions:
 
     def request(self, request: SearchRequest, tokens: str | None) -> LossRequest:
         """What the options request; raises UsageError where they do not say when to stop."""
+        from planner.cost.convergence import convergence
+        from planner.search.objectives.loss import batches_around
+
         if self.loss is not None and not LOSS.holds(self.loss):
             limits = f"from {LOSS.least:g} to {LOSS.most:g}"
             raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
@@ -120,6 +119,8 @@ def answer_loss(
     quiet: bool,
 ) -> NoReturn:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
+    from planner.search.objectives.loss import to_loss, with_batch
+
     if output is not None:
         require_writable(output)
 
@@ -215,6 +216,8 @@ def _show(
 
 def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, quiet: bool) -> NoReturn:
     """Print the table by the size of the cluster; the exit code says what kind of answer it is."""
+    from planner.search.objectives.loss import sizes_to_loss
+
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         sizes = sizes_to_loss(
             request.cluster,

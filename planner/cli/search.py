@@ -69,11 +69,11 @@ from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart
 from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
-from planner.search.objectives.pareto import Front, front
 from planner.search.values import Goal, Limits, Scored, SearchResult
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
+    from planner.search.objectives.pareto import Front
 
 
 PAUSE_SECONDS = 0.5
@@ -143,6 +143,8 @@ class KeptPlan:
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
+    from planner.search.objectives.pareto import front
+
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         table = front(
             request.cluster,

@@ -12,6 +12,7 @@ from planner.plan.checks import faults
 from planner.runtimes.capabilities import Capabilities, Schedule
 from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices
+from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.groups import (
     Families,
     Group,
@@ -32,7 +33,7 @@ from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space.choices import Choice, Family, depths, orders_of, targets_of
+from planner.search.space.choices import Choice, Family, depths, orders_of, targets_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import NetworkPartition, whole_partition
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
@@ -285,21 +286,26 @@ class Explorer:
 
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
+        self._raise_floor()
         listed = []
         for row, name, partition, families in searched(
             self.estimator, self.limits, one_degree=self.one_degree
         ):
-            listed.append((row, name, partition, families))
+            listed.append((row, name, partition, grouped(families)))
             self._partitions[row.name, name] = partition
+            partition.bounds.rates.expect(families)
             if self.best is not None:
-                self.deadline.check()
+                self.deadline.check_wish()
+                continue
             self._first.any(partition, families)
             if self.best is None and partition.whole:
                 self._first.evenly(
                     tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
                 )
-        for row, name, partition, families in listed:
-            self._open_partition(row, name, partition, families)
+        whole = [(groups, partition) for _, _, partition, groups in listed if partition.whole]
+        self._first.promising((group, partition) for groups, partition in whole for group in groups)
+        for row, name, partition, groups in listed:
+            self._open_partition(row, name, partition, groups)
         for row in targets_of(self.limits) if not self.one_degree else ():
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
@@ -307,14 +313,22 @@ class Explorer:
                 self._open_grids(row)
         self._taken_bound = float("inf")
 
+    def _raise_floor(self) -> None:
+        """All devices at the best rate that each has in any plan, before any other bound is known."""
+        if self.limits.syncs or self.limits.backup or self.limits.grids:
+            return
+        usable = usable_device_types(self.estimator.topology, self.estimator.model)
+        rates = DeviceRates(self.estimator, self.limits)
+        least = rates.least_seconds({device_type.key: device_type.devices for device_type in usable})
+        self._floor = self._taken_bound = max(self._floor, least)
+
     def _open_partition(
-        self, row: Capabilities, name: str, partition: NetworkPartition, families: list[Family]
+        self, row: Capabilities, name: str, partition: NetworkPartition, groups: tuple[Group, ...]
     ) -> None:
         for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
-        partition.bounds.rates.expect(families)
-        for group in grouped(families):
+        for group in groups:
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
 
@@ -373,7 +387,9 @@ class Explorer:
                     parts.update(range(self._count + 1, self._count + 1 + len(families)))
                 elif tries[_way(family)] < QUICK_TRIES:
                     best = self.best
-                    tries[_way(family)] += QUICK_TRIES if self._first.of_family(family) else 1
+                    tries[_way(family)] += (
+                        QUICK_TRIES if self._first.of_family(family, self.deadline.check) else 1
+                    )
                     vain[family.target, family.network] += 1
                     if self.best is not best:
                         vain.clear()
@@ -397,8 +413,10 @@ class Explorer:
                 if isinstance(item, DataParallel):
                     self.deadline.check()
                     sets = self._sets(item)
-                    self._fullest(sets)
-                    self._push(max(bound, sets.shares.bound(sets.box)), sets)
+                    bound = max(bound, sets.shares.bound(sets.box))
+                    if bound < self.incumbent:
+                        self._fullest(sets)
+                    self._push(bound, sets)
                 else:
                     heappush(self._heap, (bound, number, item))
                 waiting.pop()

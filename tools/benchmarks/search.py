@@ -246,8 +246,12 @@ def measure(case: Case) -> Outcome:
         path.write_text(yaml.safe_dump(document))
         command = [sys.executable, "-c", "from planner.cli.app import main; main()", "search", str(path)]
         command += [str(ROOT / "model_specs" / f"{case.model}.yaml"), "--json", *case.arguments]
+        # As installed, with its modules compiled.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
         start = monotonic()
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as child:
             assert child.stdout is not None
             text = child.stdout.read()
             _, status, usage = os.wait4(child.pid, 0)

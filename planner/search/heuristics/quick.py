@@ -6,11 +6,12 @@ They prove nothing; they give the search something to cut with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import accumulate
+from math import inf
 from typing import Protocol
 
 from planner.cost.estimate import Estimator
@@ -323,6 +324,9 @@ THRIFTY = 64
 THRIFTY_PLANS = 6
 """Choices of them that are planned."""
 
+PROMISING = 2
+"""Groups of families of which the first good plans come."""
+
 
 class Incumbent(Protocol):
     """A search that takes plans, and says how fast one must be."""
@@ -353,6 +357,7 @@ class FirstPlans:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
+        self._fits: dict[Family, bool] = {}
 
     def any(self, partition: NetworkPartition, families: Iterable[Family]) -> None:
         """A plan before anything else is known: of families that take little memory, the most replicas that fit.
@@ -392,12 +397,48 @@ class FirstPlans:
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
         return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
 
-    def of_family(self, family: Family) -> bool:
-        """Quick plans at a few depths; False when none fits."""
+    def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
+        """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
+
+        Fewer replicas, whose pipelines are deeper, follow as long as they are faster. The first plan comes whatever the
+        time.
+        """
+        promises = (
+            (_promised_seconds(group, partition), group)
+            for group, partition in groups
+            if group.first.dp is not None
+        )
+        planned = 0
+        for seconds, group in sorted(promises, key=lambda item: item[0]):
+            if planned == PROMISING or seconds >= self.explorer.incumbent:
+                return
+            fits = False
+            # One family of each number of replicas: the one that takes least memory.
+            of_number = {
+                family.dp or 1: family for family in sorted(group.families, key=lambda item: item.zero)
+            }
+            for _, family in sorted(of_number.items(), reverse=True):
+                deadline, before = self.explorer.deadline, self.explorer.incumbent
+                check = deadline.check if planned or fits else deadline.check_wish
+                if self._shallowest(self.explorer.partition(family), family) and self.of_family(
+                    family, check
+                ):
+                    fits = True
+                    if self.explorer.incumbent >= before:
+                        break
+            planned += fits
+
+    def of_family(self, family: Family, check: Callable[[], None]) -> bool:
+        """Quick plans at a few depths, ``check`` before each; False when none fits."""
+        if family not in self._fits:
+            self._fits[family] = self._of_family(family, check)
+        return self._fits[family]
+
+    def _of_family(self, family: Family, check: Callable[[], None]) -> bool:
         partition, fits = self.explorer.partition(family), False
         possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
         for depth in self._sample(family, possible) if possible else ():
-            self.explorer.deadline.check()
+            check()
             wanted = self.explorer.incumbent
             if partition.bounds.bound(family, depth, 1, wanted) < wanted:
                 fits |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
@@ -442,6 +483,20 @@ class FirstPlans:
         )
         wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
         return tuple(sorted(wanted & set(values), reverse=True))
+
+
+def _promised_seconds(group: Group, partition: NetworkPartition) -> float:
+    """About what the best plan of a group takes: all devices at their best rate, the more replicas the better."""
+    rates = group_rates(group, partition.bounds)
+    rate = sum(slots * each for slots, each in rates)
+    if not rate:
+        return inf
+    most = max(member.dp or 1 for member in group.families)
+    stages = min(partition.estimator.model.layers, sum(slots for slots, _ in rates) / most)
+    size = group.first.micro_batch or 1
+    steps = -(-partition.estimator.model.training.global_batch // (most * size))
+    # m micro-batches of all replicas, and the time in which the pipeline fills
+    return partition.estimator.model.layers * most * (steps + max(0.0, stages - 1)) / rate
 
 
 def _thrift(family: Family) -> tuple[int, ...]:
