@@ -20,8 +20,8 @@ CLUSTER = cluster(pool("a", ("A100",) * 8, 1))
     ("refused", "message"),
     [
         (
-            plan("deepspeed", 1, [4], [(group(*A, tp=2, share=8),)]),
-            r"stages\[0\].replicas\[0\].tp: deepspeed runs",
+            plan("deepspeed", 1, [2, 2], [(group(*A, tp=2, share=8, steps=2),)] * 2),
+            r"stages\[0\].replicas\[0\].tp: deepspeed divides layers without a pipeline only",
         ),
         (
             plan("megatron", 3, [4], [(group(*A, share=8),)]),
@@ -104,7 +104,7 @@ def test_host_names() -> None:
 
 
 def test_offload() -> None:
-    """What a target cannot keep off its devices is refused, and NVMe where there is none."""
+    """What a target cannot keep off its devices is refused, and states on NVMe that it does not swap."""
 
     def chosen(target: str, zero: int, **offload: str) -> Plan:
         one = (group(*A, share=8),)
@@ -119,8 +119,8 @@ def test_offload() -> None:
         check_inputs(chosen("deepspeed", 0, optimizer="cpu"), CLUSTER, model(8))
     with pytest.raises(EmitError, match="megatron keeps activations on the device"):
         check_inputs(chosen("megatron", 1, activations="cpu"), CLUSTER, model(8))
-    with pytest.raises(EmitError, match="the pool a has no NVMe"):
-        check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8))
+    with pytest.raises(EmitError, match=r"offload.optimizer: states of adamw alone are swapped to NVMe"):
+        check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8, optimizer="sgd"))
 
 
 def test_fp8_with_torch_is_priced_and_not_written() -> None:

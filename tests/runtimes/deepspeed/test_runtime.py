@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from planner.emit.interface import emit, write_folder
 from planner.model.spec import LoraSpec
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
-from planner.plan.values import Offload, Plan
+from planner.plan.values import Offload, Plan, ZeroPlus
 from planner.runtimes.deepspeed.runtime import common_config
 from planner.training import hetplan_runtime as batches
 from tests.worlds import cluster, group, model, plan, pool
@@ -201,3 +202,67 @@ def test_numbers_of_the_configuration() -> None:
         assert part["allgather_bucket_size"] == part["reduce_bucket_size"]
         assert part["contiguous_gradients"] is True
         assert part["reduce_scatter"] is True
+
+
+def widened(**changes: Any) -> Plan:
+    """ZeRO 3 on eight devices."""
+    tp = changes.pop("tp", 1)
+    replicas = (group("a", "A100", tp=tp, count=8 // tp, share=2),)
+    return plan("deepspeed", 3, [4], [replicas], **changes)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "key", "wanted"),
+    [
+        (widened(tp=2), "tensor_parallel", {"autotp_size": 2}),
+        (widened(zero_plus=ZeroPlus(secondary=4)), "zero_hpz_partition_size", 4),
+        (widened(zero_plus=ZeroPlus(int8_weights=True)), "zero_quantized_weights", True),
+        (widened(zero_plus=ZeroPlus(secondary=4, int4_gradients=True)), "zero_quantized_gradients", True),
+    ],
+)
+def test_what_deepspeed_calls_them(tmp_path: Path, chosen: Plan, key: str, wanted: object) -> None:
+    """AutoTP and ZeRO++, by keys that its validation takes; without them there are no such keys."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    spec = model(chosen.global_batch, precision="bf16")
+    write_folder(emit(chosen, CLUSTER, spec), tmp_path / "run")
+    mine = batches.load(tmp_path / "run" / "batches.json", rank=1)
+    config = mine.deepspeed_config(tmp_path / "run" / "ds_config.json")
+    assert {**config, **config["zero_optimization"]}[key] == wanted
+    config_module.DeepSpeedConfig(config)
+    plain = section(widened(), precision="bf16")
+    assert key not in {**plain, **plain["zero_optimization"]}
+
+
+def test_nvme_takes_the_folder_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NVME_PATH names is in each rank's configuration; without it, or where it cannot be written, one error."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    chosen = widened(offload=Offload(optimizer="nvme", parameters="nvme"))
+    spec = model(chosen.global_batch, precision="bf16")
+    write_folder(emit(chosen, CLUSTER, spec), tmp_path / "run")
+    mine, file = (
+        batches.load(tmp_path / "run" / "batches.json", rank=1),
+        tmp_path / "run" / "ds_config.json",
+    )
+    monkeypatch.delenv("NVME_PATH", raising=False)
+    with pytest.raises(ValueError, match="NVME_PATH is not set: expected a folder on NVMe"):
+        mine.deepspeed_config(file)
+    monkeypatch.setenv("NVME_PATH", str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match="absent: expected a folder on NVMe"):
+        mine.deepspeed_config(file)
+    monkeypatch.setenv("NVME_PATH", str(tmp_path))
+    parsed = config_module.DeepSpeedConfig(mine.deepspeed_config(file))
+    zero = parsed.zero_config
+    assert {str(each.nvme_path) for each in (zero.offload_optimizer, zero.offload_param)} == {str(tmp_path)}
+    assert zero.offload_optimizer.pipeline
+    assert parsed.aio_config["queue_depth"] == 16
+    assert "export NVME_PATH" in (tmp_path / "run" / "env" / "a.sh").read_text()
+    largest = max(spec.embedding_parameters, spec.hidden * spec.ffn)
+    assert zero.offload_param.buffer_size * chosen.stages[0].dp >= largest
+
+
+def test_gradients_in_four_bits_need_equal_nodes() -> None:
+    """DeepSpeed adds them up node by node."""
+    plus = ZeroPlus(secondary=2, int4_gradients=True)
+    (fault,) = faults(widened(zero_plus=plus), CLUSTER, model(16, precision="bf16"))
+    assert fault.what == "needs 2 replicas on every node, as many as keep a second copy, got 4"
+    assert not faults(widened(zero_plus=replace(plus, secondary=4)), CLUSTER, model(16, precision="bf16"))
