@@ -18,6 +18,7 @@ from planner.calibration.values import LinkPoint, Operation
 from planner.measure.teams import BrokenError
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
+from tests.training.launching import run_together
 
 NCCL = ("calibrate", "network", "--from-nccl-tests", "nccl.txt", "-o", "c.yaml")
 
@@ -116,9 +117,26 @@ def test_two_processes_measure_their_link(files: Path) -> None:
     """All operations over gloo, written once by the first process."""
     pytest.importorskip("torch")
     output = files / "c.yaml"
-    done = under_torchrun(2, "--largest-mib", 0.01, "-o", output, nodes="00")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Measured ") == 1
+    command = [sys.executable, "-c", AS_NODES, "calibrate", "network", "--device", "cpu"]
+    place = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "NODES=00", f"PYTHONPATH={ROOT}"]
+    run_together(
+        [
+            [
+                *place,
+                f"RANK={rank}",
+                f"LOCAL_RANK={rank}",
+                *command,
+                "--largest-mib",
+                "0.01",
+                "-o",
+                str(output),
+            ]
+            for rank in range(2)
+        ],
+        files,
+    )
+    said = [(files / f"node-{rank}.log").read_text().count("Measured ") for rank in range(2)]
+    assert said == [1, 0]
     found = load_calibration(output)
     assert {point.members for point in found.link_points} == {2}
     assert {point.operation for point in found.link_points} >= {"all-reduce", "all-gather", "send"}

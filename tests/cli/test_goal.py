@@ -11,7 +11,7 @@ import pytest
 
 from planner.plan.file import read
 from planner.search.objectives.pareto import Front
-from tests.cli.running import CLUSTER, Command, separately
+from tests.cli.running import CLUSTER, Command
 from tests.report import examples
 
 PRICES = CLUSTER.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    price_per_gpu_hour: 2\n")
@@ -51,7 +51,7 @@ def test_the_table_of_time_against_cost(priced: Path, hetplan: Command) -> None:
     assert "  goal      time against cost\n" in out
     assert "worth using: " in out
     assert max(len(line) for line in out.splitlines() if not line.startswith("Next: ")) <= 80
-    found = json.loads(separately("search", "cluster.yaml", "model.yaml", "--pareto", "--json").out)
+    found = json.loads(search(hetplan, "--pareto", "--json")[1])
     assert found["command"] == "search --pareto"
     assert sum(line.startswith("  *  ") for line in out.splitlines()) == sum(
         point["front"] for point in found["points"]
@@ -183,27 +183,26 @@ def test_tokens_say_how_long_and_how_much(priced: Path, hetplan: Command) -> Non
 
 def test_deadline_and_budget_bind(priced: Path, hetplan: Command) -> None:
     """A budget between the cheapest and the fastest gives a plan between them; below all, the nearest and exit 3."""
+    asked = ("--tokens", "1B", "--target", "megatron")
     ends = []
     for objective in ("time", "cost"):
-        found = json.loads(search(hetplan, "--tokens", "1B", "--objective", objective, "--json")[1])
+        found = json.loads(search(hetplan, *asked, "--objective", objective, "--json")[1])
         ends.append(found["training"])
     fast, cheap = ends
     budget = (
         (fast["price"] * 0.3 + cheap["price"] * 0.7) if fast["price"] > cheap["price"] else cheap["price"]
     )
-    between = json.loads(search(hetplan, "--tokens", "1B", "--budget", str(budget), "--json")[1])["training"]
+    between = json.loads(search(hetplan, *asked, "--budget", str(budget), "--json")[1])["training"]
     assert between["price"] <= budget
     assert fast["seconds"] <= between["seconds"] * 1.01
-    code, out, _ = search(hetplan, "--tokens", "1B", "--budget", str(cheap["price"] / 2))
+    code, out, _ = search(hetplan, *asked, "--budget", str(cheap["price"] / 2))
     assert code == 3
     assert "no plan trains 1 B tokens for " in out.splitlines()[-1]
-    code, out, _ = search(hetplan, "--tokens", "1B", "--deadline", f"{fast['seconds'] * 0.5:.3f}s")
+    code, out, _ = search(hetplan, *asked, "--deadline", f"{fast['seconds'] * 0.5:.3f}s")
     assert code == 3
     assert "the fastest within the other limits takes " in " ".join(out.split())
     late = f"{fast['seconds'] * 1.02:.3f}s"
-    met = json.loads(
-        search(hetplan, "--tokens", "1B", "--deadline", late, "--failures", "0.001", "--json")[1]
-    )
+    met = json.loads(search(hetplan, *asked, "--deadline", late, "--failures", "0.001", "--json")[1])
     assert met["training"]["seconds"] <= fast["seconds"] * 1.02
 
 

@@ -42,7 +42,17 @@ links:
 
 def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None:
     """Never silently; with the option the plan says so, in the table and in the file, and is priced again as it was."""
-    asked = ("search", "cluster.yaml", "model.yaml", "--target", "torch", "--global-batch", "256")
+    asked = (
+        "search",
+        "cluster.yaml",
+        "model.yaml",
+        "--target",
+        "torch",
+        "--global-batch",
+        "256",
+        "--zero",
+        "0,1",
+    )
     plain = hetplan(*asked, "-o", "plain.yaml")
     assert "islands" not in plain.out
     assert read(sites / "plain.yaml").plan.sync.exact

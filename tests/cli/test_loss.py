@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.plan.file import read
-from tests.cli.running import MODEL, Command, separately
+from tests.cli.running import MODEL, Command
 from tests.cli.test_goal import PRICES
 from tests.logs.test_losses import log, losses
 
@@ -28,7 +28,7 @@ def test_the_plan_is_of_the_best_batch(files: Path, hetplan: Command) -> None:
     assert (done.code, done.err) == (0, "")
     assert "goal: the least time to the loss that 10 M tokens reach with 16 sequences" in done.out
     assert "critical batch " in done.out
-    document = json.loads(separately("search", "cluster.yaml", "model.yaml", *ASKED, "--json").out)
+    document = json.loads(hetplan("search", "cluster.yaml", "model.yaml", *ASKED, "--json").out)
     assert document["command"] == "search --objective time-to-loss"
     loss = document["loss"]
     assert [point["batch"] for point in loss["points"]] == [8, 16, 32]
@@ -67,7 +67,7 @@ def test_the_table_by_size_leads_to_its_plan(files: Path, hetplan: Command) -> N
     options = done.out.rpartition("Next: the same with ")[2].split(" -o ")[0].split()
     chosen = hetplan(*words, *options, "-q")
     assert chosen.code == 0
-    document = json.loads(separately(*words, "--pareto", "--json").out)
+    document = json.loads(hetplan(*words, "--pareto", "--json").out)
     best = document["points"][document["worth"]]
     assert f"{best['batch']} sequences a step" in chosen.out
     assert sum(used["devices"] for used in best["used"]) == best["devices"]

@@ -27,7 +27,7 @@ def larger(path: Path) -> None:
 def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
     """It is not faster, the file remembers what was asked, and the commands that read it say so."""
     larger(Path("model.yaml"))
-    words = ("search", "cluster.yaml", "model.yaml", "--target", "torch", "--json")
+    words = ("search", "cluster.yaml", "model.yaml", "--target", "torch", "--zero", "0,1", "--json")
     bold = json.loads(hetplan(*words, "-o", "bold.yaml").out)
     safe = json.loads(hetplan(*words, "--safe", "0.01", "-o", "safe.yaml").out)
     assert safe["out_of_memory"] <= 0.01 < bold["out_of_memory"]
@@ -40,7 +40,7 @@ def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
     done = hetplan("predict", "cluster.yaml", "model.yaml", "bold.yaml", "--safe", "0.01", "--json")
     assert json.loads(done.out)["fits"] is False
     found = facade.search(
-        "cluster.yaml", "model.yaml", safe=0.01, limits=facade.Limits(target="torch", gap=0.05)
+        "cluster.yaml", "model.yaml", safe=0.01, limits=facade.Limits(target="torch", zero=(0, 1), gap=0.05)
     )
     assert found.estimate.out_of_memory <= 0.01
 

@@ -128,7 +128,7 @@ def test_what_is_no_change(text: str, said: str, hint: str | None) -> None:
 def test_the_command(hetplan: Command, files: Path) -> None:
     """As it is, and once for each change; a faster network is never slower."""
     words = ["what-if", "cluster.yaml", "model.yaml", "--change", "links.ib.bandwidth_gbps=400"]
-    words += ["--change", "-slow", "--change", "training.global_batch=32"]
+    words += ["--change", "-slow", "--change", "training.global_batch=32", "--target", "torch"]
     shown = hetplan(*words)
     assert shown.code == 0
     assert max(map(len, shown.out.splitlines())) <= 80
@@ -155,7 +155,7 @@ def test_training_can_change(hetplan: Command, files: Path) -> None:
 
 def test_equal_plans_stand_once_and_assumptions_are_told(hetplan: Command, files: Path) -> None:
     """With all changes that lead to them; what new nodes are taken to be stands below the table."""
-    words = ["what-if", "cluster.yaml", "model.yaml", "--time-limit", "5"]
+    words = ["what-if", "cluster.yaml", "model.yaml", "--target", "torch", "--time-limit", "5"]
     words += ["--change", "reserve_gib=0.5", "--change", "reserve_gib=0.4", "--change", "+1 H100-SXM"]
     shown = hetplan(*words)
     flat = " ".join(shown.out.split())
