@@ -254,7 +254,7 @@ class Pricer:
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
-        plain &= model.training.optimizer_states != "int8"
+        plain &= model.training.optimizer_states == "fp32"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._axes: dict[tuple[str, str], grids.Axes] = {}
@@ -1006,7 +1006,7 @@ class Pricer:
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
-        seconds = optimizer_seconds(share, device, self.model, update)
+        seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
             ends = (

@@ -185,8 +185,8 @@ class RankPlan:
         if torch.distributed.is_initialized():
             total = total.cuda() if "nccl" in torch.distributed.get_backend() else total
             torch.distributed.all_reduce(total)
-        # Each rank of a replica has counted the same tokens.
-        everyone = max(float(total) / self.tensor_parallel, 1.0)
+        # Each rank of a replica, and each stage of a pipeline, has counted the same tokens.
+        everyone = max(float(total) / (self.tensor_parallel * len(self.stages)), 1.0)
         return tuple(count * self.data_parallel * self.steps / everyone for count in real)
 
     def mean_loss(self, weighted_losses: Sequence[torch.Tensor], group: Any = None) -> torch.Tensor:

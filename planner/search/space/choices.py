@@ -14,7 +14,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
-from planner.dims.documents import dealt_whole
+from planner.dims.documents import one_stage
 from planner.dims.expert import foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
@@ -293,7 +293,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     """True when plans of a family have one stage alone, whatever their target does with others."""
     divided = family.context.ways > 1 and not TARGETS[family.target].context_in_pipeline
     crosses = model.encoder is not None and TARGETS[family.target].encoder_decoders == "whole"
-    return bool(model.frozen) or dealt_whole(model) or divided or crosses
+    return bool(model.frozen) or one_stage(TARGETS[family.target], model) or divided or crosses
 
 
 def depths(
