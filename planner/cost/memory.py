@@ -346,6 +346,10 @@ class Footprint:
         self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = states, ends
+        elif model.training.paged:
+            # As if none of them stayed on a device, which drives out what it has no room for.
+            self._in_host = model.training.moment_bytes / ways
+            states -= self._in_host
         if updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":

@@ -54,7 +54,7 @@ from planner.cost.memory import (
     replicas_with_experts,
     trained_of,
 )
-from planner.cost.offload import Held, copies, host_optimizer_seconds
+from planner.cost.offload import Held, copies, host_optimizer_seconds, paging_seconds
 from planner.cost.schedules import alive, layers_in_flight
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
@@ -1007,6 +1007,7 @@ class Pricer:
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)
+        seconds += paging_seconds(share, device_type, self.model.training)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
             ends = (

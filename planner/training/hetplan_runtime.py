@@ -37,6 +37,10 @@ IGNORED = -100
 """Label of a token that losses leave out."""
 
 
+PAGED = {"paged-fp32": "paged_adamw_32bit", "paged-int8": "paged_adamw_8bit"}
+"""What Trainer calls optimizers whose moments share the memory of device and host; they are bitsandbytes's."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Sequences that a rank processes at a time."""
@@ -121,7 +125,7 @@ class RankPlan:
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
-    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``, or ``paged-fp32`` or ``paged-int8``."""
 
     @property
     def steps(self) -> int:
@@ -226,6 +230,7 @@ class RankPlan:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
         config = self.deepspeed_config(path)
         return {
+            **({"optim": PAGED[self.optimizer_states]} if self.optimizer_states in PAGED else {}),
             "deepspeed": config,
             "per_device_train_batch_size": max(self.sizes),
             "gradient_accumulation_steps": self.steps,
@@ -236,11 +241,11 @@ class RankPlan:
         }
 
     def trainer_optimizer(self, arguments: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The plan's optimizer and its options, as Trainer asks for them; None for AdamW with moments in fp32."""
+        """The plan's optimizer and its options, as Trainer asks for them; None for those that it knows itself."""
         given = {"lr": arguments.learning_rate}
         if self.optimizer == "sgd":
             return torch.optim.SGD, {**given, "momentum": 0.9}
-        if self.optimizer == "adamw" and self.optimizer_states == "fp32":
+        if self.optimizer == "adamw" and self.optimizer_states in ("fp32", *PAGED):
             return None
         own = import_module(f"{__package__}.example_optimizers" if __package__ else "example_optimizers")
         if self.optimizer == "lion":

@@ -356,7 +356,7 @@ def test_what_does_not_go_with_a_configuration(
 def test_families_say_what_rules_them_out() -> None:
     """Pipelines are not missing because of memory."""
     for spec, family, what in (
-        (made(), "torch: pipeline", "not with documents"),
+        (made(), "deepspeed: pipeline", "not with documents"),
         (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
         (pairs(), "torch: data + tensor", "not with pairs of answers"),
         (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: pipeline", "not with adapters"),

@@ -151,11 +151,12 @@ def targets_of(limits: Limits) -> tuple[Capabilities, ...]:
 
 
 def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceType, ...]:
-    """Kinds that have the number format of the training."""
+    """Kinds that have the number format of the training, and a known link to their host where moments are paged."""
     return tuple(
         device_type
         for device_type in topology.device_types
         if model.training.precision in device_type.peak_flops
+        and not (model.training.paged and device_type.host.bytes_per_second is None)
     )
 
 
