@@ -722,16 +722,16 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward, weight_seconds=weight)
 
 
-EIGHT_BIT_UPDATE_BYTES = 550.0
-"""Bytes of one element that the operations of the example's 8-bit AdamW read and write, without the gradient, by count
-(``tests/training``): it decodes, updates and codes again in plain torch."""
+EAGER_UPDATE_BYTES = {("adamw", "bf16"): 272.0, ("adamw", "int8"): 550.0, ("lion", "fp32"): 48.0}
+"""Bytes of one element that the operations of the example's own optimizers read and write, without the gradient, by
+optimizer and format of the moments, by count (``tests/training``): they bring narrow moments to fp32, update, round in
+proportion and keep them again, one operation of plain torch after the other."""
 
 
-def update_bytes(training: TrainingSpec) -> float:
-    """Bytes read and written for the fp32 weight and the moments of one element."""
-    if training.optimizer_states == "int8":
-        return EIGHT_BIT_UPDATE_BYTES
-    return 2.0 * (4.0 + training.moment_bytes)
+def update_bytes(training: TrainingSpec, eager: bool) -> float:
+    """Bytes read and written for the fp32 weight and the moments of one element; once each where that is one kernel."""
+    fused = 2.0 * (4.0 + training.moment_bytes)
+    return EAGER_UPDATE_BYTES.get((training.optimizer, training.optimizer_states), fused) if eager else fused
 
 
 def optimizer_seconds(
@@ -739,6 +739,8 @@ def optimizer_seconds(
     device: Device,
     model: ModelSpec,
     update_seconds: float | None = None,
+    *,
+    eager: bool = False,
 ) -> float:
     """Seconds to update ``parameters`` elements on one device.
 
@@ -749,40 +751,56 @@ def optimizer_seconds(
     moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
     moved += device.size if model.training.precision in MIXED else 0.0
     if update_seconds is None:
-        moved += update_bytes(model.training) + 4.0
+        moved += update_bytes(model.training, eager) + 4.0
     return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 
 def model_flops(model: ModelSpec) -> float:
     """Useful FLOPs of one optimizer step: forward and backward of every product, attention causal where it is.
 
-    Of what is not trained the backward has the gradient of its inputs alone.
+    Of what is not trained the backward has the gradient of its inputs alone, and the reference of pairs of answers has
+    a forward without one.
     """
+    more = model.training.forwards - 1
+    return _step_flops(model, 2.0) + (more * _step_flops(model, 0.0) if more else 0.0)
+
+
+def _step_flops(model: ModelSpec, backward: float) -> float:
+    """Of a forward, and a backward of ``backward`` times as much where all is trained: 2, or 0 for a forward alone."""
+    passes, half = 1.0 + backward, 1.0 + backward / 2
     length = model.training.sequence_length
     head = "embedding" if model.tied_embeddings else "head"
-    sequence = model.layers * _layer_flops(model)
+    sequence = model.layers * _layer_flops(model, backward)
     for run in (*model.first_runs, *model.last_runs):
-        sequence += run.layers * run.inputs * _layer_flops(run.kind) * (1 / 3 if run.frozen else 1.0)
+        sequence += run.layers * run.inputs * _layer_flops(run.kind, 0.0 if run.frozen else backward)
     if model.tower is not None:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
-        sequence += model.tower.images * ((1.0 if model.tower.frozen else 2.0) * first + 3.0 * sum(others))
+        sequence += model.tower.images * (
+            (1.0 if model.tower.frozen else half) * first + passes * sum(others)
+        )
     for front in _fronts(model):
         for number, each in enumerate(front):
-            sequence += (3.0 if number else 2.0) * 2.0 * each.tokens * each.inputs * each.outputs
+            sequence += (passes if number else half) * 2.0 * each.tokens * each.inputs * each.outputs
     predicted = predicted_tokens(model, length)
     more = model.training.mtp_layers
     sequence += (
-        (2.0 if head in model.frozen else 3.0) * 2.0 * predicted * model.hidden * model.outputs * (1 + more)
+        (half if head in model.frozen else passes)
+        * 2.0
+        * predicted
+        * model.hidden
+        * model.outputs
+        * (1 + more)
     )
-    sequence += more * 3.0 * 2.0 * length * 2 * model.hidden**2
+    sequence += more * passes * 2.0 * length * 2 * model.hidden**2
     return sequence * model.training.global_batch
 
 
-def _layer_flops(model: ModelSpec) -> float:
-    """Those of a sequence in one of ``layers``."""
+def _layer_flops(model: ModelSpec, backward: float) -> float:
+    """Those of a sequence in one of ``layers``; a forward alone is without adapters, as the reference is."""
     if model.runs:
-        return sum(run.layers * _layer_flops(run.kind) for run in model.runs)
+        return sum(run.layers * _layer_flops(run.kind, backward) for run in model.runs)
+    whole, half = 1.0 + backward, 1.0 + backward / 2
     length = model.training.sequence_length
     attention = float(sum(inputs * outputs for inputs, outputs, _ in model.attention_matrices))
     if model.cross_matrix is not None:
@@ -794,7 +812,8 @@ def _layer_flops(model: ModelSpec) -> float:
         )
     causal = 0.5 if model.causal else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True) if model.attends else 0.0
-    carried = 0.0 if model.carried is None else 3.0 * length * state_flops(model.carried)
-    passes = {part: 2.0 if part in model.frozen else 3.0 for part in ("attention", "mlp")}
-    matrices = passes["attention"] * attention + passes["mlp"] * mlp + 3.0 * model.adapter_parameters
-    return 2.0 * length * matrices + 3.0 * 4.0 * length * model.seen * scores + carried
+    carried = 0.0 if model.carried is None else whole * length * state_flops(model.carried)
+    passes = {part: half if part in model.frozen else whole for part in ("attention", "mlp")}
+    matrices = passes["attention"] * attention + passes["mlp"] * mlp
+    matrices += whole * model.adapter_parameters if backward else 0.0
+    return 2.0 * length * matrices + whole * 4.0 * length * model.seen * scores + carried

@@ -357,8 +357,12 @@ class Footprint:
         self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = states, ends
-        if offload.optimizer == "nvme":
+        elif offload.optimizer == "nvme":
             self._ends_in_host = 4.0 * SWAP_BUFFERS * min(SWAPPED_ELEMENTS, model.trained_parameters)
+        elif model.training.paged:
+            # As if none of them stayed on a device, which drives out what it has no room for.
+            self._in_host = model.training.moment_bytes / ways
+            states -= self._in_host
         if updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":

@@ -13,7 +13,7 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import larger, smaller
 from planner.cost.memory import activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
 from planner.runtimes.capabilities import Capabilities, OffloadTo
 
@@ -126,6 +126,17 @@ def host_optimizer_seconds(
         states = optimizer_bytes(model) * held.shard
         seconds = larger(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
+
+
+def paging_seconds(elements: float, device_type: DeviceType, training: TrainingSpec) -> float:
+    """Seconds to bring paged moments of a device's elements to it for their update, and to drive them out again.
+
+    Moments that the device drives out at all are all driven out, as each is used once a step, in turn: the least
+    recently used is always the next one. With room for all of them nothing moves; that is not counted on.
+    """
+    if not training.paged:
+        return 0.0
+    return 2.0 * training.moment_bytes * elements / _rate(device_type, "cpu")
 
 
 def _rate(device_type: DeviceType, place: OffloadTo) -> float:

@@ -54,7 +54,7 @@ from planner.cost.memory import (
     replicas_with_experts,
     trained_of,
 )
-from planner.cost.offload import Held, copies, host_optimizer_seconds
+from planner.cost.offload import Held, copies, host_optimizer_seconds, paging_seconds
 from planner.cost.schedules import alive, divides, layers_in_flight
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
@@ -282,7 +282,7 @@ class Pricer:
         self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
         self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
-        plain &= model.training.optimizer_states != "int8"
+        plain &= model.training.optimizer_states == "fp32"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._axes: dict[tuple[str, str], grids.Axes] = {}
@@ -1106,7 +1106,8 @@ class Pricer:
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
         device = self._device(device_type)
-        seconds = optimizer_seconds(share, device, self.model, update)
+        seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)
+        seconds += paging_seconds(share, device_type, self.model.training)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)
             ends = (

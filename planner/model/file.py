@@ -19,7 +19,7 @@ from planner.files.fields import (
 )
 from planner.files.messages import shown
 from planner.model.huggingface import HUB, further_tokens, in_cache, shape_of, usual_batch, usual_length
-from planner.model.spec import AdapterTarget, ModelSpec, TrainingSpec
+from planner.model.spec import MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
 
@@ -278,9 +278,22 @@ def shape_problems(document: Document) -> list[Problem]:
         *_run_problems(document),
         *_expert_problems(document),
         *_adapter_problems(document),
+        *_moment_problems(document),
         *_end_problems(document),
         *_document_problems(document, document.data, _length_of(document)),
     ]
+
+
+def _moment_problems(document: Document) -> list[Problem]:
+    """Number formats of the moments that no optimizer but AdamW has."""
+    training = document.data.get("training")
+    if not isinstance(training, dict) or training.get("optimizer", "adamw") == "adamw":
+        return []
+    states = training.get("optimizer_states", "fp32")
+    if states == "fp32" or states not in MOMENT_BYTES:
+        return []
+    what = f"{states} moments are of adamw only, expected fp32 with {shown(training['optimizer'])}"
+    return [document.problem(("training", "optimizer_states"), what, "remove it, or the optimizer")]
 
 
 def _end_problems(document: Document) -> list[Problem]:

@@ -41,7 +41,7 @@ from planner.runtimes.capabilities import StateKind
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
-StateFormat = Literal["fp32", "bf16", "int8"]
+StateFormat = Literal["fp32", "bf16", "int8", "paged-fp32", "paged-int8"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["plain", "fused", "masked"]
 Attention = Literal["flash", "unfused"]
@@ -58,6 +58,7 @@ NF4_BYTES = 0.5 + 4.0 / 64
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
 """Moments of one element of a layer's matrix; Adafactor has those of rows and columns alone (arXiv:1804.04235)."""
 MOMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / 256}
+MOMENT_BYTES |= {f"paged-{name}": MOMENT_BYTES[name] for name in ("fp32", "int8")}
 """Bytes of a moment; 8-bit ones have an fp32 scale for each 256 elements (arXiv:2110.02861, section 2.1)."""
 HALVES = ("bf16", "fp8")
 """Precisions whose gradients may be kept and reduced in bf16 or in fp32."""
@@ -156,7 +157,8 @@ class TrainingSpec(Frozen):
     optimizer: Optimizer = "adamw"
     """adamw (two states), sgd (momentum), lion, muon (AdamW for all but the layers' matrices) or adafactor."""
     optimizer_states: StateFormat = "fp32"
-    """Number format of the optimizer's moments: fp32, bf16 or int8; the weights that it updates stay in fp32."""
+    """Number format of the optimizer's moments: fp32, bf16 or int8; paged-fp32 or paged-int8 in memory that device and
+    host share (arXiv:2305.14314, section 3). The weights that it updates stay in fp32."""
     gradient_dtype: GradientFormat | None = None
     """Number format in which bf16 and fp8 training keep gradients: fp32 or bf16; the runtime's own when absent."""
     reduce_dtype: GradientFormat | None = None
@@ -238,6 +240,11 @@ class TrainingSpec(Frozen):
     def moment_bytes(self) -> float:
         """Bytes of the optimizer's moments of one element of a layer."""
         return MOMENTS[self.optimizer] * MOMENT_BYTES[self.optimizer_states]
+
+    @property
+    def paged(self) -> bool:
+        """True when the moments are in memory that device and host share, in the host's where the device is full."""
+        return self.optimizer_states.startswith("paged")
 
     @property
     def end_moment_bytes(self) -> float:

@@ -21,6 +21,7 @@ from planner.files.fields import (
     ShardParts,
     Stages,
     ZeroStage,
+    whole,
 )
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
@@ -130,9 +131,9 @@ class ShortPlan(Frozen):
     """What is kept off the devices."""
     sync: Sync = EXACT
     """What islands of replicas exchange, and how often."""
-    backup: int = Field(default=0, ge=0, le=int(DEVICES.most))
+    backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped."""
-    fewer_steps: int = Field(default=0, ge=0, le=int(DEVICES.most))
+    fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
     """Replicas of each stage, the last ones, that run a micro-batch less than the others."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""

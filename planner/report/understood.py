@@ -284,8 +284,9 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _moments(training: TrainingSpec) -> str:
-    """`` with moments in int8``; empty for those of fp32."""
-    return "" if training.optimizer_states == "fp32" else f" with moments in {training.optimizer_states}"
+    """`` with moments in int8``, `` with paged moments in int8``; empty for those of fp32."""
+    paged, states = " paged" if training.paged else "", training.optimizer_states.removeprefix("paged-")
+    return "" if training.optimizer_states == "fp32" else f" with{paged} moments in {states}"
 
 
 def _dealt(training: TrainingSpec) -> str:

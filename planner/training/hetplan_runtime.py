@@ -37,6 +37,10 @@ IGNORED = -100
 """Label of a token that losses leave out."""
 
 
+PAGED = {"paged-fp32": "paged_adamw_32bit", "paged-int8": "paged_adamw_8bit"}
+"""What Trainer calls optimizers whose moments share the memory of device and host; they are bitsandbytes's."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """Sequences that a rank processes at a time."""
@@ -126,7 +130,7 @@ class RankPlan:
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
-    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``."""
+    """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``, or ``paged-fp32`` or ``paged-int8``."""
 
     @property
     def steps(self) -> int:
@@ -204,8 +208,8 @@ class RankPlan:
         if torch.distributed.is_initialized():
             total = total.cuda() if "nccl" in torch.distributed.get_backend() else total
             torch.distributed.all_reduce(total)
-        # Each rank of a replica has counted the same tokens.
-        everyone = max(float(total) / self.tensor_parallel, 1.0)
+        # Each rank of a replica, and each stage of a pipeline, has counted the same tokens.
+        everyone = max(float(total) / (self.tensor_parallel * len(self.stages)), 1.0)
         return tuple(count * self.data_parallel * self.steps / everyone for count in real)
 
     def mean_loss(self, weighted_losses: Sequence[torch.Tensor], group: Any = None) -> torch.Tensor:
@@ -247,6 +251,7 @@ class RankPlan:
             raise ValueError("plans with tensor parallelism are not for Trainer")
         config = self.deepspeed_config(path)
         return {
+            **({"optim": PAGED[self.optimizer_states]} if self.optimizer_states in PAGED else {}),
             "deepspeed": config,
             "per_device_train_batch_size": max(self.sizes),
             "gradient_accumulation_steps": self.steps,
@@ -257,11 +262,11 @@ class RankPlan:
         }
 
     def trainer_optimizer(self, arguments: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The plan's optimizer and its options, as Trainer asks for them; None for AdamW with moments in fp32."""
+        """The plan's optimizer and its options, as Trainer asks for them; None for those that it knows itself."""
         given = {"lr": arguments.learning_rate}
         if self.optimizer == "sgd":
             return torch.optim.SGD, {**given, "momentum": 0.9}
-        if self.optimizer == "adamw" and self.optimizer_states == "fp32":
+        if self.optimizer == "adamw" and self.optimizer_states in ("fp32", *PAGED):
             return None
         own = import_module(f"{__package__}.example_optimizers" if __package__ else "example_optimizers")
         if self.optimizer == "lion":

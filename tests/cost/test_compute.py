@@ -42,7 +42,7 @@ from planner.cost.compute import (
 from planner.cost.measured_curves import LayerTimes
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
-from planner.model.spec import ModelSpec
+from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
 from planner.runtimes.capabilities import Recompute
 from planner.runtimes.registry import TARGETS, target
 from tests.worlds import cluster, gpt, pool
@@ -177,6 +177,21 @@ def test_useful_flops_are_those_of_the_megatron_paper() -> None:
     model = gpt(48, 8192, 64, global_batch=1536, sequence_length=2048)
     full = 72 * 1536 * 2048 * 48 * 8192**2 * (1 + 2048 / (12 * 8192) + 51200 / (12 * 48 * 8192))
     assert model_flops(model) == pytest.approx(full, rel=1e-3)
+
+
+def test_the_reference_of_pairs_has_a_forward_of_its_own() -> None:
+    """A third of what training the whole model takes, whatever of it is trained, and no adapters in it."""
+    half = gpt().training.sequence_length // 2
+    apart = {"documents": DocumentsSpec(mean_length=half, spread=0.0)}
+
+    def flops(**changes: Any) -> float:
+        model = gpt()
+        return model_flops(model.model_copy(update={"training": model.training.model_copy(update=changes)}))
+
+    whole = flops(**apart)
+    for lora in (None, LoraSpec(rank=8)):
+        more = flops(preference=PreferenceSpec(), lora=lora) - flops(lora=lora, **apart)
+        assert more == pytest.approx(whole / 3)
 
 
 def test_a_large_layer_runs_at_the_matrix_rate() -> None:

@@ -103,8 +103,8 @@ def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
     ("chosen", "what"),
     [
         (
-            plan("torch", 1, [2, 2], [(group("a", "A100", share=8, steps=4),)] * 2),
-            "needs one stage, got 2",
+            plan("deepspeed", 1, [2, 2], [(group("a", "A100", share=8, steps=4),)] * 2),
+            "needs one stage with deepspeed, got 2",
         ),
         (
             plan("torch", 1, [4], [(group("a", "A100", count=2, share=8),)], cp=2, cp_kind="ulysses"),
@@ -131,11 +131,11 @@ def test_rules(chosen: Plan, what: str) -> None:
 
 
 def test_the_search_proposes_what_can_be_launched() -> None:
-    """One stage with whole sequences, of a runtime that deals documents."""
+    """Whole sequences, of a runtime that deals documents, in stages where it tells each of them where they end."""
     result = search(WHERE, made(), limits=Limits())
     assert result.best is not None
     assert result.best.plan.target in ("torch", "deepspeed")
-    assert result.best.plan.pp == 1
+    assert result.best.plan.cp == 1
     assert not target_faults(result.best.plan, made())
 
 
@@ -356,7 +356,7 @@ def test_what_does_not_go_with_a_configuration(
 def test_families_say_what_rules_them_out() -> None:
     """Pipelines are not missing because of memory."""
     for spec, family, what in (
-        (made(), "torch: pipeline", "not with documents"),
+        (made(), "deepspeed: pipeline", "not with documents"),
         (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
         (pairs(), "torch: data + tensor", "not with pairs of answers"),
         (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: pipeline", "not with adapters"),

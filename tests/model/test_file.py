@@ -294,6 +294,11 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
             "expected adamw, sgd, lion or adafactor with lora, got muon",
         ),
         ("freeze: [attention, mlp, norms]", "", "freezes all of the layers"),
+        (
+            "optimizer: sgd\n  optimizer_states: int8",
+            "",
+            'training.optimizer_states: int8 moments are of adamw only, expected fp32 with "sgd"',
+        ),
     ],
 )
 def test_adapters_that_cannot_be(tmp_path: Path, training: str, changes: str, what: str) -> None:

@@ -163,6 +163,13 @@ def test_replicas_with_steps_of_their_own(tmp_path: Path) -> None:
     assert [part.accumulation_steps for part in short(tmp_path, text).stages[0].replicas] == [2, 8]
 
 
+@pytest.mark.parametrize("key", ["backup", "fewer_steps"])
+def test_replicas_cannot_be_fewer_than_none(tmp_path: Path, key: str) -> None:
+    """In the words of all other numbers."""
+    error = error_of(tmp_path, f"target: torch\n{key}: -1\n")
+    assert f"{key}: expected a whole number from 0 to 1000000, got -1" in str(error)
+
+
 def test_backups_have_batches_that_do_not_count(tmp_path: Path) -> None:
     """The others share the global batch, whether a plan says how many replicas it has, or each has a batch."""
     whole = MODEL.training.global_batch

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import highspy
@@ -22,7 +23,7 @@ from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.branching import Subset
-from planner.search.milp.export import write_model
+from planner.search.milp.export import _choice, write_model
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.program import Program, ones
 from planner.search.milp.solver import Relaxation, as_pulp, available, solve
@@ -33,7 +34,7 @@ from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
 from tests.search.variants import three_pools
-from tests.worlds import cluster, gpt, pool, small_problem
+from tests.worlds import cluster, gpt, group, model, plan, pool, small_problem
 
 
 def options(depth: int = 4, interleave: int = 1) -> StageOptions:
@@ -164,6 +165,24 @@ def test_a_plans_model_is_exported(seed: int, tmp_path: Path) -> None:
     solver.run()
     # T is in units of the plan's step.
     assert 0.5 < solver.getInfo().objective_function_value <= 1 + 1e-4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ep": 4, "sequence_parallel": True},
+        {"etp": 2, "ep": 2, "sequence_parallel": True},
+        {"cp": 2, "cp_kind": "ulysses", "sequence_parallel": True},
+    ],
+)
+def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
+    """With all that its stages have in common: what it makes of the stages is the plan."""
+    stages = [[group("a", "A100", tp=2, count=4, share=8, steps=4)]] * 2
+    chosen = plan("megatron", 1, [2, 2], stages, **changes)
+    spec = model(chosen.global_batch, experts={"number": 4, "top_k": 2, "ffn": 64})
+    choice = _choice(chosen)
+    assert choice.plan(chosen.stages, spec) == chosen
+    assert choice.family.batch * chosen.micro_batches == chosen.global_batch
 
 
 def test_a_plan_without_a_pipeline_has_no_model(tmp_path: Path) -> None:

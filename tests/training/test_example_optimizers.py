@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from planner.cost.compute import EIGHT_BIT_UPDATE_BYTES  # noqa: E402
+from planner.cost.compute import EAGER_UPDATE_BYTES  # noqa: E402
 from planner.training.example_optimizers import BLOCK, EightBitAdamW, Lion, NarrowAdamW, codes  # noqa: E402
 
 WIDE = 700
@@ -119,7 +119,11 @@ def test_a_checkpoint_keeps_the_moments(kind: Any) -> None:
     ]
 
 
-def test_what_an_update_moves() -> None:
+@pytest.mark.parametrize(
+    ("kind", "priced"),
+    [(NarrowAdamW, ("adamw", "bf16")), (EightBitAdamW, ("adamw", "int8")), (Lion, ("lion", "fp32"))],
+)
+def test_what_an_update_moves(kind: Any, priced: tuple[str, str]) -> None:
     """All that its operations read and write of an element, as the price of a step counts it."""
     size, moved = 1 << 16, 0
 
@@ -134,8 +138,8 @@ def test_what_an_update_moves() -> None:
 
     weight = torch.nn.Parameter(torch.randn(size))
     weight.grad = torch.randn(size)
-    optimizer = EightBitAdamW([weight], 0.1)
+    optimizer = kind([weight], 0.1)
     optimizer.step()
     with Counting():
         optimizer.step()
-    assert moved / size - 4.0 == pytest.approx(EIGHT_BIT_UPDATE_BYTES, rel=0.03)
+    assert moved / size - 4.0 == pytest.approx(EAGER_UPDATE_BYTES[priced], rel=0.03)

@@ -11,6 +11,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -227,12 +228,23 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
         return NarrowAdamW(trained, options.lr)
     if shape.optimizer_states == "int8":
         return EightBitAdamW(trained, options.lr)
+    if shape.optimizer_states.startswith("paged"):
+        return paged_adamw(shape.optimizer_states)(trained, lr=options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
         return DeepSpeedCPUAdam(trained, lr=options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
     return torch.optim.AdamW(trained, lr=options.lr, fused=True)
+
+
+def paged_adamw(states: str) -> Any:
+    """AdamW of bitsandbytes, whose moments share the memory of device and host."""
+    try:
+        found = import_module("bitsandbytes.optim")
+    except ImportError:
+        raise SystemExit(f"{states} moments are those of bitsandbytes: pip install bitsandbytes") from None
+    return found.PagedAdamW8bit if states == "paged-int8" else found.PagedAdamW32bit
 
 
 if __name__ == "__main__":

@@ -52,12 +52,21 @@ class SendsAfter(list[Any]):
 
 
 class PlannedStage(PipelineStage):  # type: ignore[misc]
-    """A stage that tells its layout of every backward, and receives while it sends."""
+    """A stage that tells its layout of every backward, and receives while it sends.
+
+    ``reach`` is called with the number of a micro-batch ahead of its forward and of its backward, which may recompute.
+    """
 
     def __init__(
-        self, layout: Layout, module: nn.Module, number: int, inputs: torch.Tensor, outputs: torch.Tensor
+        self,
+        layout: Layout,
+        module: nn.Module,
+        number: int,
+        inputs: torch.Tensor,
+        outputs: torch.Tensor,
+        reach: Callable[[int], None],
     ) -> None:
-        self.layout, self.sharded = layout, module
+        self.layout, self.sharded, self.reach = layout, module, reach
         super().__init__(
             Inside(module),
             number,
@@ -79,6 +88,16 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
             self.layout.take(self.sharded, last=last_backward)
         return result
 
+    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **named: Any) -> Any:
+        """As the schedule asks, once it is told which micro-batch comes."""
+        self.reach(fwd_chunk_id)
+        return super().forward_one_chunk(fwd_chunk_id, *given, **named)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
+        """The same backward."""
+        self.reach(bwd_chunk_id)
+        return super().backward_one_chunk(bwd_chunk_id, *given, **named)
+
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Activations, after gradients from the same stage."""
         return SendsAfter(super().get_fwd_send_ops(fwd_chunk_id))
@@ -99,17 +118,25 @@ class Pipeline:
         outputs: torch.Tensor,
         loss: Loss,
         scale: LossScale,
+        reach: Callable[[int], None] = lambda micro_batch: None,
     ) -> None:
         """``inputs`` of the model and ``outputs`` of a stage have the shape and type of a micro-batch, and say whether
-        they have gradients."""
+        they have gradients.
+
+        ``reach`` is told of each micro-batch before the stage computes anything of it.
+        """
         plan = self.plan = layout.plan
-        self.scale = scale
+        self.scale, self.weights, self.current = scale, plan.weights, 0
+
+        def reached(micro_batch: int) -> None:
+            self.current = micro_batch
+            reach(micro_batch)
 
         def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return loss(logits, labels) * (plan.weights[0] * scale.value / plan.steps)
+            return loss(logits, labels) * (self.weights[self.current] * scale.value / plan.steps)
 
         stages = [
-            PlannedStage(layout, module, number, outputs if number else inputs, outputs)
+            PlannedStage(layout, module, number, outputs if number else inputs, outputs, reached)
             for number, module in zip(plan.own, chunks, strict=True)
         ]
         if plan.schedule == "zero-bubble":
@@ -121,9 +148,15 @@ class Pipeline:
             schedule = Schedule1F1B if plan.steps >= len(plan.stages) else ScheduleGPipe
             self.schedule = schedule(*stages, plan.steps, weighted, scale_grads=False)
 
-    def step(self, tokens: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-        """Gradients of one optimizer step; returns the weighted losses on the last stage, else a zero."""
+    def step(
+        self, tokens: torch.Tensor, labels: torch.Tensor, weights: Sequence[float] | None = None
+    ) -> list[torch.Tensor]:
+        """Gradients of one optimizer step; returns the weighted losses on the last stage, else a zero.
+
+        ``weights`` of the micro-batches' losses; the plan's when absent.
+        """
         plan = self.plan
+        self.weights = plan.weights if weights is None else tuple(weights)
         losses: list[torch.Tensor] = []
         arguments = (tokens,) if plan.stage == 0 else ()
         if plan.stage == len(plan.stages) - 1:

@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
-from planner.training.example_context import Sharing, sharing_of
-from planner.training.example_data import dealt, packing_of, sequences
+from planner.training.example_context import Packed, Sharing, sharing_of
+from planner.training.example_data import dealt, packing_of
 from planner.training.example_adapters import without_adapters
 from planner.training.example_model import Layer, Shape, load_shape, loss_of, preference_loss
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
@@ -217,12 +217,23 @@ def pipeline_gradients(
         inputs, width = shape.encoded
         sizes = plan.sizes[0], inputs * width + length * shape.hidden
     hidden = torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)
-    pipeline = Pipeline(layout, chunks, tokens, hidden, loss_of, scale)
+    lengths: list[tuple[tuple[int, ...], ...]] = []
+
+    def reach(micro_batch: int) -> None:
+        if isinstance(sharing, Packed):
+            sharing.lengths = lengths[micro_batch]
+
+    pipeline = Pipeline(layout, chunks, tokens, hidden, loss_of, scale, reach)
 
     def of(step: int) -> list[torch.Tensor]:
-        indices = [index for micro in plan.micro_batches(step) for index in micro.sequences]
-        inputs, labels = map(sharing.part, sequences(tuple(indices), shape, options.text))
-        return pipeline.step(inputs.to(DEVICE), labels.to(DEVICE))
+        lengths.clear()
+        weights, batches = [], []
+        for micro, batch in dealt(plan, step, shape, options.text, sharing):
+            weights.append(micro.weight)
+            batches.append(batch)
+            lengths.append(sharing.lengths if isinstance(sharing, Packed) else ())
+        inputs, labels = (torch.cat(each).to(DEVICE) for each in zip(*batches, strict=True))
+        return pipeline.step(inputs, labels, weights)
 
     return of
 

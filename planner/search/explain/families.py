@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
-from planner.dims.documents import dealt_whole
+from planner.dims.documents import one_stage
 from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
@@ -215,7 +215,7 @@ def _barred(model: ModelSpec, limits: Limits) -> str | None:
     )
     if model.frozen and (stages or tensor):
         return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
-    if (stages and dealt_whole(model)) or (tensor and pairs):
+    if (stages and all(one_stage(row, model) for row in targets_of(limits))) or (tensor and pairs):
         return f"not with {'pairs of answers' if pairs else 'documents'}"
     return None
 

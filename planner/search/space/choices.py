@@ -14,7 +14,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
-from planner.dims.documents import dealt_whole
+from planner.dims.documents import one_stage
 from planner.dims.expert import foldings, holds_experts
 from planner.dims.interleave import divided_schedules, interleavings
 from planner.dims.offloading import offloads
@@ -159,11 +159,12 @@ def targets_of(limits: Limits) -> tuple[Capabilities, ...]:
 
 
 def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceType, ...]:
-    """Kinds that have the number format of the training."""
+    """Kinds that have the number format of the training, and a known link to their host where moments are paged."""
     return tuple(
         device_type
         for device_type in topology.device_types
         if model.training.precision in device_type.peak_flops
+        and not (model.training.paged and device_type.host.bytes_per_second is None)
     )
 
 
@@ -316,7 +317,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return bool(model.frozen) or dealt_whole(model) or divided or crosses or split
+    return bool(model.frozen) or one_stage(row, model) or divided or crosses or split
 
 
 def depths(

@@ -102,6 +102,7 @@ BY_HAND = [
     made(pipeline([5, 3], dp=2, tp=2, ep=1, etp=2, sequence_parallel=True), MIXTRAL),
     made(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), MIXTRAL),
     made(pipeline([8], dp=4, tp=4, ep=4, etp=2, cp=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([5, 3], dp=4, ep=2, etp=2), MIXTRAL),
     made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
     made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
     made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
