@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
@@ -205,7 +205,32 @@ def _pipelines(
 def _families(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
-    yield from _unequal_steps(row, zero, model, device_types, limits)
+    outer = chain(
+        _unequal_steps(row, zero, model, device_types, limits), _equal_steps(row, model, device_types, limits)
+    )
+    for (tp, dp, ep, context, batch, steps), offload in product(outer, _pipeline_offloads(row, zero, limits)):
+        yield Family(
+            target=row.name,
+            zero=zero,
+            recompute=None,
+            tp=tp,
+            dp=dp,
+            batch=batch,
+            micro_batches=steps,
+            ep=ep,
+            offload=offload,
+            context=context,
+        )
+
+
+Outer = tuple[int | None, int | None, int, Context, int, int]
+"""(tp, dp, ep, division of sequences, sequences of a micro-batch over all replicas, micro-batches)."""
+
+
+def _equal_steps(
+    row: Capabilities, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
+) -> Iterator[Outer]:
+    """Batches that the replicas divide."""
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None, Context]] = [
@@ -218,26 +243,13 @@ def _families(
         apart = [(None, None, WHOLE)] if limits.cp is None or 1 in limits.cp else []
         for tp, dp, context in apart if row.dp_per_stage else degrees:
             for ep in _expert_degrees(row, model, tp, dp):
-                if limits.ep is not None and ep not in limits.ep:
-                    continue
-                for offload in _pipeline_offloads(row, zero, limits):
-                    yield Family(
-                        target=row.name,
-                        zero=zero,
-                        recompute=None,
-                        tp=tp,
-                        dp=dp,
-                        batch=batch,
-                        micro_batches=steps,
-                        ep=ep,
-                        offload=offload,
-                        context=context,
-                    )
+                if limits.ep is None or ep in limits.ep:
+                    yield tp, dp, ep, context, batch, steps
 
 
 def _unequal_steps(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
-) -> Iterator[Family]:
+) -> Iterator[Outer]:
     """Numbers of replicas with small odd parts that do not divide the batch: some run a micro-batch less."""
     if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
         return
@@ -255,17 +267,7 @@ def _unequal_steps(
                 known.add(steps)
                 idle = steps * dp - total // size
                 if 0 < idle <= 0.1 * steps * dp and steps > 1:
-                    for offload in _pipeline_offloads(row, zero, limits):
-                        yield Family(
-                            target=row.name,
-                            zero=zero,
-                            recompute=None,
-                            tp=tp,
-                            dp=dp,
-                            batch=dp * size,
-                            micro_batches=steps,
-                            offload=offload,
-                        )
+                    yield tp, dp, 1, WHOLE, dp * size, steps
 
 
 def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> list[Context]:
