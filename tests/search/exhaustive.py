@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
@@ -217,7 +217,34 @@ def _pipelines(
 def _families(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Family]:
-    yield from _unequal_steps(row, zero, model, device_types, limits)
+    outer = chain(
+        _unequal_steps(row, zero, model, device_types, limits), _equal_steps(row, model, device_types, limits)
+    )
+    for (tp, dp, folding, context, batch, steps), offload in product(
+        outer, _pipeline_offloads(row, zero, limits)
+    ):
+        yield Family(
+            target=row.name,
+            zero=zero,
+            recompute=None,
+            tp=tp,
+            dp=dp,
+            batch=batch,
+            micro_batches=steps,
+            folding=folding,
+            offload=offload,
+            context=context,
+        )
+
+
+Outer = tuple[int | None, int | None, Folding, Context, int, int]
+"""(tp, dp, division of experts, division of sequences, sequences of a micro-batch over all replicas, micro-batches)."""
+
+
+def _equal_steps(
+    row: Capabilities, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
+) -> Iterator[Outer]:
+    """Batches that the replicas divide."""
     for batch in divisors(model.training.global_batch):
         steps = model.training.global_batch // batch
         degrees: list[tuple[int | None, int | None, Context]] = [
@@ -232,26 +259,13 @@ def _families(
             for folding in _foldings(row, model, tp, dp):
                 if limits.ep is not None and folding.ep not in limits.ep:
                     continue
-                if limits.etp is not None and folding.etp not in limits.etp:
-                    continue
-                for offload in _pipeline_offloads(row, zero, limits):
-                    yield Family(
-                        target=row.name,
-                        zero=zero,
-                        recompute=None,
-                        tp=tp,
-                        dp=dp,
-                        batch=batch,
-                        micro_batches=steps,
-                        folding=folding,
-                        offload=offload,
-                        context=context,
-                    )
+                if limits.etp is None or folding.etp in limits.etp:
+                    yield tp, dp, folding, context, batch, steps
 
 
 def _unequal_steps(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
-) -> Iterator[Family]:
+) -> Iterator[Outer]:
     """Numbers of replicas with small odd parts that do not divide the batch: some run a micro-batch less."""
     if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
         return
@@ -269,17 +283,7 @@ def _unequal_steps(
                 known.add(steps)
                 idle = steps * dp - total // size
                 if 0 < idle <= 0.1 * steps * dp and steps > 1:
-                    for offload in _pipeline_offloads(row, zero, limits):
-                        yield Family(
-                            target=row.name,
-                            zero=zero,
-                            recompute=None,
-                            tp=tp,
-                            dp=dp,
-                            batch=dp * size,
-                            micro_batches=steps,
-                            offload=offload,
-                        )
+                    yield tp, dp, Folding(), WHOLE, dp * size, steps
 
 
 def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> list[Context]:

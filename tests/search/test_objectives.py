@@ -241,7 +241,7 @@ def test_a_model_that_fits_nowhere_is_diagnosed() -> None:
     """On the largest part that may be used."""
     spec, _ = problem()
     goal = Goal(objective="cost", use_at_most=(("a", 2),))
-    found = choose(spec, gpt(96, 12288, 96, global_batch=8), ASSUMED, Limits(), goal)
+    found = choose(spec, gpt(96, 12288, 96, global_batch=8), ASSUMED, Limits(target="megatron"), goal)
     assert found.status == "infeasible"
     assert found.diagnosis is not None
     assert "2 x A100" in found.diagnosis.causes[1]

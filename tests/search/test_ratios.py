@@ -297,7 +297,7 @@ def fitting(cluster: ClusterSpec, model: ModelSpec, known: Calibration, limits: 
             yield plan
 
 
-@pytest.mark.parametrize("seed", [8, 9])
+@pytest.mark.parametrize("seed", [8, pytest.param(9, marks=pytest.mark.slow)])
 def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     """By the search's own account for any cluster; nothing is said of one without a choice."""
     cluster, model, known = worlds.with_constants(seed)

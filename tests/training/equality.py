@@ -252,9 +252,16 @@ SLOW = frozenset(
         Case("data", 3, "sgd", wrapper="fsdp2"),
         *(Case("data", zero, "sgd", experts=True) for zero in (1, 3)),
         Case("data", 1, "sgd", cp=2),
-        Case("data", 0, "adamw", lora="whole"),
         *(Case("data", zero, "sgd", tp=2) for zero in (0, 2, 3)),
         Case("data", 1, "adamw", tp=2, vocabulary="own"),
+        *(Case("data", zero, "adamw", lora="whole") for zero in (0, 3)),
+        Case("data", 3, "adamw", "bf16"),
+        Case("data", 3, "sgd", documents="pairs"),
+        Case("data", 2, "sgd", cp=2),
+        Case("pp2", 1, "adamw", "bf16"),
+        Case("pp2", 1, "adamw", experts=True),
+        Case("pp2", 1, "lion"),
+        Case("data", 3, "adamw", wrapper="fsdp2"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
