@@ -229,6 +229,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
         ("offload", {}),
         ("sync", {}),
         ("grid", None),
+        ("schedule", "1f1b"),
         ("ep", 1),
         ("cp", 1),
         ("cp_kind", "ring"),
