@@ -87,7 +87,8 @@ def each_alive(
         return np.minimum(own, total)
     stage = np.maximum(0, depth - 1 - behind)
     twice = np.where((stage > 0) | (chunks > 1), stage + 1, 0)
-    return np.minimum(own + stage, total) + np.minimum(twice, total)
+    each: Counts = np.minimum(own + stage, total) + np.minimum(twice, total)
+    return each
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:

@@ -117,7 +117,7 @@ class Capabilities:
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
     overlaps_sends: tuple[str, ...] = ()
-    """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
+    """Those of its kernel sets that send between stages beside their computation in all schedules but plain 1F1B."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool
