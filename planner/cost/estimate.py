@@ -21,7 +21,7 @@ from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
-from planner.cost.schedules import sent_with
+from planner.cost.schedules import divides, sent_with
 from planner.cost.sends import Send, send
 from planner.cost.shape import Shape, shapes_of
 from planner.cost.sharding import stage_rings
@@ -34,7 +34,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Capabilities
+from planner.runtimes.capabilities import Capabilities, Schedule
 from planner.runtimes.registry import target
 from planner.units import format_seconds
 
@@ -435,7 +435,7 @@ class Estimator:
             if index == plan.pp - 1 and plan.interleave == 1:
                 sends.append(Send(seconds=0.0, link="node"))
                 continue
-            size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave)
+            size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave, plan.schedule)
             following = placement[(index + 1) % plan.pp]
             sends.append(send(placement[index], following, size, topology, self.calibration, self.curves))
         return tuple(sends)
@@ -489,10 +489,10 @@ def work_of(model: ModelSpec, target: Capabilities) -> Work:
     return "unfused" if training.attention == "unfused" and not usual else "dense"
 
 
-def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int) -> float:
-    """The part of them that stages wait for: the runtime may send beside computation where stages have chunks."""
+def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int, schedule: Schedule = "1f1b") -> float:
+    """The part of them that stages wait for: the runtime may send beside computation in all but plain 1F1B."""
     size = boundary_bytes(pricer.model, micro_batch)
-    beside = chunks > 1 and pricer.kernels in pricer.target.overlaps_sends
+    beside = (chunks > 1 or divides(schedule)) and pricer.kernels in pricer.target.overlaps_sends
     return size * (1.0 - pricer.framework.overlap) if beside else size
 
 

@@ -68,8 +68,8 @@ def layers_in_flight(
 def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Schedule = "1f1b") -> int:
     """Micro-batches alive on a stage, each counted once for every chunk: those of its warm-up, and one that follows.
 
-    Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken, and
-    with the gradients of what they have made, which are no more. The first layers of all have no such backward.
+    Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken,
+    and with the gradients of what they have made, which are no more. The first layers of all have no such backward.
     """
     total = micro_batches * chunks
     own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + delay(stage, schedule)
@@ -87,7 +87,8 @@ def each_alive(
         return np.minimum(own, total)
     stage = np.maximum(0, depth - 1 - behind)
     twice = np.where((stage > 0) | (chunks > 1), stage + 1, 0)
-    return np.minimum(own + stage, total) + np.minimum(twice, total)
+    each: Counts = np.minimum(own + stage, total) + np.minimum(twice, total)
+    return each
 
 
 def uniform_seconds(busy: float, depth: int, micro_batches: int, chunks: int = 1) -> float:

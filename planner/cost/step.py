@@ -18,7 +18,7 @@ from planner.cost.stage_price import StagePrice
 from planner.plan.values import Plan
 from planner.runtimes.registry import target
 
-SpanKind = Literal["forward", "backward", "send", "sync", "optimizer", "copies"]
+SpanKind = Literal["forward", "backward", "weights", "send", "sync", "optimizer", "copies"]
 """What a stage is busy with; between its spans it waits."""
 
 
@@ -119,14 +119,12 @@ def _work(
     for position, (work, start, end) in enumerate(times):
         sent = sent_with(stage, work.chunk, plan.pp, plan.interleave, in_turn=in_turn)
         before = after = 0.0
-        if work.weight:
-            pass
-        elif work.backward:
+        kind: SpanKind = "weights" if work.weight else "backward" if work.backward else "forward"
+        if kind == "backward":
             after = sent.backward_to_before * sends[stage - 1]
-        else:
+        elif kind == "forward":
             before = sent.forward_from_before * sends[stage - 1]
             after = sent.forward_to_next * sends[stage]
-        kind: SpanKind = "backward" if work.backward else "forward"
         parts: tuple[tuple[SpanKind, float, float], ...] = (
             ("send", start, start + before),
             (kind, start + before, end - after),

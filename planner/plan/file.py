@@ -230,6 +230,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
         ("zero_plus", {}),
         ("sync", {}),
         ("grid", None),
+        ("schedule", "1f1b"),
         ("ep", 1),
         ("etp", 1),
         ("cp", 1),

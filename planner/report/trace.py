@@ -26,6 +26,7 @@ from planner.visible import visible_json
 ROWS = {
     "forward": (1, "compute"),
     "backward": (1, "compute"),
+    "weights": (1, "compute"),
     "optimizer": (1, "compute"),
     "send": (2, "sends"),
     "sync": (3, "reductions"),
@@ -143,11 +144,15 @@ def _us(seconds: float) -> float:
 
 
 def _memory(lane: Lane, memory: Memory, pid: int, seconds: float) -> Iterator[Event]:
-    """Bytes that stay, and activations in proportion to the micro-batches in flight, whose peak is the estimate's."""
+    """Bytes that stay, and activations in proportion to the micro-batches in flight, whose peak is the estimate's.
+
+    Where backwards are divided, what follows for the weights lets them go.
+    """
+    divided = any(span.kind == "weights" for span in lane.spans)
     changes = sorted(
         (span.start, 1) if span.kind == "forward" else (span.end, -1)
         for span in lane.spans
-        if span.kind in ("forward", "backward")
+        if span.kind in ("forward", "weights" if divided else "backward")
     )
     flying, heights = 0, []
     for moment, change in changes:

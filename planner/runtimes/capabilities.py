@@ -121,7 +121,7 @@ class Capabilities:
     overlaps_reduction_always: bool
     """True when gradients are reduced under the backward whatever the plan; else with ZeRO >= 1 and no pipeline."""
     overlaps_sends: tuple[str, ...] = ()
-    """Those of its kernel sets that send between stages beside their computation where each has several chunks."""
+    """Those of its kernel sets that send between stages beside their computation in all schedules but plain 1F1B."""
     overlaps_collectives: tuple[str, ...] = ()
     """Those of its kernel sets whose layers hide tensor-parallel traffic of the backward under their products."""
     user_buffers_from: float | None = None

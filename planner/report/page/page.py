@@ -66,6 +66,7 @@ from planner.visible import visible, visible_json
 KINDS: dict[SpanKind, str] = {
     "forward": "forward",
     "backward": "backward",
+    "weights": "gradients of weights",
     "send": "sends",
     "sync": "gradient sync",
     "copies": "offload copies",
@@ -209,7 +210,7 @@ def _times(step: Step, lane: Lane) -> LaneTimes:
         stage=lane.stage,
         group=lane.group,
         forward_seconds=lane.seconds("forward"),
-        backward_seconds=lane.seconds("backward"),
+        backward_seconds=lane.seconds("backward", "weights"),
         send_seconds=lane.seconds("send"),
         sync_seconds=lane.seconds("sync"),
         copies_seconds=lane.seconds("copies"),

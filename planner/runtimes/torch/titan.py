@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.cost.schedules import divides
+from planner.cost.shape import chunk_spans
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
-from planner.plan.values import Plan, Stage
+from planner.plan.values import Plan
 from planner.runtimes.torch.runtime import CLIP, PyTorch
 
 LLAMA = {"gated_mlp": True, "tied_embeddings": False, "kv_heads": 8, "vocab": 128256}
@@ -103,9 +105,11 @@ def settings(job: Job) -> dict[str, object]:
     }
     if plan.pp > 1:
         arguments |= {
-            "parallelism.pipeline-parallel-schedule": "1F1B",
+            "parallelism.pipeline-parallel-schedule": schedule_of(plan),
             "parallelism.pipeline-parallel-microbatch-size": group.micro_batch,
-            "parallelism.module-fqns-per-model-part": [modules(stage, plan) for stage in plan.stages],
+            "parallelism.module-fqns-per-model-part": [
+                modules(first, end, plan) for _, first, end in chunk_spans(plan)
+            ],
         }
     if plan.offload.parameters != "none":
         arguments["training.enable-cpu-offload"] = None
@@ -117,12 +121,19 @@ def settings(job: Job) -> dict[str, object]:
     }
 
 
-def modules(stage: Stage, plan: Plan) -> str:
-    """Names of the modules of a stage."""
-    names = [f"layers.{layer}" for layer in range(stage.first_layer, stage.end_layer)]
-    first = ["tok_embeddings"] if stage is plan.stages[0] else []
-    last = ["norm", "lm_head"] if stage is plan.stages[-1] else []
-    return ",".join([*first, *names, *last])
+def schedule_of(plan: Plan) -> str:
+    """The name that torch has for a plan's schedule."""
+    if divides(plan.schedule):
+        return "InterleavedZeroBubble"
+    return "Interleaved1F1B" if plan.interleave > 1 else "1F1B"
+
+
+def modules(first: int, end: int, plan: Plan) -> str:
+    """Names of the modules of a chunk of layers."""
+    names = [f"layers.{layer}" for layer in range(first, end)]
+    ahead = ["tok_embeddings"] if not first else []
+    behind = ["norm", "lm_head"] if end == plan.stages[-1].end_layer else []
+    return ",".join([*ahead, *names, *behind])
 
 
 def words(job: Job) -> list[str]:

@@ -103,7 +103,7 @@ class UniformBounds:
             return np.flatnonzero(several & (bounds < cutoff))
 
         if len(left := open_ones()):
-            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks), divided=divided)[
+            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks, schedule), divided=divided)[
                 [depths[index] - 1 for index in left]
             ]
         counted = self._counted(chunks, schedule=schedule) if (bounds < cutoff).any() else None
@@ -120,15 +120,16 @@ class UniformBounds:
         """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
         return self._counted(1).once(depth, seconds) if self.holds(depth) else inf
 
-    def _hops(self, chunks: int) -> list[Hops]:
-        known = self._rates.hops(self._family, chunks)
+    def _hops(self, chunks: int, schedule: Schedule) -> list[Hops]:
+        known = self._rates.hops(self._family, chunks, schedule)
         return [known.get(speed.device_type, FREE) for speed in self.speeds]
 
     def _counted(self, chunks: int, crossings: int = 1, schedule: Schedule = "1f1b") -> LayerCountBound:
-        steps, crossing = self._family.micro_batches, self._rates.crossing(self._family, chunks)
+        steps = self._family.micro_batches
+        crossing = self._rates.crossing(self._family, chunks, schedule)
         return LayerCountBound(
             self.speeds,
-            self._hops(chunks),
+            self._hops(chunks, schedule),
             self._layers,
             steps,
             chunks,

@@ -20,7 +20,7 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute
+from planner.runtimes.capabilities import Recompute, Schedule
 from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
@@ -246,9 +246,9 @@ class Rates:
             )
         return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in pools.values()]
 
-    def crossing(self, family: Family, chunks: int = 1) -> Crossing | None:
+    def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> Crossing | None:
         """The cheapest send from island to island; None where stages may stand on several."""
-        seconds = self.sends(family, chunks)[1]
+        seconds = self.sends(family, chunks, schedule)[1]
         if seconds is None:
             return None
         numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
@@ -256,14 +256,16 @@ class Rates:
             seconds=seconds, parts=tuple(numbers[speed.device_type[0]] for speed in self.speeds(family))
         )
 
-    def hops(self, family: Family, chunks: int = 1) -> dict[tuple[str, str], Hops]:
+    def hops(
+        self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b"
+    ) -> dict[tuple[str, str], Hops]:
         """Least sends of a stage with devices of each device type, by kind."""
-        return self.sends(family, chunks)[0]
+        return self.sends(family, chunks, schedule)[0]
 
-    def sends(self, family: Family, chunks: int = 1) -> _Sends:
+    def sends(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> _Sends:
         """Least sends of one chunk by kind, between islands, and by kind and degrees."""
-        # A runtime may send beside computation where stages have several chunks, however many.
-        chunks = min(chunks, 2)
+        # A runtime may send beside computation in all but plain 1F1B, whatever the schedule.
+        chunks = 1 if chunks == 1 and schedule == "1f1b" else 2
         key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
         if key not in self._hops:
             choice = Choice(family=family, depth=2, interleave=chunks)

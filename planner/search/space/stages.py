@@ -324,7 +324,7 @@ class StageOptions:
         key = (first, last)
         if key not in self._sends:
             micro_batch = self.compositions[first][0].micro_batch
-            size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave)
+            size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave, self.choice.schedule)
             self._sends[key] = send_alone(
                 self.compositions[first], self.compositions[last], size, self.estimator
             )

@@ -18,7 +18,7 @@ from planner.emit.interface import folder_files, job_of, write_folder
 from planner.errors import EmitError
 from planner.model.spec import LoraSpec, ModelSpec
 from planner.plan.values import Offload, Plan, Sync
-from planner.runtimes.torch.titan import CONFIGURATIONS, configuration
+from planner.runtimes.torch.titan import CONFIGURATIONS, configuration, settings
 from tests.launchers.stand_ins import run
 from tests.launchers.test_own_script import WORDS
 from tests.worlds import cluster, group, model, plan, pool
@@ -119,6 +119,27 @@ def test_its_parser_understands_the_plan(own_answers: dict[str, Any], name: str)
     assert found is not None, own_answers[name]["error"]
     expected = {**ALWAYS, **CASES[name][2]}
     assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "schedule", "parts"),
+    [
+        ({"interleave": 2}, "Interleaved1F1B", [(0, 10), (10, 16), (16, 26), (26, 32)]),
+        ({"schedule": "zero-bubble"}, "InterleavedZeroBubble", [(0, 20), (20, 32)]),
+    ],
+)
+def test_schedules_have_torchs_names(
+    changes: dict[str, Any], schedule: str, parts: list[tuple[int, int]]
+) -> None:
+    """With the layers of each chunk in the order of the model."""
+    chosen = replace(staged(1), **changes)
+    found = settings(
+        job_of(chosen, CLUSTER, shaped("llama3_8b", chosen.global_batch), library=("torchtitan",))
+    )
+    assert found["parallelism.pipeline-parallel-schedule"] == schedule
+    wanted = [",".join(f"layers.{layer}" for layer in range(*part)) for part in parts]
+    wanted[0], wanted[-1] = f"tok_embeddings,{wanted[0]}", f"{wanted[-1]},norm,lm_head"
+    assert found["parallelism.module-fqns-per-model-part"] == wanted
 
 
 def test_its_stages_are_the_plans(own_answers: dict[str, Any]) -> None:
