@@ -83,7 +83,7 @@ class Load:
     padding: float = 1.0
     """Bytes of buffers over those with equal shards."""
     block_bytes: float = 0.0
-    """Blocks of weights and activations on their way through a grid, and user buffers of tensor parallelism."""
+    """Blocks of weights and activations on their way through a grid."""
 
     @property
     def expert_dp(self) -> float:
