@@ -445,6 +445,31 @@ def with_long_sequences(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
 
 
+def with_user_buffers(seed: int) -> Problem:
+    """Devices whose products hide tensor-parallel traffic, of a backward or of both directions."""
+    spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)
+    draw = random.Random(seed + 19)
+    gpus = {
+        name: gpu.model_copy(
+            update={
+                "memory_gib": draw.choice([6, 10, 24]),
+                "compute_capability": draw.choice([8.0, 9.0, 9.0]),
+            }
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    training = {
+        "sequence_length": draw.choice([256, 1024, 4096]),
+        "global_batch": draw.choice([2, 3, 4]),
+        "attention": "flash",
+    }
+    changes = {
+        "layers": min(model.layers, 4),
+        "training": model.training.model_copy(update=training),
+    }
+    return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
+
+
 def with_unequal_steps(seed: int) -> Problem:
     """Pools of two or three devices that hold the model's states together, and batches that few widths divide."""
     spec, model, calibration = with_constants(seed)

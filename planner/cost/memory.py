@@ -93,7 +93,7 @@ class Load:
     secondary: int | None = None
     """Devices that keep a second copy of the parameters between them."""
     block_bytes: float = 0.0
-    """Blocks of weights and activations on their way through a grid, and user buffers of tensor parallelism."""
+    """Blocks of weights and activations on their way through a grid."""
 
     @property
     def expert_dp(self) -> float:

@@ -74,7 +74,6 @@ from planner.cost.tensor import (
     collectives,
     has_user_buffers,
     hidden_by,
-    user_buffer_bytes,
 )
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
@@ -713,17 +712,11 @@ class Pricer:
             context=self.context,
             error_bytes=kept_on_device(shape.sync),
             padding=padding,
-            block_bytes=self._block_bytes(sequences)
-            + self._user_buffer_bytes(device_type, group.tp, shape, sequences),
+            block_bytes=self._block_bytes(sequences),
         )
         return Footprint(
             self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
-
-    def _user_buffer_bytes(self, device_type: DeviceType, tp: int, shape: Shape, sequences: int) -> float:
-        if tp == 1 or not shape.sequence_parallel or self.hides(device_type) != "all":
-            return 0.0
-        return user_buffer_bytes(self.model, sequences)
 
     def _block_bytes(self, sequences: int) -> float:
         """Blocks of weights and activations on their way through a grid."""

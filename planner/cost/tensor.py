@@ -69,12 +69,13 @@ def collectives(
     """Two passes around the ring for each joint of a layer and direction, less what products hide.
 
     A joint is what follows a residual sum and is divided: attention, a feed-forward. Experts are whole on a device and
-    have a part of the tokens each (``split``), so that only those that all tokens share are a joint. In the backward of
-    Transformer Engine's layers a column-split matrix gathers its input again beside the gradient of its inputs and
-    scatters that beside the gradient of its weight; without ``split`` it adds it up there. The gather for a row-split
-    one waits. User buffers also pass chunks on while a product works on others, forward and backward.
-    ``overlap`` of what meets a product is hidden, as of other traffic. ``sums``: collectives of a backward that hides
-    none over those of the forward. What goes into products in fp8 is gathered so.
+    have a part of the tokens each (``split``), so that only those that all tokens share are a joint. Layers of
+    Transformer Engine scatter the gradient of a column-split matrix's input beside the gradient of its weight; the
+    gather for a row-split one waits. User buffers also pass chunks on while a product works on others, forward and
+    backward. ``overlap`` of what meets a product is hidden, as of other traffic. What goes into products in fp8 is
+    gathered so. Not counted: sums that are hidden without ``split``, and with it the second gather of an input, beside
+    the gradient that needs none. So plans that split have no more traffic than those that do not.
+    ``sums``: collectives of a backward that hides none over those of the forward.
     """
     if ring.alone:
         return Collectives(forward_seconds=0.0, backward_seconds=0.0)
@@ -82,24 +83,20 @@ def collectives(
     both = ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
     joints = model.sublayers - (split and model.experts is not None and not model.common_ffn)
     scatters = gathers = joints * both / 2
-    if hides == "nothing":
+    if hides == "nothing" or not split:
         return Collectives(forward_seconds=gathers + scatters, backward_seconds=sums * (gathers + scatters))
-    if split and model.training.precision == "fp8":
+    if model.training.precision == "fp8":
         gathers *= GATHERED_IN_FP8
     divided, columns = _shares(model)
-    # Seconds that wait, seconds beside products, and these: forward, then backward.
-    ahead = gathers + scatters, 0.0, 0.0
-    if not split:
-        back = 0.0, gathers + scatters, columns / 2
-    elif hides == "backward":
-        back = gathers, gathers + scatters, columns
+    hidden = 0.0
+    if hides == "all":
+        hidden = overlap * smaller(gathers + scatters, divided * one.product_seconds)
+        hidden_back = overlap * smaller(gathers + scatters, divided * one.product_backward)
     else:
-        ahead, back = (0.0, gathers + scatters, 1.0), (0.0, 2 * gathers + scatters, 1.0)
-    hidden = overlap * smaller(ahead[1], ahead[2] * divided * one.product_seconds)
-    hidden_back = overlap * smaller(back[1], back[2] * divided * one.product_backward)
+        hidden_back = overlap * smaller(scatters, divided * columns / 2 * one.product_backward)
     return Collectives(
-        forward_seconds=ahead[0] + ahead[1] - hidden,
-        backward_seconds=back[0] + back[1] - hidden_back,
+        forward_seconds=gathers + scatters - hidden,
+        backward_seconds=gathers + scatters - hidden_back,
         hidden_forward=hidden,
         hidden_backward=hidden_back,
     )
@@ -114,16 +111,6 @@ def backward_sums(model: ModelSpec) -> float:
         return 1.0
     sums = (2 if model.attends else 0) + (model.mlp_matrices - 1 if model.common_ffn else 0)
     return sums / model.sublayers
-
-
-def user_buffer_bytes(model: ModelSpec, sequences: int) -> float:
-    """What user buffers take on a device: one of all its tokens for each of six gathers and four scatters.
-
-    (``initialize_ub`` of TransformerEngine: query-key-value, output and both halves of the feed-forward.)
-    """
-    size: float = ELEMENT_BYTES[model.training.precision]
-    gathered = size * (GATHERED_IN_FP8 if model.training.precision == "fp8" else 1.0)
-    return sequences * model.training.sequence_length * model.hidden * (6 * gathered + 4 * size)
 
 
 GATHERED_IN_FP8 = 0.5

@@ -45,6 +45,7 @@ from tests.worlds import (
     with_tight_memories,
     with_unequal_steps,
     with_unlike_layers,
+    with_user_buffers,
 )
 
 SEEDS = st.integers(0, 10**9)
@@ -214,6 +215,13 @@ def test_measured_layers_and_links(seed: int, target: str | None) -> None:
 def test_any_shapes(seed: int, target: str | None) -> None:
     """Sequences and heads that are not aligned, softmax that is fused now and then, all number formats."""
     check(with_shapes(seed), limits(seed, target), QUICK)
+
+
+@given(SEEDS, st.sampled_from(["megatron", "flagscale"]))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> None:
+    """In the backward, and by user buffers in both directions."""
+    check(with_user_buffers(seed), limits(seed, target), QUICK)
 
 
 @given(SEEDS)

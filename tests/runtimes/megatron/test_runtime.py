@@ -51,12 +51,7 @@ def test_user_buffers(changes: dict[str, Any], capability: float, shared: bool, 
     chosen, spec = pipeline([2, 2], tp=2, sequence_parallel=True), model(8, **changes)
     job = Job(plan=chosen, cluster=where, model=spec, ranks=())
     assert ("--tp-comm-overlap" in arguments(job)["parallel"]) is expected
-    estimator, without = (Estimator(each, spec) for each in (where, CLUSTER))
-    held, bare = (
-        each.estimate(chosen).stages[0].groups[0].memory.buffers_bytes for each in (estimator, without)
-    )
-    assert held - bare == pytest.approx(2 * 10 * 16 * 32 if expected else 0.0)
-    pricer = estimator.pricer_of(chosen)
+    pricer = Estimator(where, spec).pricer_of(chosen)
     assert (pricer.hides(pricer.topology.device_type("a", "A100")) == "all") is expected
     whole = Job(plan=replace(chosen, sequence_parallel=False), cluster=where, model=spec, ranks=())
     assert "--tp-comm-overlap" not in arguments(whole)["parallel"]
