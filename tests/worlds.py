@@ -678,6 +678,45 @@ def with_odd_nodes(seed: int) -> Problem:
     return spec.model_copy(update={"reserve_gib": 0.5}), model, ASSUMED
 
 
+def with_devices_left_over(seed: int) -> Problem:
+    """Nodes of 3, 5 or 7 devices, which stages of two replicas do not fill, and perhaps a node of another type.
+
+    Wires inside nodes are as often slower than the cards as faster.
+    """
+    draw = random.Random(seed)
+    gpus = {
+        name: GpuSpec(
+            name=name,
+            memory_gib=draw.choice([2, 4, 24]),
+            memory_bandwidth_gBps=draw.choice([320, 2000]),
+            tflops={"fp16": draw.choice([5, 30, 100])},
+        )
+        for name in "AB"
+    }
+    size, nodes = draw.choice([(3, 2), (3, 2), (3, 3), (3, 4), (5, 2), (7, 2)])
+    pools = [
+        PoolSpec(
+            name=name,
+            devices=(gpu,) * each,
+            hosts=tuple(f"{name}-{node}" for node in range(count)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([1, 8, 64]), shared=draw.random() < 0.5),
+            nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([2, 25, 400])),),
+        )
+        for name, gpu, each, count in (("p", "A", size, nodes), ("q", "B", draw.choice([1, 2]), 1))
+    ]
+    pools = pools[: draw.choice([1, 1, 2])]
+    spec = cluster(*pools, gpus={name: gpus[name] for name in "AB"[: len(pools)]})
+    model = gpt(
+        layers=draw.choice([3, 4, 4, 5]),
+        hidden=draw.choice([512, 2048]),
+        heads=4,
+        global_batch=draw.choice([2, 4, 6, 12]),
+        vocab=draw.choice([500, 8000]),
+        sequence_length=draw.choice([256, 1024]),
+    ).model_copy(update={"tied_embeddings": draw.random() < 0.5})
+    return spec.model_copy(update={"reserve_gib": 0.5}), model, ASSUMED
+
+
 def _odd_pool(number: int, draw: random.Random) -> PoolSpec:
     device_type = draw.choice("AB")
     size = draw.choice([2, 3, 3, 5, 5, 6, 7])

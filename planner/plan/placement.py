@@ -9,7 +9,9 @@ a runtime demands of all stages together is checked in plans and obeyed by the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
@@ -70,6 +72,10 @@ Placement = tuple[tuple[Slot, ...], ...]
 """Slots of each stage, [stage][slot]."""
 
 
+_Rests = Literal["nodes first", "gaps first", "divided"]
+"""Where remainders go that are smaller than a node."""
+
+
 class _Kind:
     """Free devices of one type in one pool: untouched nodes and partly used ones."""
 
@@ -98,18 +104,36 @@ class _Kind:
             self.used.update(dict.fromkeys(range(first, self.next_fresh), per_node * group.tp))
         return [self._slot(group, first, nodes, 0, per_node)]
 
-    def take_rest(self, group: ReplicaGroup, stage: int, beside: int, *, gaps_first: bool) -> list[Slot]:
+    def take_rest(self, group: ReplicaGroup, stage: int, beside: int, how: _Rests) -> list[Slot]:
         """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests."""
         count = group.count % self.replicas_per_node(group)
         if not count:
             return []
-        node = self._node_for(count * group.tp, self.rests.get(beside, set()), gaps_first=gaps_first)
-        offset = self.used.get(node, 0)
-        self.used[node] = offset + count * group.tp
-        # Of a stage that shares the node of the one before only the newest node counts.
+        node = self._node_for(count * group.tp, self.rests.get(beside, set()), how)
+        counts = {node: count} if node is not None else {}
+        if node is None and how == "divided":
+            counts = self._left_over(count, group.tp)
+        if not counts:
+            raise PlanError(f"pool {self.pool}: no node is left for {count * group.tp} devices {self.gpu}")
+        # Of a stage that shares the node of the one before only the newest nodes count.
         kept = self.rests.get(stage, set()) if beside == stage else set()
-        self.rests[stage] = kept | {node}
-        return [self._slot(group, node, 1, offset, count)]
+        self.rests[stage] = kept | set(counts)
+        slots = []
+        for number, replicas in sorted(counts.items()):
+            offset = self.used.get(number, 0)
+            self.used[number] = offset + replicas * group.tp
+            slots.append(self._slot(group, number, 1, offset, replicas))
+        return slots
+
+    def _left_over(self, count: int, tp: int) -> dict[int, int]:
+        """So many replicas on what nodes have left, the fullest first, by node; empty where that is not enough."""
+        counts: dict[int, int] = {}
+        for node in sorted(self.used, key=lambda node: (-self.used[node], node)):
+            taken = min(count, (self.per_node - self.used[node]) // tp)
+            if taken:
+                counts[node] = taken
+                count -= taken
+        return {} if count else counts
 
     def parts(self, group: ReplicaGroup) -> ReplicaGroup:
         """The group itself; of replicas that fill several nodes the parts that fill one."""
@@ -125,16 +149,14 @@ class _Kind:
             )
         return self.per_node // group.tp
 
-    def _node_for(self, devices: int, near: set[int], *, gaps_first: bool) -> int:
-        """A node that is near and has room, else an untouched one, else the fullest with room."""
+    def _node_for(self, devices: int, near: set[int], how: _Rests) -> int | None:
+        """A node that is near and has room, else an untouched one, else the fullest with room; None for none."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
         candidates = gaps & near
-        if not candidates and self.next_fresh < self.nodes and not (gaps and gaps_first):
+        if not candidates and self.next_fresh < self.nodes and not (gaps and how == "gaps first"):
             self.next_fresh += 1
             return self.next_fresh - 1
-        if not gaps:
-            raise PlanError(f"pool {self.pool}: no node is left for {devices} devices {self.gpu}")
-        return min(candidates or gaps, key=lambda node: (-self.used[node], node))
+        return min(candidates or gaps, key=lambda node: (-self.used[node], node), default=None)
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
         return Slot(
@@ -155,27 +177,37 @@ def node_span(tp: int, per_node: int) -> int:
 
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
-    return place_stages([stage.replicas for stage in plan.stages], cluster, spans=plan.grid is not None)
+    # Replicas that share sequences or experts stay together.
+    whole = plan.cp > 1 or plan.ep > max(group.tp for stage in plan.stages for group in stage.replicas)
+    stages = [stage.replicas for stage in plan.stages]
+    return place_stages(stages, cluster, spans=plan.grid is not None, whole=whole)
 
 
 def place_stages(
-    stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, spans: bool = False
+    stages: Sequence[Sequence[ReplicaGroup]],
+    cluster: ClusterSpec,
+    *,
+    spans: bool = False,
+    whole: bool = False,
 ) -> Placement:
     """Give every group of every stage its devices, [stage][slot].
 
     Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
     the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
     node. Remainders of larger or mixed stages come last, those of one stage together. What finds no untouched node
-    fills gaps; where nodes are then too few, remainders fill gaps first. ``spans``: replicas may fill several nodes.
+    fills gaps; where nodes are then too few, remainders fill gaps first; where they still are, stage after stage takes
+    its place, and what no node has room for is divided over what nodes have left. ``spans``: replicas may fill several
+    nodes. ``whole``: nothing is divided.
     """
-    try:
-        return _place(stages, cluster, gaps_first=False, spans=spans)
-    except PlanError:
-        return _place(stages, cluster, gaps_first=True, spans=spans)
+    ways: tuple[_Rests, ...] = ("nodes first", "gaps first") if whole else get_args(_Rests)
+    for how in ways[:-1]:
+        with suppress(PlanError):
+            return _place(stages, cluster, how, spans=spans)
+    return _place(stages, cluster, ways[-1], spans=spans)
 
 
 def _place(
-    stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, *, gaps_first: bool, spans: bool
+    stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, how: _Rests, *, spans: bool
 ) -> Placement:
     device_types = {
         (pool.name, gpu): _Kind(pool, gpu, spans=spans) for pool in cluster.pools for gpu in set(pool.devices)
@@ -186,10 +218,15 @@ def _place(
         for index, group in enumerate(groups)
     ]
     taken = {(item.stage, item.index): item.device_type.take_whole_nodes(item.group) for item in wanted}
-    for item in sorted(wanted, key=lambda item: (not item.is_small_stage, item.stage, item.index)):
+    if how != "divided":
+        wanted.sort(key=lambda item: (not item.is_small_stage, item.stage, item.index))
+    for item in wanted:
         small = item.is_small_stage
         taken[item.stage, item.index] += item.device_type.take_rest(
-            item.group, item.stage, item.stage - small, gaps_first=gaps_first and not small
+            item.group,
+            item.stage,
+            item.stage - small,
+            "nodes first" if small and how == "gaps first" else how,
         )
     return tuple(
         tuple(slot for index in range(len(groups)) for slot in taken[stage, index])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from planner.cluster.topology import sockets_only
+from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator, timeline_of, together
 from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
@@ -16,7 +16,7 @@ from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import TOLERANCE
-from planner.search.space.choices import Choice, Islands
+from planner.search.space.choices import Choice, Islands, stands
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits, Scored
 
@@ -70,8 +70,11 @@ def in_space(scored: Scored, estimator: Estimator) -> Scored | None:
     seen = joined(cluster)
     if seen is cluster:
         return scored
+    plan = on_joined_pools(scored.plan, seen, cluster)
+    if not stands([stage.replicas for stage in plan.stages], Topology(seen)):
+        return None
     try:
-        own = on_own_pools(on_joined_pools(scored.plan, seen, cluster), seen, cluster)
+        own = on_own_pools(plan, seen, cluster)
         again = Scored(plan=own, estimate=estimator.estimate(own))
     except PlanError:
         return None

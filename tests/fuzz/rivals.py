@@ -23,7 +23,7 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH
+from planner.search.space.choices import MAX_DEPTH, stands
 from planner.search.values import Limits
 from planner.units import divisors
 
@@ -88,10 +88,10 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
         own_placement = Joined(cluster).placement(place(plan, cluster))
     except PlanError:
         return False
-    try:
-        alike = place(on_joined_pools(plan, seen, cluster), seen), own_placement
-    except PlanError:
+    as_one = on_joined_pools(plan, seen, cluster)
+    if not stands([stage.replicas for stage in as_one.stages], Topology(seen)):
         return True
+    alike = place(as_one, seen), own_placement
     fewest, used = ([len(_nodes(slots)) for slots in placed] for placed in alike)
     if any(one < other for one, other in zip(fewest, used, strict=True)):
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from planner.search.solve import search
 from planner.search.values import Limits
 from tests.search.exhaustive import plans
 from tests.search.variants import renamed, shuffled
-from tests.worlds import cluster, gpt, pool, with_odd_nodes
+from tests.worlds import Problem, cluster, gpt, pool, with_devices_left_over, with_odd_nodes
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -65,9 +66,9 @@ def test_a_stage_over_the_border_has_a_group_on_each_side() -> None:
     assert on_joined_pools(own, joined(spec), spec) == plan
 
 
-def check_prices(seed: int) -> None:
+def check_prices(seed: int, problem: Callable[[int], Problem] = with_odd_nodes) -> None:
     """Every plan on joined pools costs the same on those of the file, and comes back as it was."""
-    spec, model, calibration = with_odd_nodes(seed)
+    spec, model, calibration = problem(seed)
     spec = split(spec, seed)
     seen = Estimator(joined(spec), model, calibration)
     own = Estimator(spec, model, calibration)
@@ -89,17 +90,27 @@ def test_a_plan_costs_the_same_on_parts(seed: int) -> None:
     check_prices(seed)
 
 
+@given(SEEDS)
+@settings(FEW, max_examples=8)
+def test_a_stage_on_what_others_leave_costs_the_same_on_parts(seed: int) -> None:
+    """Its parts are groups of their own where the nodes are in several pools."""
+    check_prices(seed, with_devices_left_over)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("problem", [with_odd_nodes, with_devices_left_over])
 @given(SEEDS)
 @MANY
-def test_hundreds_of_plans_cost_the_same_on_parts(seed: int) -> None:
+def test_hundreds_of_plans_cost_the_same_on_parts(problem: Callable[[int], Problem], seed: int) -> None:
     """The same on more clusters."""
-    check_prices(seed)
+    check_prices(seed, problem)
 
 
-def check_answers(seed: int, target: str) -> None:
+def check_answers(
+    seed: int, target: str, problem: Callable[[int], Problem] = with_odd_nodes, *, explain: bool = False
+) -> None:
     """Split, renamed and in another order: the same step, and no bound above another's plan."""
-    spec, model, calibration = with_odd_nodes(seed)
+    spec, model, calibration = problem(seed)
     # Degrees that leave no device of a node over: what stands on such devices is outside of the space.
     tp = tuple(tp for tp in range(1, 8) if all(len(item.devices) % tp == 0 for item in spec.pools))
     limits = Limits(gap=0.0, target=target, zero=(1,), recompute=("none",), pp=(1, 2, 3), tp=tp)
@@ -110,7 +121,7 @@ def check_answers(seed: int, target: str) -> None:
         shuffled(split(spec, seed + 1), seed),
         renamed(spec, seed)[0],
     )
-    found = [search(item, model, calibration, replace(limits), explain=False) for item in variants]
+    found = [search(item, model, calibration, replace(limits), explain=explain) for item in variants]
     steps = [item.best.estimate.step_seconds if item.best else float("inf") for item in found]
     assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6)
     for item in found:
@@ -122,6 +133,21 @@ def check_answers(seed: int, target: str) -> None:
 def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
     """On nodes of any size, one with a device of another type, with pipelines and tensor parallelism."""
     check_answers(seed, target)
+
+
+@pytest.mark.parametrize("seed", [2, 37])
+def test_explained_answers_do_not_depend_on_pools(seed: int) -> None:
+    """Where the best plans have stages on what others leave of several nodes, and families are looked at as well."""
+    check_answers(seed, "megatron", with_devices_left_over, explain=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["megatron", "torch", "deepspeed"])
+@given(SEEDS)
+@settings(MANY, max_examples=100)
+def test_hundreds_of_explained_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
+    """The same on more clusters and targets."""
+    check_answers(seed, target, with_devices_left_over, explain=True)
 
 
 @pytest.mark.slow

@@ -216,6 +216,16 @@ def test_rests_fill_gaps_first_where_nodes_are_too_few() -> None:
     assert [[slot.first_node for slot in slots] for slots in placed] == [[2], [0, 2], [1, 3]]
 
 
+def test_what_no_node_has_room_for_is_divided() -> None:
+    """Three stages of two on two nodes of three: the last stands on what the others leave, if that is wanted."""
+    stages, spec = [[group("p0", "A", 1, 2)]] * 3, cluster(("AAA", 2))
+    placed = place_stages(stages, spec)
+    nodes = [[(slot.first_node, slot.first_device, slot.replicas) for slot in slots] for slots in placed]
+    assert nodes == [[(0, 0, 2)], [(1, 0, 2)], [(0, 2, 1), (1, 2, 1)]]
+    with pytest.raises(PlanError, match="no node is left for 2 devices"):
+        place_stages(stages, spec, whole=True)
+
+
 def test_rests_of_one_stage_stay_together() -> None:
     """Groups that differ only in their share of the batch."""
     (slots,) = place_stages([[group("p0", "A", 1, 2), group("p0", "A", 1, 1)]], cluster(("AAAA", 2)))

@@ -24,6 +24,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.equal_pools import joined, on_own_pools
+from planner.plan.placement import Placement, place_stages
 from planner.plan.values import (
     ON_DEVICE,
     WHOLE,
@@ -209,7 +210,11 @@ def _pipelines(
                 continue
             for chosen in product(found, repeat=depth):
                 mixed = sum(len(groups) > 1 for groups in chosen)
-                if mixed <= most_mixed(device_types) and _devices_suffice(chosen, device_types):
+                if (
+                    mixed <= most_mixed(device_types)
+                    and _devices_suffice(chosen, device_types)
+                    and _stands(chosen, estimator, bool(mixed))
+                ):
                     for own in product(recomputes, repeat=depth):
                         yield from _splits(family, chosen, own, row, model)
 
@@ -365,6 +370,27 @@ def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[Device
         for group in groups:
             room[group.pool, group.gpu] -= group.devices
     return min(room.values()) >= 0
+
+
+def _stands(chosen: tuple[Composition, ...], estimator: Estimator, mixed: bool) -> bool:
+    """A part of a node is on one node; in pipelines without mixed stages it may be on what others leave of several.
+
+    On nodes that powers of two do not fill, that is.
+    """
+    placed: Placement = ()
+    for whole in (True, False):
+        try:
+            placed = place_stages(chosen, estimator.cluster, whole=whole)
+            break
+        except PlanError:
+            if mixed:
+                return False
+    for groups, slots in zip(chosen, placed, strict=False):
+        full = estimator.topology.device_type(groups[0].pool, groups[0].gpu).per_node // groups[0].tp
+        parts = [slot for slot in slots if slot.replicas_per_node < full]
+        if len(groups) == 1 and len(parts) > 1 and (groups[0].count > full or full in (2, 4, 8, 16)):
+            return False
+    return bool(placed)
 
 
 def _splits(

@@ -30,6 +30,7 @@ from tests.worlds import (
     small_problem,
     with_all_at_once,
     with_constants,
+    with_devices_left_over,
     with_encoders,
     with_experts,
     with_fast_nodes,
@@ -657,6 +658,29 @@ def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None, most
 def test_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:
     """Pipelines and tensor parallelism on nodes of 2 to 7 devices."""
     check_odd_nodes(seed, target, depths, QUICK)
+
+
+def check_left_over(seed: int, target: str, most: int | None = None) -> None:
+    """Stages on what others leave of several nodes."""
+    asked = Limits(
+        gap=0.0, target=target, pp=(2, 3, 4, 5), tp=(1, 2), zero=((0,), (1,))[seed % 2], recompute=("none",)
+    )
+    check(with_devices_left_over(seed), asked, most)
+
+
+@pytest.mark.parametrize("seed", [2, 9, 24, 31, 37])
+def test_devices_left_over(seed: int) -> None:
+    """Where these are worth a stage, however slow wires and cards are."""
+    check_left_over(seed, "megatron")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["megatron", "deepspeed", "torch"])
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+def test_hundreds_with_devices_left_over(target: str, seed: int) -> None:
+    """The same on many more."""
+    check_left_over(seed, target, 10 * QUICK)
 
 
 def test_one_micro_batch_may_take_longer_than_the_durations_of_the_ilp_say() -> None:

@@ -22,7 +22,7 @@ from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.runtimes.capabilities import Recompute, Schedule
 from planner.runtimes.registry import TARGETS
-from planner.search.space.choices import Choice, Family, Islands, stays_whole, usable_device_types
+from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
@@ -268,7 +268,8 @@ class Rates:
         chunks = 1 if chunks == 1 and schedule == "1f1b" else 2
         key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
         if key not in self._hops:
-            choice = Choice(family=family, depth=2, interleave=chunks)
+            # Only the deepest pipelines have all ways to build a stage.
+            choice = Choice(family=family, depth=MAX_DEPTH, interleave=chunks)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
             hops = {device_type.key: self._hops_of(stages, device_type) for device_type in self.device_types}
             alone = {

@@ -163,13 +163,15 @@ class Places:
         groups = self.stages.compositions[composition]
         if len(groups) == 1 and self._is_small(composition):
             return groups[0].pool, groups[0].gpu, groups[0].devices
-        return tuple(sorted({group.pool for group in groups}))
+        divided = composition in self.stages.divided
+        return divided, *sorted({group.pool for group in groups})
 
     def _is_small(self, composition: int) -> bool:
         groups = self.stages.compositions[composition]
         device_type = self.stages.topology.device_type(groups[0].pool, groups[0].gpu)
         return (
             len(groups) == 1
+            and composition not in self.stages.divided
             and device_type.nodes > 1
             and groups[0].count < device_type.per_node // groups[0].tp
         )

@@ -76,6 +76,7 @@ class PipelineModel:
         self._every_layer_once()
         taken = self._all()
         self._add(chain(device_rows(self.stages, taken), mixed_rows(self.stages, taken)))
+        self._add(divided_rows(self.stages, taken))
         self.flow = Flow(self.program, self.stages, self.options, self.take, self.scale, self.deadline)
         self.send = self.flow.send
         crossings = self._crosses_a_slow_link()
@@ -360,6 +361,9 @@ Part = tuple[int, int, int]
 
 
 def _parts(stages: StageOptions, option: Option, device_type: DeviceType) -> Iterator[Part]:
+    if option.composition in stages.divided:
+        # It takes what others leave: devices alone are counted.
+        return
     for group in stages.compositions[option.composition]:
         if (group.pool, group.gpu) == device_type.key:
             per_node = device_type.per_node // group.tp
@@ -381,6 +385,24 @@ def mixed_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
     mixed = [x for _, option, x in taken if stages.is_mixed(option.composition)]
     if mixed and stages.most_mixed < stages.choice.depth:
         yield ones(mixed), stages.most_mixed
+
+
+def divided_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:
+    """Stages on what others leave of several nodes come after all that nodes hold whole."""
+    for composition, whole in stages.divided.items():
+        alike = [
+            (stage, option, x)
+            for stage, option, x in taken
+            if stages.compositions[option.composition] == stages.compositions[composition]
+        ]
+        for number in range(whole, stages.choice.depth):
+            own = [x for stage, option, x in alike if stage == number and option.composition == composition]
+            before = [
+                x for stage, option, x in alike if stage < number and option.composition not in stages.divided
+            ]
+            if own:
+                # whole x[s, divided] <= sum of x of the same devices on one node, of the stages before s
+                yield added(total((float(whole), x) for x in own), ones(before), -1.0), 0.0
 
 
 def tied_rows(stages: StageOptions, taken: Taken) -> Iterator[Row]:

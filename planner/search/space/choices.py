@@ -22,8 +22,10 @@ from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import tp_degrees
+from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
+from planner.plan.placement import place_stages
 from planner.plan.values import (
     ON_DEVICE,
     WHOLE,
@@ -408,6 +410,42 @@ def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Famil
             if sum(sorted(room[key] for key in keys)[1:]) < dp <= sum(room[key] for key in keys):
                 counts = _fill([room[key] for key in keys], dp)
                 yield tuple(group(key, count) for key, count in zip(keys, counts, strict=True))
+
+
+def leaves_over(device_type: DeviceType, tp: int) -> bool:
+    """True where stages may stand on what others leave of several nodes: numbers of replicas that fill nodes are rare.
+
+    On nodes of 2, 4, 8 or more replicas powers of two fill all nodes, and no other number uses more devices.
+    """
+    replicas = device_type.per_node // tp
+    return device_type.nodes > 1 and replicas & (replicas - 1) > 0
+
+
+def stands(chosen: Sequence[Composition], topology: Topology) -> bool:
+    """True where stages of these compositions stand as the space has it: a part of a node on one node.
+
+    Where no node has room for it, what others leave of several does, if no stage is of several device types.
+    """
+    try:
+        place_stages(chosen, topology.cluster, whole=True)
+    except PlanError:
+        pass
+    else:
+        return True
+    try:
+        placed = place_stages(chosen, topology.cluster)
+    except PlanError:
+        return False
+    return all(len(groups) == 1 for groups in chosen) and all(
+        _alone_or_left_over(group, len(slots), topology)
+        for (group,), slots in zip(chosen, placed, strict=True)
+    )
+
+
+def _alone_or_left_over(group: ReplicaGroup, slots: int, topology: Topology) -> bool:
+    device_type = topology.device_type(group.pool, group.gpu)
+    small = group.count < device_type.per_node // group.tp
+    return slots <= 2 - small or (small and leaves_over(device_type, group.tp))
 
 
 def most_mixed(device_types: Sequence[DeviceType]) -> int:

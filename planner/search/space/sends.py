@@ -12,7 +12,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.schedules import sent_with
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
-from planner.plan.placement import place_stages
+from planner.plan.placement import Slot, place_stages
 from planner.search.space.choices import Composition
 
 
@@ -177,3 +177,38 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
         near_seconds=seconds(one.first_node) if near else never,
         far_seconds=seconds(one.first_node + 1) if device_type.nodes > 1 else never,
     )
+
+
+def send_divided(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
+    """Seconds between two stages of which one stands on parts of several nodes, at least, whichever nodes these are.
+
+    In one pool a replica and the one that it sends to may share a node; else each is at best the only one on its node.
+    Infinite where one is of several device types: no plan has both.
+    """
+    never = float("inf")
+    if len(first) > 1 or len(last) > 1:
+        return Sends(near_seconds=never, far_seconds=never)
+
+    def seconds(here: Slot, there: Slot) -> float:
+        hop = send(
+            [here], [there], replica_bytes, estimator.topology, estimator.calibration, estimator.curves
+        )
+        return hop.seconds if hop.link else never
+
+    one, other = (
+        Slot(
+            pool=group.pool,
+            gpu=group.gpu,
+            tp=group.tp,
+            first_node=0,
+            nodes=1,
+            first_device=0,
+            replicas_per_node=1,
+        )
+        for (group,) in (first, last)
+    )
+    if one.pool == other.pool:
+        far = min(seconds(one, other), seconds(one, replace(other, first_node=1)))
+    else:
+        far = seconds(replace(one, nodes=first[0].count), replace(other, nodes=last[0].count))
+    return Sends(near_seconds=never, far_seconds=far)

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
 from planner.cluster.topology import Topology
-from planner.cost.communication import Ring
+from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
 from planner.cost.schedules import divides, round_trip, sent_with
@@ -23,19 +24,21 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
-from planner.plan.placement import ends_fault, joins_ends, nodes_once, place_stages
-from planner.plan.values import Plan, Stage
+from planner.plan.placement import Slot, ends_fault, joins_ends, nodes_once, place_stages
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
     Choice,
     Composition,
     Islands,
     compositions,
+    leaves_over,
     most_mixed,
     recomputes_of,
+    stands,
     usable_device_types,
 )
-from planner.search.space.sends import Hops, Sends, least_sends, send_alone
+from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided
 from planner.search.values import Limits
 
 MOST_PAIRS = 5_000
@@ -122,6 +125,14 @@ class StageOptions:
         kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
+        self.divided: dict[int, int] = {}
+        """Compositions of stages on what others leave of several nodes, each with how many stand whole before them."""
+        for groups, _ in kept.copy():
+            most = self._held_whole(groups)
+            ring = divided_ring(groups[0], estimator, self.pricer.kernels) if most else None
+            if most and ring and ring.connected:
+                self.divided[len(kept)] = most
+                kept.append((groups, ring))
         self.compositions: tuple[Composition, ...] = tuple(item for item, _ in kept)
         self.rings: tuple[Ring, ...] = tuple(ring for _, ring in kept)
         own = choice.family.recompute
@@ -138,6 +149,17 @@ class StageOptions:
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
         self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
+
+    def _held_whole(self, groups: Composition) -> int:
+        """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
+        family, group = self.choice.family, groups[0]
+        together = family.context.ways > 1 or family.folding.ways > group.tp
+        if family.dp is None or len(groups) > 1 or together or self.pricer.target.hosts_once:
+            return 0
+        device_type = self.topology.device_type(group.pool, group.gpu)
+        most = device_type.nodes * (device_type.per_node // group.tp // group.count)
+        room = min(device_type.replicas(group.tp) // group.count, self.choice.depth)
+        return most if most < room and leaves_over(device_type, group.tp) else 0
 
     def used_islands(self, *compositions: Composition) -> frozenset[int]:
         """Indices of the islands that stages of these compositions stand on."""
@@ -205,6 +227,8 @@ class StageOptions:
         """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
         chunks = self.choice.interleave
         for composition in range(len(self.compositions)):
+            if stage < self.divided.get(composition, 0):
+                continue
             late: dict[Recompute, list[bool]] = {}
             for layers in range(chunks, self.most_layers(stage, composition) + 1):
                 recompute = self._recompute(stage, composition, layers)
@@ -325,9 +349,11 @@ class StageOptions:
         if key not in self._sends:
             micro_batch = self.compositions[first][0].micro_batch
             size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave, self.choice.schedule)
-            self._sends[key] = send_alone(
-                self.compositions[first], self.compositions[last], size, self.estimator
-            )
+            groups, others = self.compositions[first], self.compositions[last]
+            if self.divided.keys() & {first, last}:
+                self._sends[key] = send_divided(groups, others, size, self.estimator)
+            else:
+                self._sends[key] = send_alone(groups, others, size, self.estimator)
         return self._sends[key]
 
     def talks(self, slots: Sequence[int]) -> bool:
@@ -350,7 +376,9 @@ class StageOptions:
         """True when the target starts stages of these compositions, [stage]."""
         joined = not self.joins_ends or self.joined(slots[0], slots[-1])
         mixed = sum(self.is_mixed(slot) for slot in slots)
-        return joined and mixed <= self.most_mixed and self.nodes_once(slots)
+        if not joined or mixed > self.most_mixed or not self.nodes_once(slots):
+            return False
+        return stands([self.compositions[index] for index in slots], self.topology)
 
     def is_mixed(self, composition: int) -> bool:
         """True for stages of several device types."""
@@ -375,6 +403,8 @@ class StageOptions:
         counts = []
         for group in self.compositions[composition]:
             device_type = self.topology.device_type(group.pool, group.gpu)
+            if composition in self.divided:
+                return device_type.replicas(group.tp) // group.count - self.divided[composition]
             whole, rest = divmod(group.count, device_type.per_node // group.tp)
             on_node = device_type.per_node // (rest * group.tp) if rest else 0
             counts.append(
@@ -447,3 +477,34 @@ def _ring_alone(
         secondary,
     )
     return ring
+
+
+def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Ring:
+    """The ring of a stage on parts of several nodes that none beats, however its replicas are divided over them.
+
+    Nothing is known of it where collectives were measured.
+    """
+    bare = Slot(
+        pool=group.pool,
+        gpu=group.gpu,
+        tp=group.tp,
+        first_node=0,
+        nodes=1,
+        first_device=0,
+        replicas_per_node=1,
+    )
+    rings = []
+    for together in range(1, group.count):
+        full, rest = divmod(group.count, together)
+        slots = [replace(bare, nodes=full, replicas_per_node=together)]
+        slots += [replace(bare, first_node=full, replicas_per_node=rest)] if rest else []
+        rings.append(data_ring(slots, {}, estimator.topology, estimator.calibration, kernels))
+    if estimator.curves is not None:
+        return replace(rings[0], bytes_per_second=inf, latency_seconds=0.0, around_seconds=0.0)
+    # What its fullest node holds decides the links; each is at its best in one of these.
+    return replace(
+        rings[0],
+        bytes_per_second=max(ring.bytes_per_second for ring in rings),
+        latency_seconds=min(ring.latency_seconds for ring in rings),
+        around_seconds=min(ring.around_seconds or 0.0 for ring in rings),
+    )
