@@ -45,6 +45,9 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
                 what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
+            if tp > 1 and _has_lone_biases(target, model):
+                what = f"{target.name} divides no biases of values without those of keys, expected 1"
+                yield Fault(where, f"{what}, got {tp}")
             if tp > 1 and model.tower is not None:
                 yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
             if tp > 1 and model.encoder is not None:
@@ -99,7 +102,7 @@ def tp_degrees(
         largest = 1
     if model.qk_norm == "whole" and not target.splits_whole_norms:
         largest = 1
-    if model.states and not target.splits_states:
+    if (model.states and not target.splits_states) or _has_lone_biases(target, model):
         largest = 1
     if model.tower is not None or model.encoder is not None or model.front or model.labels is not None:
         largest = 1
@@ -114,6 +117,11 @@ def tp_degrees(
     if target.tensor_parallel == "per-stage":
         degrees = tuple(tp for tp in degrees if tp == 1 or splits_sequence(target, model, tp))
     return allowed(degrees, limit)
+
+
+def _has_lone_biases(target: Capabilities, model: ModelSpec) -> bool:
+    """True where the example adds the biases of values on their own, whole on every device."""
+    return target.eager_layers and model.qkv_bias and not model.key_bias
 
 
 def splits(model: ModelSpec, tp: int) -> bool:

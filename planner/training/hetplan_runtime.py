@@ -192,7 +192,7 @@ class RankPlan:
         config["train_micro_batch_size_per_gpu"] = max(self.sizes)
         config["gradient_accumulation_steps"] = self.steps
         for key in ("offload_optimizer", "offload_param"):
-            section = config["zero_optimization"].get(key, {})
+            section = config.get("zero_optimization", {}).get(key, {})
             if section.get("device") == "nvme":
                 section["nvme_path"] = _nvme_folder()
         return config
