@@ -177,7 +177,7 @@ def test_a_plans_model_is_exported(seed: int, tmp_path: Path) -> None:
 )
 def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
     """With all that its stages have in common: what it makes of the stages is the plan."""
-    stages = [[group("a", "A100", tp=2, count=4, share=8, steps=4)]] * 2
+    stages = [(group("a", "A100", tp=2, count=4, share=8, steps=4),)] * 2
     chosen = plan("megatron", 1, [2, 2], stages, **changes)
     spec = model(chosen.global_batch, experts={"number": 4, "top_k": 2, "ffn": 64})
     choice = _choice(chosen)
