@@ -489,6 +489,21 @@ def test_experts(seed: int, target: str | None) -> None:
     check(with_experts(seed), limited[seed % 3], QUICK)
 
 
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_documents_and_paged_moments(seed: int) -> None:
+    """Documents in stages of torch, and moments that take room on the host and time on its link."""
+    spec, model = small_problem(seed)
+    linked = {name: gpu.model_copy(update={"host_link_gBps": 8.0}) for name, gpu in spec.gpus.items()}
+    for target, changes in (
+        ("torch", {"documents": DocumentsSpec(mean_length=max(2, model.training.sequence_length // 4))}),
+        ("deepspeed", {"optimizer": "adamw", "optimizer_states": "paged-int8"}),
+    ):
+        training = model.training.model_copy(update=changes)
+        problem = spec.model_copy(update={"gpus": linked}), model.model_copy(update={"training": training})
+        check((*problem, ASSUMED), limits(seed, target), QUICK)
+
+
 def test_shared_experts_are_the_best_now_and_then() -> None:
     """The oracle sees experts that all devices of a replica share, and whole ones, as the best with wide replicas."""
     best = [
