@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,12 @@ def once(factory: pytest.TempPathFactory, name: str, prepare: Callable[[Path], N
     return folder
 
 
-def asked(items: Sequence[pytest.Item], module: str, name: str) -> list[Any]:
-    """Values of a parameter in the tests of a module that are going to run, each once."""
+def asked(request: pytest.FixtureRequest, name: str) -> list[Any]:
+    """Values of a parameter in the tests of the module that are going to run, each once."""
     values = {
         item.callspec.id: item.callspec.params[name]
-        for item in items
-        if isinstance(item, pytest.Function) and item.module.__name__ == module and _has(item, name)
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and _has(item, name)
     }
     return list(values.values())
 

@@ -65,9 +65,7 @@ def main() -> int:
         library: Any = importlib.import_module(f"torch.{device}")
         library.manual_seed_all = lambda seed: None
     compile_once()
-    # What all ranks have in common is no garbage; to look for more takes a third of the time of many small folders.
-    gc.freeze()
-    gc.disable()
+    gc.freeze()  # what all ranks have in common is no garbage
     sys.stdout.flush()
     ranks = set()
     for rank in range(number):

@@ -7,6 +7,7 @@ folder's own modules are loaded and do the work; this program keeps the logs, lo
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -63,6 +64,8 @@ def train(folder: Path, arguments: list[str]) -> None:
     torch.save(weights(engine.module), folder / f"weights-{rank}.pt")
     (folder / f"log-{rank}.txt").write_text(log.getvalue())
     engine.destroy()
+    del engine
+    gc.collect()
 
 
 def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:

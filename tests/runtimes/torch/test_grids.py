@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,33 +77,25 @@ ON_RANKS = {
     **dict.fromkeys((case.name for case in ON_FOUR), 4),
     **dict.fromkeys((case.name for case in ON_EIGHT), 8),
 }
-OFTEN = ("square-adamw", "square-encoder", "square-bf16")
+OFTEN = ("square-adamw", "square-encoder")
 """Cases of the normal suite."""
 
 
 @pytest.fixture(scope="module")
-def trained(
-    request: pytest.FixtureRequest, trained_on_four: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Trained:
-    """The cases that are asked for, those on eight ranks in a start of their own."""
-    on_eight = prepared(request.session.items, 8)
-    own = once(tmp_path_factory, "grids on eight", partial(train_all, on_eight)) if on_eight else None
-    return outcomes(trained_on_four) | (outcomes(own) if own else {})
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The cases that are asked for, in a start of four ranks and one of eight."""
+    trained: Trained = {}
+    for ranks in (4, 8):
+        cases = [case for case in asked(request, "case") if ON_RANKS[case.name] == ranks]
+        if cases:
+            trained |= outcomes(once(tmp_path_factory, f"grids on {ranks}", partial(train_all, cases, ranks)))
+    return trained
 
 
-def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
-    """The folders of the cases that are asked for."""
-    return [written(case, case.cluster or cluster(), root) for case in prepared(items, 4)]
-
-
-def prepared(items: list[pytest.Item], ranks: int) -> list[Case]:
-    """The cases on so many ranks that are asked for."""
-    return [case for case in asked(items, __name__, "case") if ON_RANKS[case.name] == ranks]
-
-
-def train_all(cases: list[Case], root: Path) -> None:
-    """Those on eight ranks, all trained by one start."""
-    run_all([written(case, case.cluster or cluster(), root) for case in cases], root / "log", ranks=8)
+def train_all(cases: list[Case], ranks: int, root: Any) -> None:
+    """Every case in a folder of its own, all trained by one start."""
+    folders = [written(case, case.cluster or cluster(), root) for case in cases]
+    run_all(folders, root / "log", ranks)
 
 
 @pytest.mark.parametrize(

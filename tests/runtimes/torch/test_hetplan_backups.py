@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from tests.runtimes.torch.test_hetplan_torch import (
     CLIP,
     NO_BIAS,
     relative_error,
+    run_all,
     weights,
     whole_model,
 )
 from tests.training.launching import losses
-from tests.training.once import asked
+from tests.training.once import asked, once
 from tests.worlds import group, model, plan
 
 torch = pytest.importorskip("torch")
@@ -69,10 +71,10 @@ def where() -> Any:
     return cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),)))
 
 
-def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
-    """The folders of the cases that are asked for, with a rank that is slow in each layer."""
+def train_all(names: list[str], root: Path) -> None:
+    """Every case with a rank that is slow in each layer, in one start of four ranks."""
     folders = []
-    for name in asked(items, __name__, "name"):
+    for name in names:
         zero, backup, optimizer = CASES[name]
         spec = model((4 - backup) * SHARE, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
         write_folder(emit(chosen(zero, backup), where(), spec), root / name)
@@ -82,14 +84,17 @@ def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
         planted = PLANTED.format(slow=SLOW, seconds=1.0)
         file.write_text(file.read_text().replace("\nif __name__", planted + "\nif __name__"))
         folders.append(root / name)
-    return folders
+    run_all(folders, root / "log")
 
 
 @pytest.fixture(scope="module")
-def trained(trained_on_four: Path) -> dict[str, tuple[Path, str]]:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, str]]:
     """The folder and the log of each case that is asked for."""
-    parts = (trained_on_four / "log").read_text().split("folder ")[1:]
-    return {part.split()[0]: (trained_on_four / part.split()[0], part) for part in parts}
+    root = once(tmp_path_factory, "torch backups", partial(train_all, asked(request, "name")))
+    parts = (root / "log").read_text().split("folder ")[1:]
+    return {part.split()[0]: (root / part.split()[0], part) for part in parts}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan, Sync
 from tests.runtimes.torch.test_hetplan_torch import (
     NO_BIAS,
-    Trained,
     four_ranks,
-    outcomes,
     relative_error,
+    run_all,
     weights,
     whole_model,
 )
-from tests.training.once import asked
+from tests.training.launching import losses
+from tests.training.once import asked, once
 from tests.worlds import group, model, plan
 
 torch = pytest.importorskip("torch")
@@ -62,14 +63,13 @@ RARELY = ("average-by-node", "diloco-bf16", "int8", "diloco-zero1")
 """Cases of the slow tests."""
 
 
-def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
-    """The folders of the cases that are asked for, and of one that goes on from a checkpoint."""
-    names = dict.fromkeys((*asked(items, __name__, "name"), "bf16"))
-    folders = [written(root, name, *CASES[name]) for name in names]
+def train_all(names: list[str], root: Path) -> None:
+    """Every case, and one that goes on from a checkpoint, in one start of four ranks."""
+    folders = [written(root, name, *CASES[name]) for name in dict.fromkeys((*names, "bf16"))]
     keep = ("--keep", str(root / "checkpoints"), "--every", "2")
     for name, steps in (("kept", 2), ("gone-on", STEPS)):
         folders.append(written(root, name, *CASES["bf16"], *keep, steps=steps))
-    return folders
+    run_all(folders, root / "log")
 
 
 def written(root: Path, name: str, optimizer: str, sync: Sync, *arguments: str, steps: int = STEPS) -> Path:
@@ -83,9 +83,13 @@ def written(root: Path, name: str, optimizer: str, sync: Sync, *arguments: str, 
 
 
 @pytest.fixture(scope="module")
-def trained(trained_on_four: Path) -> Trained:
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, list[float]]]:
     """The folder and the losses of each case that is asked for."""
-    return outcomes(trained_on_four)
+    root = once(tmp_path_factory, "torch islands", partial(train_all, asked(request, "name")))
+    parts = (root / "log").read_text().split("folder ")[1:]
+    return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
 
 
 def optimizer_of(network: Any, name: str) -> Any:
@@ -219,7 +223,7 @@ TOLERANCE = {"fp8": 0.08, "int8": 0.08, "diloco-int8": 0.08, "bf16": 0.02, "dilo
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in RARELY else ()) for name in CASES]
 )
-def test_islands_equal_one_process(trained: Trained, name: str) -> None:
+def test_islands_equal_one_process(trained: dict[str, tuple[Path, list[float]]], name: str) -> None:
     """Losses of the first island and weights after five clipped steps, the last of which ends with an exchange."""
     optimizer, sync = CASES[name]
     folder, printed = trained[name]
@@ -232,7 +236,7 @@ def test_islands_equal_one_process(trained: Trained, name: str) -> None:
         assert error > 1e-6, "nothing was rounded"
 
 
-def test_a_checkpoint_on_the_way_goes_on(trained: Trained) -> None:
+def test_a_checkpoint_on_the_way_goes_on(trained: dict[str, tuple[Path, list[float]]]) -> None:
     """Gradients in bf16 leave nothing behind that a checkpoint does not hold: the rest is that of the unbroken run."""
     unbroken, losses_of_all = trained["bf16"]
     folder, printed = trained["gone-on"]

@@ -81,29 +81,25 @@ RARELY = (*CASES[3:4], *CASES[5:7], *CASES[8:9], *CASES[10:], *OF_TWO)
 """Cases of the slow tests."""
 
 
-def prepared(items: list[pytest.Item], ranks: int) -> list[Case]:
-    """The cases on so many ranks that are asked for."""
-    return [case for case in asked(items, __name__, "case") if (case in OF_TWO) == (ranks == 2)]
-
-
-def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
-    """The folders of the cases that are asked for."""
-    return [written(case, four_ranks(), root) for case in prepared(items, 4)]
-
-
 def train_all(cases: list[Case], root: Path) -> None:
-    """Those on two ranks, all trained by one start."""
-    run_all([written(case, two_ranks(), root) for case in cases], root / "log", ranks=2)
+    """All cases in a start of four ranks and one of two."""
+    logs = ""
+    for ranks, where in ((4, four_ranks()), (2, two_ranks())):
+        folders = [
+            written(case, where, root) for case in cases if (case.cluster == two_ranks()) == (ranks == 2)
+        ]
+        if folders:
+            run_all(folders, root / "log", ranks)
+            logs += (root / "log").read_text()
+    (root / "log").write_text(logs)
 
 
 @pytest.fixture(scope="module")
-def trained(
-    request: pytest.FixtureRequest, trained_on_four: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Trained:
-    """The folder and the losses of each case that is asked for, those on two ranks in a start of their own."""
-    on_two = prepared(request.session.items, 2)
-    own = once(tmp_path_factory, "unequal shards on two", partial(train_all, on_two)) if on_two else None
-    return outcomes(trained_on_four) | (outcomes(own) if own else {})
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The folder and the losses of each case that is asked for."""
+    return outcomes(
+        once(tmp_path_factory, "torch unequal shards", partial(train_all, asked(request, "case")))
+    )
 
 
 @pytest.mark.parametrize(

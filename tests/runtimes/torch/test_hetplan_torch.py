@@ -28,7 +28,7 @@ from planner.plan.values import Plan
 from planner.runtimes.capabilities import Schedule
 from tests.training import folder_runs
 from tests.training.launching import launch, losses, run_together
-from tests.training.once import asked
+from tests.training.once import once
 from tests.training.ranks import command
 from tests.worlds import cluster, group, model, nic, plan, pool
 
@@ -356,14 +356,20 @@ Trained = dict[str, tuple[Path, list[float]]]
 
 
 @pytest.fixture(scope="module")
-def trained(trained_on_four: Path) -> Trained:
-    """All cases that are asked for, beside those of other modules."""
-    return outcomes(trained_on_four)
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The cases of the normal suite, in one start of four ranks."""
+    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN])))
 
 
-def on_four_ranks(items: list[pytest.Item], root: Path) -> list[Path]:
-    """The folders of the cases that are asked for."""
-    return [written(case, four_ranks(), root) for case in asked(items, __name__, "case")]
+@pytest.fixture(scope="module")
+def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The others, in a second start."""
+    return outcomes(once(tmp_path_factory, "torch native slow", partial(train_all, OTHERS)))
+
+
+def train_all(cases: list[Case], root: Path) -> None:
+    """Every case in a folder of its own, all trained by one start of four ranks."""
+    run_all([written(case, four_ranks(), root) for case in cases], root / "log")
 
 
 def outcomes(root: Path) -> Trained:
@@ -484,9 +490,9 @@ def test_a_tower_has_what_the_plan_counts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS, ids=[case.name for case in OTHERS])
-def test_others_equal_one_process(trained: Trained, case: Case) -> None:
+def test_others_equal_one_process(trained_slowly: Trained, case: Case) -> None:
     """The same of the other pairs."""
-    equals_one_process(trained, case)
+    equals_one_process(trained_slowly, case)
 
 
 def equals_one_process(trained: Trained, case: Case) -> None:
