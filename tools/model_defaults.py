@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from planner.model.defaults import TABLE
@@ -40,6 +41,14 @@ def _classes() -> Iterator[tuple[str, Any]]:
         waiting += [(each.model_type, each) for each in inside]
 
 
+def _built(kind: str) -> Iterator[str]:
+    """Names of the classes by which transformers builds a type."""
+    for name in dir(modeling_auto):
+        if name.endswith("MAPPING_NAMES"):
+            given = getattr(modeling_auto, name).get(kind, ())
+            yield from ((given,) if isinstance(given, str) else given)
+
+
 def _plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_plain(each) for each in value)
@@ -62,7 +71,10 @@ def table() -> dict[str, dict[str, Any]]:
     keys, classes, values, names = _read(), {}, {}, {}
     for kind, made in sorted(_classes()):
         values[kind] = _values(made, keys)
-        classes[kind] = made.__name__.removesuffix("Config").removesuffix("Text")
+        begins = made.__name__.removesuffix("Config").removesuffix("Text")
+        # Some types are built by the classes of others.
+        if all(name.lower().startswith(begins.lower()) for name in _built(kind)):
+            classes[kind] = begins
         own = {field.name for field in dataclasses.fields(made)} | SYNONYMS
         others = {other: key for other, key in made.attribute_map.items() if key in keys and other not in own}
         if others:

@@ -75,7 +75,7 @@ HEADS: dict[str, dict[str, Head]] = {
         _POOLED,
     ),
     **dict.fromkeys(("ibert", "longformer", "mpnet", "tapas"), _POOLED),
-    **dict.fromkeys(("distilbert", "esmc", "eurobert", "gte", "nomic_bert"), _PLAIN),
+    **dict.fromkeys(("distilbert", "esmc", "eurobert", "gte", "nomic_bert", "nystromformer"), _PLAIN),
     "big_bird": {
         **_PLAIN,
         "ForMultipleChoice": Head(1, pooled=True),

@@ -236,7 +236,7 @@ _TIED_BY_EITHER = (
     "shieldgemma2",
 )
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
-_TIED_BY_TEXT = ("blip-2", "internvl_chat", "llama4")
+_TIED_BY_TEXT = ("blip-2", "internvl_chat", "kosmos-2", "llama4")
 """Where that of the text alone says it."""
 _TIED = {
     **dict.fromkeys(

@@ -146,6 +146,10 @@ def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None
 HEADS: list[tuple[str, str, dict[str, Any]]] = [
     ("bert", "BertForSequenceClassification", {"num_labels": 3}),
     ("bert", "BertForPreTraining", {}),
+    ("big_bird", "BigBirdForPreTraining", {"num_hidden_layers": 1}),
+    ("nystromformer", "NystromformerForSequenceClassification", {"num_hidden_layers": 1}),
+    ("yolos", "YolosForObjectDetection", {"num_hidden_layers": 2}),
+    ("visual_bert", "VisualBertForPreTraining", {"num_hidden_layers": 1}),
     ("roberta", "RobertaForTokenClassification", {"num_labels": 9}),
     ("roberta", "RobertaModel", {}),
     ("electra", "ElectraForPreTraining", {}),
