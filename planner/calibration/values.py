@@ -327,13 +327,17 @@ class Calibration:
         return next((item for item in self.residuals if item.key == key), None)
 
     def _foreign(self, family: str, framework: str, work: Work) -> float:
-        """That of a family without a residual: kernels that its maker's other devices have run are half of it."""
+        """That of a pair without a residual: kernels that its maker's other devices have run are half of it."""
         library = catalog.library_of(family)
+        own = [item.spread for item in self.residuals if (item.family, item.work) == (family, work)]
         others = [
             item.spread
             for item in self.residuals
             if (item.framework, item.work) == (framework, work) and catalog.library_of(item.family) == library
         ]
+        if library and own and others:
+            # Sources that were alone with their pair tell of such ones: no surer than either half.
+            return max(min(own), min(others))
         if not library or not others or self.family_spread is None:
             return self.default_spread
         # Nor is it surer than what is known of its products, or than the families that somebody has measured.

@@ -79,6 +79,17 @@ def test_layers_of_a_kind_have_a_spread_of_their_own() -> None:
     assert calibration.spread(["A100"], "megatron", "unfused") == 0.3
 
 
+def test_a_known_family_under_known_kernels_is_no_surer_than_either() -> None:
+    """Each of the two by other runs."""
+    residuals = (
+        Residual(family="A100", framework="megatron", rows=40, spread=0.05),
+        Residual(family="H100", framework="torch", rows=40, spread=0.1),
+    )
+    calibration = Calibration(residuals=residuals, default_spread=0.3, family_spread=0.2)
+    assert calibration.spread(["H100"], "megatron") == calibration.spread(["A100"], "torch") == 0.1
+    assert calibration.spread(["V100"], "megatron") == 0.2
+
+
 def test_kernels_that_a_maker_s_other_devices_have_run_narrow_the_bar() -> None:
     """Of a family without runs; not of one of another maker, nor of one that nobody knows."""
     residuals = (Residual(family="A100", framework="megatron", rows=40, spread=0.05),)
