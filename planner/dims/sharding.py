@@ -10,7 +10,7 @@ from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
 from planner.dims.shards import shard_faults, shards_text, with_equal_shards
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, in_words
+from planner.plan.values import PLAIN_ZERO, Fault, Plan, in_words
 from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
@@ -61,7 +61,8 @@ class Sharding(Dimension):
         for zero in zeros_at(target, plan.pp):
             if zero != plan.zero:
                 size = plan.shard_size if zero in target.hybrid_zero else None
-                changed = replace(plan if zero else with_equal_shards(plan), zero=zero, shard_size=size)
+                base = plan if zero else with_equal_shards(plan)
+                changed = replace(base, zero=zero, shard_size=size, zero_plus=PLAIN_ZERO)
                 yield Change(f"ZeRO {zero}", f"ZeRO {zero} instead of {plan.zero}", changed)
         if plan.unequal_shards:
             yield Change("sharding", "equal shards", with_equal_shards(plan))

@@ -372,7 +372,7 @@ def test_beyond_the_measured_links_there_is_one_warning_a_curve() -> None:
 
 
 def test_the_spread_is_that_of_the_widest_family() -> None:
-    """Residuals by family and framework; the default where one of the two was not measured."""
+    """Residuals by family and framework; the wider of both where they were measured, but not together."""
     spec, model, plan = two_pools()
     named = {name: gpu.model_copy(update={"family": name}) for name, gpu in spec.gpus.items()}
     spec = spec.model_copy(update={"gpus": named})
@@ -387,7 +387,8 @@ def test_the_spread_is_that_of_the_widest_family() -> None:
     assert spread() == 0.5
     assert spread(("A100", "megatron", 0.1)) == 0.5
     assert spread(("A100", "megatron", 0.1), ("V100", "megatron", 0.2)) == 0.2
-    assert spread(("A100", "megatron", 0.1), ("V100", "deepspeed", 0.2)) == 0.5
+    assert spread(("A100", "megatron", 0.1), ("V100", "deepspeed", 0.2)) == 0.2
+    assert spread(("A100", "megatron", 0.3), ("V100", "deepspeed", 0.2)) == 0.3
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,9 @@ def test_what_the_plan_has_is_allowed() -> None:
         group("near", "A100", count=3, share=10, steps=1),
         group("far", "A100", count=2, share=9, steps=1),
     )
-    found = answer(plan("torch", 0, [8], [groups], sync=sync), where, "near-1", away=1.0)
+    exchanging = plan("torch", 0, [8], [groups], sync=sync)
+    whole = Limits(target="torch", pp=(1,), time_limit_seconds=60.0)
+    found = Replanner(exchanging, where, TRAINED, shipped(), whole, away_seconds=1.0).without(("near-1",))
     assert replace(found.chosen.scored.plan.sync, islands=()) == replace(sync, islands=())
     assert found.result.bound_seconds <= found.chosen.scored.estimate.step_seconds
 
