@@ -46,7 +46,8 @@ class _Node:
 
 def score(estimator: Estimator, stages: StageOptions, chosen: list[Option]) -> Scored | None:
     """The estimate of a choice of options; None when it cannot be placed or started, or does not fit."""
-    if not stages.obeys([option.composition for option in chosen]):
+    slots = [option.composition for option in chosen]
+    if not stages.obeys(slots) or not stages.stand(slots):
         return None
     return priced_on(estimator, stages.plan(chosen), stages.estimator)
 

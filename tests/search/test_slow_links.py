@@ -139,7 +139,7 @@ def plans(stages: StageOptions) -> Iterator[tuple[tuple[Option, ...], float]]:
     options = [list(stages.options(stage, float("inf"))) for stage in range(stages.choice.depth)]
     for chosen in product(*options):
         slots = [option.composition for option in chosen]
-        if sum(option.layers for option in chosen) == layers and stages.obeys(slots):
+        if sum(option.layers for option in chosen) == layers and stages.obeys(slots) and stages.stand(slots):
             try:
                 estimate = stages.estimator.estimate(stages.plan(list(chosen)))
             except PlanError:

@@ -376,8 +376,10 @@ class StageOptions:
         """True when the target starts stages of these compositions, [stage]."""
         joined = not self.joins_ends or self.joined(slots[0], slots[-1])
         mixed = sum(self.is_mixed(slot) for slot in slots)
-        if not joined or mixed > self.most_mixed or not self.nodes_once(slots):
-            return False
+        return joined and mixed <= self.most_mixed and self.nodes_once(slots)
+
+    def stand(self, slots: Sequence[int]) -> bool:
+        """True where there is room for stages of these compositions, [stage], as the space has them."""
         return stands([self.compositions[index] for index in slots], self.topology)
 
     def is_mixed(self, composition: int) -> bool:
