@@ -106,7 +106,7 @@ def whole_because(target: Capabilities, model: ModelSpec) -> str:
     """Why a target does not divide the matrices of an expert of a model; empty where it does."""
     if not target.splits_experts:
         return f"{target.name} keeps experts whole on a device"
-    if model.experts is not None and model.experts.bias:
+    if model.mlp_bias or (model.experts is not None and model.experts.bias):
         return f"{target.name} keeps experts with biases whole on a device"
     return ""
 

@@ -178,7 +178,9 @@ def node_span(tp: int, per_node: int) -> int:
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
     # Replicas that share sequences or experts stay together.
-    whole = plan.cp > 1 or plan.folding.ways > max(group.tp for stage in plan.stages for group in stage.replicas)
+    whole = plan.cp > 1 or plan.folding.ways > max(
+        group.tp for stage in plan.stages for group in stage.replicas
+    )
     stages = [stage.replicas for stage in plan.stages]
     return place_stages(stages, cluster, spans=plan.grid is not None, whole=whole)
 

@@ -30,6 +30,7 @@ SEARCH = {
     "--allow-backup",
     "--allow-compression",
     "--allow-local-sgd",
+    "--allow-quantised-zero",
     "--allow-unequal-shards",
     "--batches",
     "--allow-tensor-grids",

@@ -319,7 +319,9 @@ def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | Non
         Folding(ep=ep, etp=etp)
         for etp, ep in product(range(1, tp + 1), range(1, tp * dp + 1))
         if tp % etp == 0 and ep * etp % tp == 0 and tp * dp % (ep * etp) == 0
-        if experts.number % ep == 0 and experts.ffn % etp == 0 and not (experts.bias and etp > 1)
+        if experts.number % ep == 0
+        and experts.ffn % etp == 0
+        and not ((experts.bias or model.mlp_bias) and etp > 1)
     ]
 
 
