@@ -322,6 +322,7 @@ def with_experts(seed: int) -> Problem:
     more = random.Random(seed + 8)
     if window["window"] is None and more.random() < 0.4:
         window["dense_layers"] = more.randint(1, 3)
+    window["mlp_bias"] = experts.bias
     found = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4), **window})
     return spec.model_copy(update={"gpus": gpus}), found, calibration
 

@@ -356,7 +356,7 @@ def test_sliding_windows(narrow: int | None, frequency: str | None) -> None:
 def test_ranks_of_experts_stay_in_megatrons_first_order() -> None:
     """Its other order needs as many replicas of experts as of everything else."""
     mixed = cluster(pool("a", ("A100",) * 4 + ("T4",) * 4, 2))
-    spec = model(8, layers=8, experts={"number": 8, "top_k": 2, "ffn": 48})
+    spec = model(8, layers=8, experts={"number": 8, "top_k": 2, "ffn": 48}, mlp_bias=False)
     for tp, ep, etp in ((1, 1, 1), (1, 4, 1), (2, 2, 1), (2, 1, 2), (2, 2, 2)):
         stages = [(group("a", kind, tp=tp, count=8 // tp, share=tp),) for kind in ("A100", "T4")]
         chosen = plan("megatron", 1, [4, 4], stages, ep=ep, etp=etp, sequence_parallel=tp > 1)
