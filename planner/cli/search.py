@@ -267,8 +267,8 @@ OffloadNames = Annotated[
     typer.Option(
         "--offload",
         metavar="LIST",
-        help="What plans may keep in host memory: none, optimizer, parameters, activations; with nvme, the first two "
-        "on NVMe too. Default: none, unless nothing fits on the devices alone.",
+        help="What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
+        "optimizer and parameters go to NVMe. Default: none, unless nothing fits on the devices alone.",
     ),
 ]
 

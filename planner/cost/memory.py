@@ -41,6 +41,9 @@ SWAP_BUFFERS = 12
 """Buffers for them, in fp32: weights, gradients and two moments of those that are read, updated and written. Also so in
 the emitted configuration."""
 
+SWAPPED_TENSORS = 23
+"""Buffers for parameters on their way from NVMe: seven matrices each of three layers, and both embeddings. Also so."""
+
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
 configuration sets the same."""
@@ -299,6 +302,15 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     return (4.0 if plain else 2.0 - narrow) * etp * model.hidden + mlp * experts.ffn
 
 
+def largest_tensor(model: ModelSpec) -> int:
+    """Elements of the largest tensor of the example: experts of a layer are one."""
+    ends, width = max(model.embedding_parameters, model.head_parameters), model.hidden * max(model.ffn, 1)
+    if model.experts is None:
+        return max(ends, width)
+    halves = 2 if model.gated_mlp else 1
+    return max(ends, width, model.experts.number * model.hidden * model.experts.ffn * halves)
+
+
 def kept_free(device_type: DeviceType, spread: float) -> float:
     """Bytes of a device that no plan may fill: the reserve, or more where the chance to run out of memory is limited.
 
@@ -358,7 +370,9 @@ class Footprint:
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = states, ends
         elif offload.optimizer == "nvme":
-            self._ends_in_host = 4.0 * SWAP_BUFFERS * min(SWAPPED_ELEMENTS, model.trained_parameters)
+            # A group of tensors is full once it has passed its size.
+            most = min(SWAPPED_ELEMENTS + largest_tensor(model) / ways, model.trained_parameters / ways)
+            self._ends_in_host = 4.0 * SWAP_BUFFERS * most
         elif model.training.paged:
             # As if none of them stayed on a device, which drives out what it has no room for.
             self._in_host = model.training.moment_bytes / ways
@@ -368,6 +382,8 @@ class Footprint:
         if offload.parameters == "cpu":
             self._in_host += weights
             self._frozen_in_host = self._frozen_layer, self._frozen_ends
+        if offload.parameters == "nvme":
+            self._ends_in_host += size * SWAPPED_TENSORS * largest_tensor(model) / ways
         if offload.parameters != "none":
             self._frozen_layer = self._frozen_ends = 0.0
         self._layer_in_host = self._ends_alive_in_host = 0.0

@@ -118,7 +118,6 @@ def layer_price(
     """A layer by formula.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
-    ``sums``: collectives of the backward over those of the forward.
     """
     ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"

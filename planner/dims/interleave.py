@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from planner.dims.dimension import Dimension
+from planner.cluster.topology import DeviceType
+from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
 from planner.runtimes.capabilities import Capabilities, Schedule
@@ -55,6 +57,13 @@ class ZeroBubble(Dimension):
     def words(self, plan: Plan) -> str:
         """Where it is not the usual one."""
         return plan.schedule if plan.schedule != "1f1b" else ""
+
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
+        """The usual one."""
+        if plan.schedule != "1f1b":
+            yield Change("schedule", f"1f1b instead of {plan.schedule}", replace(plan, schedule="1f1b"))
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Whole gradients and activations on the device, and micro-batches that fill the pipeline."""

@@ -116,10 +116,10 @@ def parts(offload: Offload) -> tuple[OffloadPart, ...]:
 
 
 def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
-    """True when a limit allows it; without one everything stays on the devices. Parameters go with their optimizer."""
+    """True when a limit allows it; without one all stays on the devices. Parameters and NVMe go with the optimizer."""
     if limit is None:
         return not offload.anything
-    given = {*limit, "optimizer"} if "parameters" in limit else {*limit}
+    given = {*limit, "optimizer"} if {"parameters", "nvme"} & {*limit} else {*limit}
     return given >= {*parts(offload)}
 
 

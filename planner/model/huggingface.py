@@ -662,7 +662,7 @@ _RANGES = {
 
 _SIZES = frozenset(
     key for key, each in _RANGES.items() if each in (LAYERS, HEADS, ROWS) or key in (*_HIDDEN, *_FEEDS)
-)
+) - {"num_key_value_heads", "num_kv_heads"}
 """Keys of the size of a model, which it says itself."""
 
 _OPTIONAL = (

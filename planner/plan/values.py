@@ -435,7 +435,7 @@ class Plan:
     zero_plus: ZeroPlus = PLAIN_ZERO
     """What ZeRO 3 sends less of."""
     interleave: Layers = 1
-    """Chunks of layers per device (virtual pipeline stages); 1 is plain 1F1B."""
+    """Chunks of layers per device (virtual pipeline stages); 1 without interleaving."""
     schedule: Schedule = "1f1b"
     """1f1b, or zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait."""
     sequence_parallel: bool = False

@@ -118,9 +118,7 @@ def _bars(calibration: Calibration) -> FittedTable:
         (item.family, item.framework, item.work, str(item.rows), f"±{percent(item.spread)}")
         for item in calibration.residuals
     ]
-    return table(
-        [words("family"), words("framework"), words("layers"), number("runs"), number("spread")], rows
-    )
+    return table([words("family"), words("framework"), words("work"), number("runs"), number("spread")], rows)
 
 
 def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:

@@ -461,7 +461,7 @@ class Explorer:
         partition = self.partition(family)
         alike: dict[tuple[int, Schedule], list[int]] = {}
         for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
-            for order in orders_of(family, depth, self.estimator.model):
+            for order in orders_of(family, depth, self.estimator.model, self.limits):
                 alike.setdefault(order, []).append(depth)
         for (chunks, schedule), possible in alike.items():
             bounds = partition.bounds.bounds(family, possible, chunks, self._wanted, schedule)

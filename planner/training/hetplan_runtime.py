@@ -471,9 +471,7 @@ def _nvme_folder() -> str:
     folder = os.environ.get("NVME_PATH", "")
     if not os.access(folder, os.W_OK):
         what = f"NVME_PATH={folder}" if folder else "NVME_PATH is not set"
-        raise ValueError(
-            f"{what}: expected a folder on NVMe, that can be written; set it in env/ of the launch folder"
-        )
+        raise ValueError(f"{what}: expected a writable folder on NVMe; set NVME_PATH in env/POOL.sh")
     return folder
 
 

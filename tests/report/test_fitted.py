@@ -63,9 +63,9 @@ Errors of the fitted runs
   paper      1     < 0.1 %        10 %
 
 Error bars
-  family  framework  layers  runs  spread
-  ───────────────────────────────────────
-  A100    megatron   dense      5  ±9.4 %
+  family  framework  work   runs  spread
+  ──────────────────────────────────────
+  A100    megatron   dense     5  ±9.4 %
 
 """
 

@@ -233,7 +233,7 @@ def test_no_random_plan_beats_a_bound(seed: int) -> None:
     ]
     priced = 0
     for family, depth in draw.sample(able, min(len(able), 12)):
-        interleave, schedule = draw.choice([*orders_of(family, depth, model)])
+        interleave, schedule = draw.choice([*orders_of(family, depth, model, limits)])
         choice = Choice(family=family, depth=depth, interleave=interleave, schedule=schedule)
         own = bounds.bound(family, depth, interleave, schedule=schedule)
         for scored in islice(random_plans(StageOptions(choice, estimator, limits), draw), 6):

@@ -9,6 +9,7 @@ import pytest
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
+from planner.model.spec import ExpertsSpec
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
 from planner.search.explorer import Explorer
@@ -104,3 +105,21 @@ def test_no_plan_beats_the_best_rates_of_its_devices(
         assert 0 < least <= scored.estimate.step_seconds * (1 + 1e-9)
     whole = {kind.key: kind.devices for kind in usable_device_types(estimator.topology, model)}
     assert rates.least_seconds(whole) >= floor_seconds(estimator)
+
+
+def test_experts_shared_by_wide_replicas_are_faster_than_whole_ones() -> None:
+    """Where only wide replicas are allowed, no bound is that of devices that have all experts each."""
+    spec = worlds.gpt(4, 1024, 16, sequence_length=512, precision="bf16", global_batch=2)
+    routed = ExpertsSpec(number=64, top_k=2, ffn=2048, imbalance=1.0)
+    spec = spec.model_copy(update={"experts": routed, "mlp_bias": False})
+    estimator = Estimator(cluster(pool("a", per_node=8)), spec)
+    shared = worlds.plan(
+        "megatron",
+        0,
+        [4],
+        [(worlds.group("a", "A100", tp=8, share=2, steps=2),)],
+        ep=8,
+        sequence_parallel=True,
+    )
+    least = DeviceRates(estimator, Limits(target="megatron", tp=(8,))).least_seconds({("a", "A100"): 8})
+    assert least <= estimator.estimate(shared).step_seconds

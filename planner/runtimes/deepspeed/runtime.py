@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.cost.compute import MIXED
-from planner.cost.memory import BUCKET_ELEMENTS, LIVE_ELEMENTS, SWAP_BUFFERS, SWAPPED_ELEMENTS
+from planner.cost.memory import (
+    BUCKET_ELEMENTS,
+    LIVE_ELEMENTS,
+    SWAP_BUFFERS,
+    SWAPPED_ELEMENTS,
+    SWAPPED_TENSORS,
+    largest_tensor,
+)
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
@@ -27,9 +34,6 @@ NVME_LINES = (
 
 NVME_BLOCK = 1 << 20
 """Bytes of a transfer, and elements of which the size of a buffer is a multiple."""
-
-LAYER_MATRICES = 7
-"""Of a layer, at most: queries, keys and values, output, and three of the feed-forward."""
 
 SHOWN_HOSTS = 8
 """Hosts of a long option that are written out."""
@@ -202,14 +206,15 @@ def nvme_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
             "pipeline_write": True,
         }
     if plan.offload.parameters == "nvme":
-        largest = max(model.embedding_parameters, model.head_parameters, model.hidden * max(model.ffn, 1))
-        part = -(-largest // plan.stages[0].dp)
+        part = -(-largest_tensor(model) // plan.stages[0].dp)
         section["offload_param"] = {
             "device": "nvme",
             "nvme_path": NVME_FOLDER,
             "pin_memory": True,
-            "buffer_count": 3 * LAYER_MATRICES + 2,
+            "buffer_count": SWAPPED_TENSORS,
             "buffer_size": -(-part // NVME_BLOCK) * NVME_BLOCK,
+            # Otherwise a billion elements of each rank would stay in host memory.
+            "max_in_cpu": 0,
         }
     return section
 

@@ -97,8 +97,12 @@ class DeviceRates:
         """Layers times sequences a second of a device in a replica with equal micro-batches."""
         model, rates = self.estimator.model, Rates(self.estimator, ())
         batch = model.training.global_batch
+        degrees = tp_degrees(row, self.limits.tp, model, self._types)
+        if any(kind.experts for kind in model.kinds):
+            # Replicas that share experts have as many rows for each as one device with all their sequences.
+            degrees = tuple(dict.fromkeys((1, *degrees)))
         for recompute in family_recomputes(row, self.limits, model, self._types):
-            for tp in tp_degrees(row, self.limits.tp, model, self._types):
+            for tp in degrees:
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
                 sizes = product(divisors(batch), contexts(row, model, tp, self.limits.cp))
                 for size, context in sizes:

@@ -90,11 +90,14 @@ def _in(model: ModelSpec, precision: str) -> ModelSpec:
 
 
 def _lacking(estimator: Estimator) -> Iterator[str]:
-    """Devices without the model's number format."""
-    usable = {device_type.gpu for device_type in usable_device_types(estimator.topology, estimator.model)}
-    lacking = sorted({device_type.gpu for device_type in estimator.topology.device_types} - usable)
-    if lacking:
-        yield f"{', '.join(lacking)} cannot be used: no {estimator.model.training.precision}"
+    """Devices without the model's number format, or without a known link to their host where moments are paged."""
+    device_types, precision = estimator.topology.device_types, estimator.model.training.precision
+    usable = usable_device_types(estimator.topology, estimator.model)
+    narrow = {each.gpu for each in device_types if precision not in each.peak_flops}
+    if narrow:
+        yield f"{', '.join(sorted(narrow))} cannot be used: no {precision}"
+    if apart := {each.gpu for each in device_types if each not in usable} - narrow:
+        yield f"{', '.join(sorted(apart))} cannot page moments: host.link_gBps of their pools is not given"
 
 
 def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:

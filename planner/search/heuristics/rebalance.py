@@ -80,7 +80,8 @@ def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -
     )
     choice = Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
     stages = StageOptions(choice, seen, limits)
-    places = {_stands(groups): index for index, groups in enumerate(stages.compositions)}
+    whole = (item for item in enumerate(stages.compositions) if item[0] not in stages.divided)
+    places = {_stands(groups): index for index, groups in whole}
     slots = [places.get(_stands(stage.replicas), -1) for stage in plan.stages]
     return None if min(slots) < 0 else layered(stages, slots, estimator)
 

@@ -300,7 +300,7 @@ def uniform(
                 yield replace(family, tp=tp, dp=dp)
 
 
-def orders_of(family: Family, depth: int, model: ModelSpec) -> Iterator[tuple[int, Schedule]]:
+def orders_of(family: Family, depth: int, model: ModelSpec, limits: Limits) -> Iterator[tuple[int, Schedule]]:
     """Chunks a stage and schedules worth trying for pipelines of so many stages."""
     row, steps = TARGETS[family.target], family.micro_batches
     if family.fewer_steps(model):
@@ -308,7 +308,7 @@ def orders_of(family: Family, depth: int, model: ModelSpec) -> Iterator[tuple[in
         return
     for chunks in interleavings(row, depth, steps, model):
         yield chunks, "1f1b"
-    recomputes = row.recomputes if family.recompute is None else (family.recompute,)
+    recomputes = limits.recompute or row.recomputes if family.recompute is None else (family.recompute,)
     if "none" in recomputes and not family.offload.anything:
         yield from ((1, schedule) for schedule in divided_schedules(row, depth, steps, family.zero))
 
