@@ -98,6 +98,7 @@ class RankPlan:
     """Sequences of one optimizer step over all ranks."""
     zero: int
     stages: tuple[StagePlan, ...]
+    """Their numbers of layers; where a stage has several chunks, ``passed`` tells which layers."""
     stage: int
     """Index of this rank's stage."""
     first_sequence: int
