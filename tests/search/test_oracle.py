@@ -291,18 +291,19 @@ def test_many_with_host_memory(seed: int, target: str | None) -> None:
 
 
 def small_hosts(seed: int) -> Problem:
-    """NVMe behind hosts with little memory."""
+    """NVMe behind hosts with little memory, for models of so many layers that its buffers are a small part."""
     spec, model, calibration = with_hosts(seed)
-    host = HostSpec(link_gBps=12, memory_gib=(1.0, 1.5, 2.0)[seed % 3], nvme_gBps=6)
+    host = HostSpec(link_gBps=12, memory_gib=4, nvme_gBps=6)
     pools = tuple(item.model_copy(update={"host": host}) for item in spec.pools)
-    return spec.model_copy(update={"pools": pools}), model, calibration
+    deep = model.model_copy(update={"layers": 100})
+    return spec.model_copy(update={"pools": pools}), deep, calibration
 
 
 def test_nvme_is_the_best_now_and_then() -> None:
     """Where host memory is too small for the optimizer's states; each answer is that of exhaustion."""
     asked = Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), offload=OFFLOAD_PARTS)
     found = set()
-    for seed in (0, 6):
+    for seed in (2, 5, 6):
         check(small_hosts(seed), asked)
         best = search(*small_hosts(seed), asked, explain=False).best
         found.add(best is not None and best.plan.offload.uses_nvme)

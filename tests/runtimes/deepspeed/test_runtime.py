@@ -244,10 +244,10 @@ def test_nvme_takes_the_folder_of_the_node(tmp_path: Path, monkeypatch: pytest.M
         tmp_path / "run" / "ds_config.json",
     )
     monkeypatch.delenv("NVME_PATH", raising=False)
-    with pytest.raises(ValueError, match="NVME_PATH is not set: expected a folder on NVMe"):
+    with pytest.raises(ValueError, match="NVME_PATH is not set: expected a writable folder on NVMe"):
         mine.deepspeed_config(file)
     monkeypatch.setenv("NVME_PATH", str(tmp_path / "absent"))
-    with pytest.raises(ValueError, match="absent: expected a folder on NVMe"):
+    with pytest.raises(ValueError, match="absent: expected a writable folder on NVMe"):
         mine.deepspeed_config(file)
     monkeypatch.setenv("NVME_PATH", str(tmp_path))
     parsed = config_module.DeepSpeedConfig(mine.deepspeed_config(file))
