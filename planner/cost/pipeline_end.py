@@ -354,6 +354,13 @@ def interleaved_ends(
         raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {len(forward)} stages")
     slots = _Slots(forward, backward, micro_batches, held)
     slots.run_to(slots.lag + 1)
+    _repeat(slots)
+    slots.run_to(slots.total + slots.lag)
+    return tuple(slots.ended)
+
+
+def _repeat(slots: _Slots | _DividedSlots) -> None:
+    """Run all whole periods, at once from the first that moves the ends of all devices by one constant."""
     before = slots.state()
     while slots.now + slots.period <= slots.total:
         slots.run_to(slots.now + slots.period)
@@ -362,8 +369,6 @@ def interleaved_ends(
         if shift is not None:
             slots.skip((slots.total - slots.now) // slots.period, shift)
         before = after
-    slots.run_to(slots.total + slots.lag)
-    return tuple(slots.ended)
 
 
 def _common_shift(before: Sequence[float], after: Sequence[float]) -> float | None:
@@ -446,14 +451,7 @@ def divided_ends(
         raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {len(forward)} stages")
     slots = _DividedSlots(forward, backward, weight, micro_batches)
     slots.run_to(min(slots.regular, slots.total))
-    before = slots.state()
-    while slots.now + slots.period <= slots.total:
-        slots.run_to(slots.now + slots.period)
-        after = slots.state()
-        shift = _common_shift(before, after)
-        if shift is not None:
-            slots.skip((slots.total - slots.now) // slots.period, shift)
-        before = after
+    _repeat(slots)
     slots.run_to(slots.end)
     return tuple(slots.ended)
 

@@ -170,6 +170,19 @@ class _Kind:
         )
 
 
+def one_replica(group: ReplicaGroup) -> Slot:
+    """Where one replica of a group stands alone, on the first node of its pool."""
+    return Slot(
+        pool=group.pool,
+        gpu=group.gpu,
+        tp=group.tp,
+        first_node=0,
+        nodes=1,
+        first_device=0,
+        replicas_per_node=1,
+    )
+
+
 def node_span(tp: int, per_node: int) -> int:
     """Nodes that a replica of so many devices fills; 1 for one that lies in a node, or does not fill nodes."""
     return tp // per_node if tp % per_node == 0 else 1

@@ -12,7 +12,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.schedules import sent_with
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
-from planner.plan.placement import Slot, place_stages
+from planner.plan.placement import Slot, one_replica, place_stages
 from planner.search.space.choices import Composition
 
 
@@ -195,18 +195,7 @@ def send_divided(first: Composition, last: Composition, replica_bytes: float, es
         )
         return hop.seconds if hop.link else never
 
-    one, other = (
-        Slot(
-            pool=group.pool,
-            gpu=group.gpu,
-            tp=group.tp,
-            first_node=0,
-            nodes=1,
-            first_device=0,
-            replicas_per_node=1,
-        )
-        for (group,) in (first, last)
-    )
+    one, other = (one_replica(group) for (group,) in (first, last))
     if one.pool == other.pool:
         far = min(seconds(one, other), seconds(one, replace(other, first_node=1)))
     else:

@@ -24,7 +24,7 @@ from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
-from planner.plan.placement import Slot, ends_fault, joins_ends, nodes_once, place_stages
+from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
@@ -486,15 +486,7 @@ def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Rin
 
     Nothing is known of it where collectives were measured.
     """
-    bare = Slot(
-        pool=group.pool,
-        gpu=group.gpu,
-        tp=group.tp,
-        first_node=0,
-        nodes=1,
-        first_device=0,
-        replicas_per_node=1,
-    )
+    bare = one_replica(group)
     rings = []
     for together in range(1, group.count):
         full, rest = divmod(group.count, together)
