@@ -43,10 +43,11 @@ IMPORTED_BY_ENGINES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
 """The same of every engine of DeepSpeed: it loads torch's compiler."""
 
 
-def run(number: int, program: Path, *arguments: Path, log: Path, limit_seconds: float = 500.0) -> None:
-    """Run ``main`` of a program in so many ranks; ``log`` gets what the first one prints and all errors.
+def run(number: int, program: Path, *arguments: str | Path, log: Path, limit_seconds: float = 500.0) -> None:
+    """Run ``main`` of a program in so many ranks.
 
-    The test fails with the end of the log as soon as a rank fails, and when time is up; no process is left then.
+    ``log`` gets what the first one prints and all errors; with ``-RANK`` behind its name, what another one prints. The
+    test fails with the end of the log as soon as a rank fails, and when time is up; no process is left then.
     """
     order = {
         "number": number,
@@ -104,6 +105,10 @@ def _do_nothing_else(work: Callable[[], None]) -> NoReturn:
     try:
         work()
         status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -189,7 +194,7 @@ def _start(order: dict[str, Any]) -> None:
         for rank in range(order["number"]):
             child = os.fork()
             if not child:
-                _do_nothing_else(partial(_run_rank, program, rank, order["number"]))
+                _do_nothing_else(partial(_run_rank, program, rank, order["number"], order["log"]))
             ranks[child] = rank
         while ranks:
             ended, status = os.wait()
@@ -214,11 +219,12 @@ def _loaded(program: Path) -> ModuleType:
     return module
 
 
-def _run_rank(program: ModuleType, rank: int, number: int) -> None:
+def _run_rank(program: ModuleType, rank: int, number: int, log: str) -> None:
     """What one rank does, told its place as by torchrun."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(number), "LOCAL_WORLD_SIZE": str(number)}
-    if rank:  # all write to one file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if rank:
+        with open(f"{log}-{rank}", "wb") as own:
+            os.dup2(own.fileno(), 1)
     program.main()
