@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.machinery
@@ -127,6 +128,7 @@ def _serve(asked: socket.socket) -> None:
         with contextlib.suppress(OSError):
             held.add(stream.fileno())  # pytest's, which loggers of libraries have taken while it collected
     sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, "utf-8", closefd=False) for number in (1, 2))
+    faulthandler.enable(sys.stderr)
     with asked.makefile("rw", encoding="utf-8") as stream:
         while line := stream.readline():
             order = json.loads(line)
@@ -163,8 +165,27 @@ def _import_late() -> None:
         # For a device that is not here torch keeps every seed with the stack that set it, slower than a small step.
         library: Any = importlib.import_module(f"torch.{device}")
         library.manual_seed_all = lambda seed: None
+    _share_groups()
     _compile_once()
     gc.freeze()  # what all ranks have in common is no garbage
+
+
+def _share_groups() -> None:
+    """Give all folders of a job the same group of the same ranks.
+
+    Three threads come with each and stay, one of which looks for messages a hundred times a second: with those of many
+    folders that took more time than the training.
+    """
+    library: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    make, made = library._new_group_with_tag, dict[str, Any]()
+
+    def shared(ranks: Any, *options: Any, group_desc: str | None = None, **more: Any) -> Any:
+        key = f"{ranks} {options} {more}"
+        if key not in made:
+            made[key] = make(ranks, *options, group_desc=group_desc, **more)
+        return made[key]
+
+    library._new_group_with_tag = shared
 
 
 def _compile_once() -> None:
