@@ -1,7 +1,7 @@
 """Starts the ranks of one node as forks of a process that has imported what is slow to import.
 
-That process is a fork of pytest's own, made ahead of the first test: none has changed anything in it. torchrun would import
-all of it once a rank; it is torchrun that starts the folders of the other tests, as it does for users.
+That process is a fork of pytest's own, made ahead of the first test: none has changed anything in it. torchrun would
+import all of it once a rank; it is torchrun that starts the folders of the other tests, as it does for users.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _do_nothing_else(work: Callable[[], None]) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
     except BaseException:
         traceback.print_exc()
     finally:
@@ -149,7 +149,7 @@ def _ended(job: int, asked: socket.socket, limit_seconds: float) -> int:
     while not (found := os.waitpid(job, os.WNOHANG))[0]:
         alone = select.select([asked], [], [], 0.05)[0]
         if alone or time.monotonic() > until:
-            print("nobody waits any more" if alone else f"ended after {limit_seconds:g} s", file=sys.stderr)
+            sys.stderr.write("nobody waits any more\n" if alone else f"ended after {limit_seconds:g} s\n")
             os.kill(job, signal.SIGTERM)
             found = os.waitpid(job, 0)
             break
