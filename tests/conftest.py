@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from hypothesis import settings
 
 # Every worker has a core of its own: more threads of torch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Of the ranks that are forks of a worker, and of what DeepSpeed decides while it is imported.
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+# No test waits for a disk; what is no open file is an error all the same.
+vars(os)["fsync"] = os.fstat
 # How long an example takes says how busy the machine is.
 settings.register_profile("hetplan", deadline=None)
 settings.load_profile("hetplan")
@@ -21,10 +26,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected is no garbage; to look through it again and again takes CPU time."""
+    """What was imported and collected is no garbage; to look through it again and again takes CPU time.
+
+    What starts the ranks of training runs is made now, ahead of the first test, where a test needs it.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+    if "tests.training.ranks" in sys.modules:
+        sys.modules["tests.training.ranks"].starter()
 
 
 @pytest.fixture

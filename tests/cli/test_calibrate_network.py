@@ -15,10 +15,11 @@ import pytest
 
 from planner.calibration.file import load_calibration
 from planner.calibration.values import LinkPoint, Operation
+from planner.cli import app
 from planner.measure.teams import BrokenError
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
-from tests.training.launching import run_together
+from tests.training import ranks
 
 NCCL = ("calibrate", "network", "--from-nccl-tests", "nccl.txt", "-o", "c.yaml")
 
@@ -117,25 +118,9 @@ def test_two_processes_measure_their_link(files: Path) -> None:
     """All operations over gloo, written once by the first process."""
     pytest.importorskip("torch")
     output = files / "c.yaml"
-    command = [sys.executable, "-c", AS_NODES, "calibrate", "network", "--device", "cpu"]
-    place = ["env", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2", "NODES=00", f"PYTHONPATH={ROOT}"]
-    run_together(
-        [
-            [
-                *place,
-                f"RANK={rank}",
-                f"LOCAL_RANK={rank}",
-                *command,
-                "--largest-mib",
-                "0.01",
-                "-o",
-                str(output),
-            ]
-            for rank in range(2)
-        ],
-        files,
-    )
-    said = [(files / f"node-{rank}.log").read_text().count("Measured ") for rank in range(2)]
+    words = ("calibrate", "network", "--device", "cpu", "--largest-mib", "0.01", "-o", output)
+    ranks.run(2, Path(app.__file__), *words, log=files / "log")
+    said = [(files / name).read_text().count("Measured ") for name in ("log", "log-1")]
     assert said == [1, 0]
     found = load_calibration(output)
     assert {point.members for point in found.link_points} == {2}

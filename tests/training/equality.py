@@ -27,7 +27,7 @@ from planner.model.spec import (
 )
 from planner.plan.values import Plan, ZeroPlus
 from tests.training import ranks, reference
-from tests.training.launching import losses, run_together
+from tests.training.launching import losses
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 4
@@ -289,7 +289,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> None:
         for case, path in sorted(made.items(), key=lambda item: (item[0].tp, item[0].layout != "data"))
     ]
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    run_together([ranks.command(RANKS, PROGRAM, folder / "jobs.json")], folder)
+    ranks.run(RANKS, PROGRAM, folder / "jobs.json", log=folder / "log")
 
 
 def printed_losses(folder: Path) -> list[float]:

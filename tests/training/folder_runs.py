@@ -1,4 +1,4 @@
-"""Runs several emitted folders in one set of ranks: ``torchrun folder_runs.py FOLDER ...``.
+"""Runs several emitted folders in one set of ranks: ``ranks.run`` of this file on the folders.
 
 Starting the ranks takes longer than training a tiny model, so they are started once. Each folder has its arguments
 in ``arguments.json``; ``peak-RANK`` gets the memory of a process at its peak so far, beyond that before the folder.

@@ -36,8 +36,8 @@ def run_together(
     They find each other at MASTER_ADDR and MASTER_PORT of their environment; an empty address is none.
     """
     files = [logs / f"node-{node}.log" for node in range(len(commands))]
-    port = free_port()
-    started = [_start(command, log, address, port) for command, log in zip(commands, files, strict=True)]
+    told = environment(address)
+    started = [_start(command, log, told) for command, log in zip(commands, files, strict=True)]
     try:
         ends = [process.wait(timeout=limit_seconds) for process in started]
     except subprocess.TimeoutExpired:
@@ -50,20 +50,24 @@ def run_together(
     return files[0].read_text()
 
 
-def _start(command: Sequence[str], log: Path, address: str, port: int) -> subprocess.Popen[bytes]:
-    """One node's launcher, writing to a file: a pipe would wait for ranks that outlive it."""
-    environment = {
+def environment(address: str = "127.0.0.1") -> dict[str, str]:
+    """What all ranks of one job are told, with a port of their own."""
+    return {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
         "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
     }
+
+
+def _start(command: Sequence[str], log: Path, told: dict[str, str]) -> subprocess.Popen[bytes]:
+    """One node's launcher, writing to a file: a pipe would wait for ranks that outlive it."""
     with log.open("wb") as output:
         return subprocess.Popen(
-            list(command), env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            list(command), env=told, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 

@@ -1,6 +1,6 @@
 """What each rank runs when many emitted folders train in one start: the start is what takes long.
 
-``torchrun ranks_program.py FILE``, where FILE lists the folders and the arguments of their ``train.py``. Each
+``ranks.run`` has FILE as its argument, which lists the folders and the arguments of their ``train.py``. Each
 folder's own modules are loaded and do the work; this program keeps the logs, losses and final weights.
 """
 

@@ -1,6 +1,6 @@
 """What each rank runs for many emitted folders in one start: Hugging Face's Trainer as a user's own script has it.
 
-``torchrun trainer_program.py FILE``, where FILE lists the runs. Each leaves its final weights and what Trainer logged.
+``ranks.run`` has FILE as its argument, which lists the runs. Each leaves its final weights and what Trainer logged.
 """
 
 from __future__ import annotations

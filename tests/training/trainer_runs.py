@@ -22,7 +22,6 @@ from planner.plan.values import Plan
 from planner.training.example_optimizers import EightBitAdamW, Lion
 from planner.training.hetplan_runtime import packed
 from tests.training import ranks, reference, trainer_program
-from tests.training.launching import run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 RANKS = 2
@@ -104,7 +103,7 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
     (root / "runs.json").write_text(json.dumps([order(root, run) for run in runs]))
     program = Path(trainer_program.__file__)
-    run_together([ranks.command(RANKS, program, root / "runs.json")], root)
+    ranks.run(RANKS, program, root / "runs.json", log=root / "log")
 
 
 def order(root: Path, run: Run) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from planner.model.spec import (
 from planner.plan.values import Plan
 from planner.runtimes.capabilities import Schedule
 from tests.training import folder_runs
-from tests.training.launching import launch, losses, run_together
+from tests.training.launching import launch, losses
 from tests.training.once import once
-from tests.training.ranks import command
+from tests.training.ranks import run
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 torch = pytest.importorskip("torch")
@@ -388,7 +388,7 @@ def written(case: Case, where: ClusterSpec, root: Path) -> Path:
 
 def run_all(folders: list[Path], log: Path, ranks: int = 4) -> None:
     """One start of the ranks for all folders."""
-    log.write_text(run_together([command(ranks, Path(folder_runs.__file__), *folders)], log.parent))
+    run(ranks, Path(folder_runs.__file__), *folders, log=log)
 
 
 def reference(folder: Path, batch: int) -> tuple[Any, dict[str, Any], list[float]]:
