@@ -180,6 +180,7 @@ REMOTE_HEADS: dict[str, dict[str, Head]] = {
     **{kind: {"Model": Head(0)} for kind in REMOTE},
     # Its repositories name the model without the output layer, and load the one with it.
     "chatglm": {"Model": _WHOLE, "ForConditionalGeneration": _WHOLE},
+    "internlm2": {"Model": Head(0), "ForRewardModel": Head(1, pooled=True, bias=False)},
     "llada": {"Model": Head(0), "ModelLM": _WHOLE},
 }
 """Heads of these, by the end of an architecture's name."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.model.families import Config, Family, Shape
 from planner.model.heads import Head, labels_of
+from planner.model.products import added, attention, feeds, linear
 
 
 def sides(value: Any) -> tuple[int, int]:
@@ -125,6 +126,25 @@ def siglip2_vision(config: Config) -> Shape:
     front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": patches}
     head = pooling(config) if config.get("vision_use_head", True) else 0
     return {**shape, "front": (front,), "other_parameters": head}
+
+
+def _masked(config: Config) -> Shape:
+    """A quarter of the patches, unless another part is masked, and a narrower decoder of all (arXiv:2111.06377)."""
+    shape, patches = vision(config), patches_of(config)
+    seen = 1 + int(patches * (1 - config.get("mask_ratio", 0.75)))
+    shape |= {"sequence_length": seen}
+    if not any(str(name).endswith("ForPreTraining") for name in config.get("architectures") or ()):
+        return shape
+    width, ffn, times = (
+        config[f"decoder_{key}"] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    (front,) = shape["front"]
+    tokens, biased = patches + 1, bool(config.get("qkv_bias", True))
+    products = linear(seen, shape["hidden"], width)
+    products += attention(tokens, width, bias=biased, out_bias=True, times=times)
+    products += feeds(tokens, width, ffn, times=times)
+    products += linear(tokens, width, front["inputs"])
+    return added(shape, products, (1 + tokens + 4 * times + 2) * width)
 
 
 def _ijepa(config: Config) -> Shape:
@@ -284,6 +304,7 @@ SEEN: dict[str, Family] = {
     "siglip_vision_model": Family(siglip_vision, _BOTH),
     "videomae": Family(_video, (*_BOTH, "num_frames")),
     "vit": Family(vision, _BOTH),
+    "vit_mae": Family(_masked, _BOTH),
     "vit_msn": Family(vision, _BOTH),
 }
 """Models of images, by ``model_type``."""
@@ -336,6 +357,7 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
         "ForVideoClassification": Head("labels", pooled=True, more=_film_norm),
     },
     "vit": {"Model": Head(0, more=_pooler), **_CLASSES},
+    "vit_mae": {"Model": Head(0), "ForPreTraining": Head(0)},
     "vit_msn": {"Model": Head(0), **_CLASSES},
 }
 """Heads of these, by the end of an architecture's name."""
