@@ -677,7 +677,8 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     for item in model.beside:
         product = Product(micro_batch * item.tokens, item.outputs, item.inputs)
         forward += item.times * device.product(product)
-        backward += item.times * sum(map(device.product, product.backward()))
+        if "embedding" not in model.frozen:
+            backward += item.times * sum(map(device.product, product.backward()))
     for front in _fronts(model):
         for number, each in enumerate(front):
             product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
@@ -793,7 +794,9 @@ def _step_flops(model: ModelSpec, backward: float) -> float:
         sequence += model.tower.images * (
             (1.0 if model.tower.frozen else half) * first + passes * sum(others)
         )
-    sequence += passes * sum(each.operations for each in model.beside)
+    sequence += (1.0 if "embedding" in model.frozen else passes) * sum(
+        each.operations for each in model.beside
+    )
     for front in _fronts(model):
         for number, each in enumerate(front):
             sequence += (passes if number else half) * 2.0 * each.tokens * each.inputs * each.outputs

@@ -35,6 +35,8 @@ class Family:
     """True when they may be."""
     parts: tuple[tuple[str, str], ...] = ()
     """(key, ``model_type``) of configurations inside it."""
+    listed: tuple[str, ...] = ()
+    """Keys that have a number for every layer."""
 
 
 def first_of(config: Config, keys: tuple[str, ...]) -> Any:
@@ -479,11 +481,11 @@ def _nemotron_h(config: Config) -> Shape:
         "groups": config.get("n_groups", 8),
         "conv": config.get("conv_kernel", 4),
         "conv_bias": bool(config.get("use_conv_bias", True)),
-        "bias": bool(config.get("mamba_proj_bias", False)) or bias,
+        "bias": bias,
         "chunk": config.get("chunk_size", 128),
     }
     more: Shape = {}
-    if any(feeds == "experts" for _, feeds in kinds):
+    if any("experts" in kind for kind in kinds):
         shared = config.get("moe_shared_expert_intermediate_size") or 0
         more["experts"] = _experts(
             config,
@@ -1523,7 +1525,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),
     "smollm3": Family(partial(llama, tied=True)),
     "solar_open": _SPARSE(
-        partial(_sparse, experts=_shared), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
+        partial(_sparse, experts=_shared, out_bias=None), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
     ),
     "stablelm": Family(_stablelm),
     "starcoder2": Family(

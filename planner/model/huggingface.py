@@ -487,8 +487,9 @@ _SHARED = (
 
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
-    given = [key for key in _OPTIONAL if document.data.get(key) is not None and key not in needed]
     family = FAMILIES[str(document.data["model_type"])]
+    given = [key for key in _OPTIONAL if document.data.get(key) is not None]
+    given = [key for key in given if key not in (*needed, *family.listed)]
     experts = family.experts
     if family.any_experts:
         routed = (first_given(document.data, keys) for keys in (EXPERT_COUNTS, EXPERT_PICKS))

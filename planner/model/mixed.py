@@ -68,6 +68,7 @@ def _gemma4(config: Config) -> Shape:
     width, heads, window = config["hidden_size"], config["num_attention_heads"], config["sliding_window"]
     more, table, norm = _per_layer(config)
     given = config.get("per_layer_config")
+    listed = {int(index): each for index, each in given.items()} if isinstance(given, dict) else None
     alike = bool(config.get("attention_k_eq_v"))
     names = _named(config, "layer_types", _slides(6))
     names[-1] = "full_attention"
@@ -75,8 +76,8 @@ def _gemma4(config: Config) -> Shape:
     for index, name in enumerate(names):
         full, reused = name == "full_attention", index >= _reused(config)
         head, pairs = config["head_dim"], config["num_key_value_heads"]
-        if isinstance(given, dict):
-            own = given.get(str(index)) or {}
+        if listed is not None:
+            own = listed.get(index) or {}
             head, pairs = own.get("head_dim", head), own.get("num_key_value_heads", pairs)
         elif full:
             head = config.get("global_head_dim") or 512
@@ -250,6 +251,8 @@ def _zamba2(config: Config) -> Shape:
 
 
 def _zamba_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "layers that share nothing, as transformers makes them of this,"
     for key in ("add_bias_linear", "mamba_proj_bias"):
         if config.get(key):
             yield key, "biases of this type"
@@ -430,7 +433,8 @@ def _kimi_linear(config: Config) -> Shape:
         )
     dense = {} if isinstance(config.get("mlp_layer_types"), list) else {"first_k_dense_replace": 1}
     filled = {**dense, **config, "layer_types": named}
-    shape = {**_latent(filled, experts=_shared(config)), "state": state}
+    # Its output layer is never tied, whatever the configuration says.
+    shape = {**_latent(filled, experts=_shared(config)), "state": state, "tied_embeddings": False}
     return with_runs(shape, filled, _mixers(filled))
 
 
@@ -602,7 +606,7 @@ MIXED: dict[str, Family] = {
         Family(_lightning, COMMON, _lightning_unlike, experts=True),
     ),
     "nemotron-nas": Family(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
-    "openelm": Family(_openelm, ("vocab_size",)),
+    "openelm": Family(_openelm, ("vocab_size",), listed=("num_kv_heads",)),
     "zamba": Family(_zamba, COMMON, _zamba_unlike),
     "zamba2": Family(partial(_zamba2), (*COMMON[:3], "vocab_size"), _zamba_unlike),
 }

@@ -171,6 +171,8 @@ def _unequal_experts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _own_vocabulary(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "an output layer of its own of this type"
     if config.get("share_encoder_decoder_embeddings") is False:
         yield "share_encoder_decoder_embeddings", "vocabularies of its own of each stack"
 

@@ -151,6 +151,8 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     unusual = _unusual(model)
     if unusual:
         yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
+    if model.beside and not row.beside:
+        yield Fault(path, f"hetplan trains no matrices beside the layers with {row.name} yet, expected none")
     if model.tower is not None and not row.towers:
         yield Fault(
             path, f"hetplan trains no towers beside a text decoder with {row.name} yet, expected none"
@@ -182,7 +184,6 @@ def _unusual(model: ModelSpec) -> str:
             kind.carried is not None and kind.carried.kind == "delta" and kind.carried.rank is not None
             for kind in model.kinds
         ),
-        "matrices beside the layers": bool(model.beside),
         "experts of another width": model.expert_width != model.hidden,
     }
     return next((name for name, there in reasons.items() if there), "")

@@ -218,6 +218,8 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    beside: bool = False
+    """True when matrices of what sees or hears may stand beside the layers: without tensor parallelism."""
     own_ends: bool = False
     """True when images or sound may stand in place of tokens, and labels in place of an output layer: without tensor
     parallelism."""
