@@ -172,7 +172,13 @@ def _cannot(name: str, what: str, hint: str | None = None) -> SpecError:
     return SpecError((Problem(file=name, line=None, key="", what=what, hint=hint),))
 
 
-_NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+_NO_TOWERS = (
+    "text_config",
+    "img_token_compression_config",
+    "quantization_config",
+    "generation_config",
+    "compression_config",
+)
 """Configurations inside another that are none of a tower."""
 
 
@@ -205,6 +211,10 @@ def _filled(document: Document) -> Document:
     How large the whole is it says itself.
     """
     kind = str(document.data.get("model_type"))
+    if kind == "llava" and document.data.get("mm_vision_tower"):
+        # The first files of LLaVA have no part of their own for the text.
+        kind = "llava_llama"
+        document = replace(document, root=replace(document.root, data={**document.data, "model_type": kind}))
     beside, family = BESIDE.get(kind), FAMILIES.get(kind)
     kinds: dict[str, tuple[str, ...]] = {}
     kinds |= {key: (each,) for key, each in family.parts} if family is not None else {}
@@ -246,10 +256,11 @@ _TEXTS |= {"llama4": "llama4_text", "mllama": "mllama_text_model", "qwen2_audio"
 _TEXTS |= {"glm4v_moe": "glm4v_moe_text", "instructblip": "opt", "kosmos-2": "kosmos_2_text_model"}
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
 _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text", "instructblipvideo": "opt"}
-_TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2"}
+_TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
     "glm46v",
+    "minimax_m3_vl",
     "glm4v",
     "llava",
     "llava_next_video",
@@ -323,6 +334,8 @@ def _text_of(document: Document) -> Document:
 
 
 _UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+_NAMED = ("llava_llama", "llava_mistral", "llava_qwen")
+"""Types that name their tower under ``mm_vision_tower``."""
 """Keys of what a type of text alone does not have."""
 
 
@@ -335,7 +348,9 @@ def _unread_parts(document: Document) -> list[Problem]:
             (key,), f"is not read of the type {shown(document.data['model_type'])}, expected none"
         )
         for key in _UNREAD
-        if document.data.get(key) and key not in read
+        if document.data.get(key)
+        and key not in read
+        and not (key == "mm_vision_tower" and document.data["model_type"] in _NAMED)
     ]
 
 
@@ -621,7 +636,7 @@ def _undivided(document: Document) -> list[Problem]:
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
     # Stages list theirs.
-    attends = config.get(heads) is not None and str(config["model_type"]) not in STAGES
+    attends = config.get(heads) is not None and heads not in FAMILIES[str(config["model_type"])].listed
     two = str(config["model_type"]) in TWO_STACKS
     own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim",)) is not None
     pairs = [(heads, width)] if attends and not own and not latent else []

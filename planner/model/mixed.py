@@ -567,6 +567,52 @@ def _longcat_unlike(config: Config) -> Iterator[tuple[str, str]]:
             yield key, "biases of this type"
 
 
+def _minimax3(config: Config) -> Shape:
+    """Attention to the blocks that an index picks; the first layers are dense and attend to all."""
+    given = config.get("sparse_attention_config") or {}
+    width, heads, pairs, head = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+    count, size, picked, block = (
+        given.get(old) or config.get(new) or usual
+        for old, new, usual in (
+            ("sparse_num_index_heads", "index_n_heads", 4),
+            ("sparse_index_dim", "index_head_dim", 128),
+            ("sparse_topk_blocks", "index_topk_blocks", 16),
+            ("sparse_block_size", "index_block_size", 128),
+        )
+    )
+    flags = given.get("sparse_attention_freq") or [0] * config["num_hidden_layers"]
+    names = _named(
+        config, "layer_types", lambda index: "minimax_m3_sparse" if flags[index] else "full_attention"
+    )
+    freq = config.get("moe_layer_freq")
+    routed = freq if isinstance(freq, list) else [1] * config["num_hidden_layers"]
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse" if routed[index] else "dense")
+    plain: tuple[Matrix, ...] = (
+        (width, (heads + 2 * pairs) * head, "columns"),
+        (heads * head, width, "rows"),
+    )
+    index: tuple[Matrix, ...] = ((width, count * size, "nothing"), (width, size, "nothing"))
+    kinds: list[Kind] = []
+    for name, feed in zip(names, feeds, strict=True):
+        sizes: tuple[tuple[str, Any], ...] = ()
+        if name == "minimax_m3_sparse":
+            sizes = (
+                ("projections", (*index, *plain)),
+                ("attention_other", 2 * size),
+                ("window", picked * block),
+            )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    experts = {
+        **{"number": config["num_local_experts"], "top_k": config["num_experts_per_tok"]},
+        **{"ffn": config["intermediate_size"], "shared_ffn": config["shared_intermediate_size"]},
+    }
+    fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "qk_norm": True}
+    dense = {**config, "intermediate_size": config["dense_intermediate_size"], "layer_types": None}
+    return folded(llama(dense, experts=experts, **fields), kinds)
+
+
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")
 _HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
 
@@ -604,6 +650,10 @@ MIXED: dict[str, Family] = {
     **dict.fromkeys(
         ("minimax", "minimax_m1", "minimax_text_01"),
         Family(_lightning, COMMON, _lightning_unlike, experts=True),
+    ),
+    **dict.fromkeys(
+        ("minimax_m3", "minimax_m3_vl_text"),
+        Family(_minimax3, (*COMMON, "head_dim", "num_key_value_heads"), experts=True),
     ),
     "nemotron-nas": Family(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
     "openelm": Family(_openelm, ("vocab_size",), listed=("num_kv_heads",)),

@@ -218,8 +218,11 @@ def _resnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
 STAGES: dict[str, Family] = {
     **dict.fromkeys(("convnext", "convnextv2"), Family(_convnext, (), _unlike)),
     "resnet": Family(_resnet, (), _resnet_unlike),
-    "segformer": Family(_segformer, (), _unlike),
-    **dict.fromkeys(("donut-swin", "swin", "swinv2"), Family(_swin, (), _unlike)),
+    "segformer": Family(_segformer, (), _unlike, listed=("num_attention_heads",)),
+    **dict.fromkeys(
+        ("donut-swin", "swin", "swinv2"),
+        Family(_swin, (), _unlike, listed=("num_heads", "num_attention_heads")),
+    ),
 }
 """Models of images in stages, by ``model_type``."""
 _CLASSES = {"Model": Head(0), "ForImageClassification": Head("labels", pooled=True)}

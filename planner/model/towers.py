@@ -285,6 +285,19 @@ def _kimi(config: Config, text: int) -> Shape:
     }
 
 
+def _minimax3(config: Config, shape: Shape) -> Shape:
+    """A norm ahead of the layers alone, two matrices for each patch, and two for four of them side by side."""
+    vision, text, inner = config["vision_config"], shape["hidden"], config["projector_hidden_size"]
+    merged = int(vision.get("spatial_merge_size", 2)) ** 2
+    made = QWEN_IMAGE // merged
+    tower: Shape = {
+        **_sizes(vision),
+        **{"patch": _patch(vision) * int(vision.get("temporal_patch_size", 2)), "norm_first": True},
+        **{"tokens": QWEN_IMAGE, "outputs": made, "projector": (inner, text)},
+    }
+    return {**added(shape, linear(made, merged * text, inner, text)), "tower": tower}
+
+
 def _lfm2(config: Config, text: int) -> Shape:
     """SigLIP 2, four tokens side by side, a norm and two matrices."""
     vision, merged = config["vision_config"], int(config.get("downsample_factor", 2)) ** 2
@@ -442,6 +455,9 @@ BESIDE: dict[str, Seeing] = {
     ),
     "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
+    "minimax_m3_vl": Beside(
+        _no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
+    ),
     "video_llava": Beside(_no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "blip-2": Beside(
