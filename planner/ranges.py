@@ -73,6 +73,8 @@ HEADS = Range(1, 10_000)
 """Attention heads and key/value heads."""
 ROWS = Range(1, 1_000_000_000)
 """Rows of a table: vocabulary, learned positions, token types; the latter two may be 0."""
+OTHERS = Range(0, 10_000_000_000_000)
+"""Parameters that take part in few operations."""
 NORMS = Range(1, 100)
 """Norms of one layer."""
 SEQUENCE = Range(1, 100_000_000)

@@ -323,10 +323,16 @@ def expert_products(model: ModelSpec, *, tp: int, tokens: int, folding: Folding)
     here, width = experts.number / ep, experts.ffn / etp
     rows = etp * expert_rows(model, tp=tp, tokens=tokens, ep=ep) / here
     return (
+        *(() if experts.hidden is None else _brought(own, model.hidden, experts.hidden)),
         Product(own, experts.number, model.hidden),
-        Product(rows, (model.mlp_matrices - 1) * width, model.hidden, here),
-        Product(rows, model.hidden, width, here),
+        Product(rows, (model.mlp_matrices - 1) * width, model.expert_width, here),
+        Product(rows, model.expert_width, width, here),
     )
+
+
+def _brought(tokens: float, hidden: int, width: int) -> tuple[Product, ...]:
+    """Tokens to the width of the experts, and what these make of them back."""
+    return Product(tokens, width, hidden), Product(tokens, hidden, width)
 
 
 def experts_at_work(model: ModelSpec) -> float:
@@ -413,6 +419,10 @@ def attention_calls(model: ModelSpec, micro_batch: int) -> float:
     return 1.0 if mean is None else larger(1.0, micro_batch * model.training.sequence_length / mean)
 
 
+CHUNKED = ("mamba2", "delta", "linear")
+"""States whose tokens are worked on in chunks, by products."""
+
+
 def state_seconds(
     state: StateSpec, device: Device, target: Capabilities, *, tp: int, tokens: int
 ) -> tuple[float, float]:
@@ -426,11 +436,11 @@ def state_seconds(
     flops = state_flops(state) * tokens / tp
     # The convolution reads and writes its channels, the scan reads them and writes its outputs, the gate scales these.
     moved = device.size * (3.0 * state.convolved + 4.0 * state.inner)
-    moved += 4.0 * 3.0 * state.inner * state.size / state.chunk if state.kind in ("mamba2", "delta") else 0.0
+    moved += 4.0 * 3.0 * state.inner * state.size / state.chunk if state.kind in CHUNKED else 0.0
     if target.eager_layers:
         moved += eager_state_bytes(state)
     streams = device.stream(moved * tokens / tp, 4)
-    if state.kind in ("mamba2", "delta"):
+    if state.kind in CHUNKED:
         return device.flash(flops) + streams, device.flash(again * flops) + again * streams
     # Scans channel by channel run on vector units.
     peak = device.kind.peak_flops.get("fp32", device.kind.peak_flops[device.precision])
@@ -441,13 +451,13 @@ def state_seconds(
 def state_flops(state: StateSpec) -> float:
     """Operations of a token in one forward of a scan.
 
-    State-space duality (arXiv:2405.21060, section 6): scores of a chunk and their sum of inputs, inputs into states,
-    states into outputs. Gated delta rule (arXiv:2412.06464, section 3.3, equations 8 and 9): keys by keys and queries
-    by keys, a triangular solve for keys and values, and with the state three products. Selective scan
-    (arXiv:2312.00752, appendix): nine for an element of the state.
+    State-space duality (arXiv:2405.21060, section 6), and linear attention: scores of a chunk and their sum of inputs,
+    inputs into states, states into outputs. Gated delta rule (arXiv:2412.06464, section 3.3, equations 8 and 9): keys
+    by keys and queries by keys, a triangular solve for keys and values, and with the state three products. Selective
+    scan (arXiv:2312.00752, appendix): nine for an element of the state.
     """
     inner, size, chunk = float(state.inner), float(state.size), float(state.chunk)
-    if state.kind == "mamba2":
+    if state.kind in ("mamba2", "linear"):
         return 2.0 * chunk * (size * state.groups + inner) + 4.0 * size * inner
     if state.kind == "delta":
         keys = size * state.heads
@@ -461,7 +471,7 @@ def eager_state_bytes(state: StateSpec) -> float:
     Duality: decays and scores of a chunk, of every head, and products of both; delta rule: the same with a solve;
     selective scan: decays and inputs of every element of the state, in as many rounds as a chunk has bits.
     """
-    if state.kind in ("mamba2", "delta"):
+    if state.kind in CHUNKED:
         return 4.0 * (8.0 if state.kind == "mamba2" else 12.0) * state.chunk * state.heads
     if state.kind == "mamba":
         return 4.0 * (6.0 * log2(max(2, state.chunk)) + 6.0) * state.inner * state.size
@@ -664,6 +674,11 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
         inputs = micro_batch * model.encoder.sequence_length
         ahead = device.stream(4.0 * device.size * inputs * model.encoder_width, 3)
         forward, backward = forward + ahead, backward + 2 * ahead
+    for item in model.beside:
+        product = Product(micro_batch * item.tokens, item.outputs, item.inputs)
+        forward += item.times * device.product(product)
+        if "embedding" not in model.frozen:
+            backward += item.times * sum(map(device.product, product.backward()))
     for front in _fronts(model):
         for number, each in enumerate(front):
             product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
@@ -779,6 +794,9 @@ def _step_flops(model: ModelSpec, backward: float) -> float:
         sequence += model.tower.images * (
             (1.0 if model.tower.frozen else half) * first + passes * sum(others)
         )
+    sequence += (1.0 if "embedding" in model.frozen else passes) * sum(
+        each.operations for each in model.beside
+    )
     for front in _fronts(model):
         for number, each in enumerate(front):
             sequence += (passes if number else half) * 2.0 * each.tokens * each.inputs * each.outputs
@@ -807,9 +825,8 @@ def _layer_flops(model: ModelSpec, backward: float) -> float:
         attention += model.pairs_per_token * model.cross_matrix[0] * model.cross_matrix[1]
     mlp = float(model.hidden * model.mlp_matrices * model.common_ffn)
     if model.experts is not None:
-        mlp += model.hidden * (
-            model.experts.number + model.mlp_matrices * experts_at_work(model) * model.experts.ffn
-        )
+        mlp += model.hidden * (model.experts.number + 2 * (model.experts.hidden or 0))
+        mlp += model.mlp_matrices * model.expert_width * experts_at_work(model) * model.experts.ffn
     causal = 0.5 if model.causal else 1.0
     scores = model.heads * core_width(model) * causal * seen_scores(model, True) if model.attends else 0.0
     carried = 0.0 if model.carried is None else whole * length * state_flops(model.carried)

@@ -223,6 +223,13 @@ def activation_bytes_per_layer(
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
         scores = (5.0 if model.drops else 2.0) * heads * model.seen / tp
+    if model.projections is not None and model.attends:
+        made = (
+            sum(outputs for _, outputs, _ in model.projections)
+            - width * (heads + 2 * model.kv_heads)
+            - model.hidden
+        )
+        attention += 2.0 * max(0, made)
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
 
@@ -299,7 +306,7 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
     mlp -= 2.0 if discards else narrow
-    return (4.0 if plain else 2.0 - narrow) * etp * model.hidden + mlp * experts.ffn
+    return (4.0 if plain else 2.0 - narrow) * etp * model.expert_width + mlp * experts.ffn
 
 
 def largest_tensor(model: ModelSpec) -> int:
@@ -308,7 +315,7 @@ def largest_tensor(model: ModelSpec) -> int:
     if model.experts is None:
         return max(ends, width)
     halves = 2 if model.gated_mlp else 1
-    return max(ends, width, model.experts.number * model.hidden * model.experts.ffn * halves)
+    return max(ends, width, model.experts.number * model.expert_width * model.experts.ffn * halves)
 
 
 def kept_free(device_type: DeviceType, spread: float) -> float:
@@ -544,6 +551,10 @@ def _embedding(model: ModelSpec, load: Load) -> float:
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
     made = 0.0
+    # Of matrices beside the layers what they make, and what is made of that.
+    made += load.micro_batch * sum(
+        2 * each.times * each.tokens * each.outputs for each in model.beside if each.weights
+    )
     if model.tower is not None:
         # Inputs and outputs of what embeds patches and of the projector.
         widths = [(each, inputs + outputs) for each, inputs, outputs in model.tower.matrices]

@@ -801,7 +801,7 @@ class Pricer:
         if folding.ways == 1:
             return price
         tokens = sequences * self.model.training.sequence_length
-        size = ELEMENT_BYTES[self.model.training.precision] * self.model.hidden
+        size = ELEMENT_BYTES[self.model.training.precision] * self.model.expert_width
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
         both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep, width=etp)
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.

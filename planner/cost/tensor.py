@@ -129,5 +129,5 @@ def _shares(model: ModelSpec) -> tuple[float, float]:
     divided = columns + rows
     if model.experts is not None:
         whole += model.hidden * model.experts.number
-        whole += model.mlp_matrices * model.hidden * model.experts.ffn * round(experts_at_work(model))
+        whole += model.mlp_matrices * model.expert_width * model.experts.ffn * round(experts_at_work(model))
     return divided / (divided + whole), columns / divided

@@ -135,6 +135,8 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield "divided sequences need a causal mask, expected a decoder"
     if model.front or model.labels is not None:
         yield "images, sound and heads of labels need whole sequences, expected cp 1"
+    if model.beside:
+        yield "matrices beside the layers work on whole sequences, expected cp 1"
     if model.tower is not None:
         yield "towers make tokens of whole sequences, expected cp 1"
     if not model.usual_layers:
@@ -155,7 +157,7 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
 def offers_context(target: Capabilities, model: ModelSpec) -> bool:
     """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
     fused = model.training.attention == "flash" and model.kind == "decoder" and model.usual_layers
-    fused = fused and model.tower is None and not model.front and model.labels is None
+    fused = fused and model.tower is None and not model.beside and not model.front and model.labels is None
     masked = model.window is not None or bool(model.sinks)
     kinds = {kind for kind in target.context if not (masked if kind == "ring" else model.latent is not None)}
     return fused and bool(kinds)

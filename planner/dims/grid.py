@@ -142,6 +142,7 @@ def _strange(model: ModelSpec) -> str:
         "blocks of unlike layers": bool(model.block or model.ahead or model.behind),
         "models of images or sound": bool(model.front),
         "heads of labels": model.labels is not None,
+        "matrices beside the layers": bool(model.beside),
         "towers": model.tower is not None,
         "encoder-decoders": model.encoder is not None,
         "relative positions": model.relative_positions > 0,

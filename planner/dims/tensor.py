@@ -50,6 +50,10 @@ class TensorParallelism(Dimension):
                 yield Fault(where, f"{what}, got {tp}")
             if tp > 1 and model.tower is not None:
                 yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
+            if tp > 1 and model.beside:
+                yield Fault(
+                    where, f"{target.name} divides no matrices beside the layers, expected 1, got {tp}"
+                )
             if tp > 1 and model.encoder is not None:
                 yield Fault(where, f"{target.name} divides no encoder-decoders, expected 1, got {tp}")
             if tp > 1 and (model.front or model.labels is not None):
@@ -76,6 +80,13 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
         yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
     elif model.kv_heads % tp and tp % model.kv_heads:
         yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+    for kind in model.kinds if model.unlike else ():
+        if (
+            model.heads % tp == 0
+            and kind.attends
+            and (kind.heads % tp or (kind.kv_heads % tp and tp % kind.kv_heads))
+        ):
+            yield Fault(where, f"tp {tp} does not divide the heads of {kind.name}")
     for state in (kind.carried for kind in model.kinds):
         if state is not None and (state.inner % tp or (state.heads > 1 and state.heads % tp)):
             yield Fault(where, f"tp {tp} does not divide the {state.heads} heads of a state")
@@ -106,6 +117,8 @@ def tp_degrees(
         largest = 1
     if model.tower is not None or model.encoder is not None or model.front or model.labels is not None:
         largest = 1
+    if model.beside:
+        largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1
     degrees = tuple(tp for tp in range(1, largest + 1) if splits(model, tp))
@@ -128,6 +141,11 @@ def splits(model: ModelSpec, tp: int) -> bool:
     """True when ``tp`` devices can share the heads and the feed-forward width evenly."""
     grouped = model.kv_heads % tp == 0 or tp % model.kv_heads == 0
     plain = model.heads % tp == 0 and all(width % tp == 0 for width in _widths(model)) and grouped
+    plain = plain and all(
+        kind.heads % tp == 0 and (kind.kv_heads % tp == 0 or tp % kind.kv_heads == 0)
+        for kind in model.kinds
+        if kind.attends
+    )
     return plain and (tp == 1 or all(_splits_state(kind.carried, tp) for kind in model.kinds))
 
 

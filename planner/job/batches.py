@@ -4,6 +4,7 @@ of the example that reads it is the same for every runtime."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from planner.cost.shape import chunk_spans
 from planner.job.files import EmittedFile, document, node_file, rows
@@ -185,6 +186,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
         "example_context",
         "example_model",
         "example_state",
+        "example_beside",
         "example_tower",
         "example_encoder",
         "example_adapters",
@@ -200,10 +202,20 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
+_SIZES = {"__all__": {"heads", "kv_heads", "head_dim", "ffn", "projections", "attention_other", "window"}}
+_PRICED: dict[str, Any] = {
+    **{"projections": True, "experts": {"hidden"}},
+    **{"ahead": _SIZES, "block": _SIZES, "behind": _SIZES, "encoder": {"block": _SIZES}},
+}
+"""What no example has."""
+
+
 def model_shape(model: ModelSpec) -> dict[str, object]:
     """What the example needs to build a model of the planned shape."""
     training = model.training
-    shape: dict[str, object] = model.model_dump(exclude={"training"})
+    shape: dict[str, object] = model.model_dump(exclude={"training": True, **_PRICED})
+    if not model.beside:
+        del shape["beside"]
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
     if training.preference is not None:

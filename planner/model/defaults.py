@@ -25,6 +25,11 @@ _NAMES = {
         **{"n_layers": "num_hidden_layers", "mlp_hidden_size": "intermediate_size"},
         **{"weight_tying": "tie_word_embeddings", "max_sequence_length": "max_position_embeddings"},
     },
+    "kimi_k25_vision": {
+        **{"vt_hidden_size": "hidden_size", "vt_num_hidden_layers": "num_hidden_layers"},
+        **{"vt_intermediate_size": "intermediate_size", "vt_num_attention_heads": "num_attention_heads"},
+        **{"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"},
+    },
     "nomic_bert": _GPT_NAMES,
 }
 """Names that repositories with code of their own have for a key, by ``model_type``."""
@@ -51,5 +56,16 @@ def renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     """What a configuration says, under the names that keys of its ``model_type`` have in transformers."""
     names = {**_table()["names"].get(kind, {}), **_NAMES.get(kind, {})}
     return {
-        names[key] if key in names and names[key] not in given else key: value for key, value in given.items()
+        names[key] if key in names and names[key] not in given else key: _alike(key, value)
+        for key, value in given.items()
     }
+
+
+_OF_LAYERS = ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size")
+"""Keys of which HunYuan lists a number for every layer."""
+
+
+def _alike(key: str, value: Any) -> Any:
+    """The number that a list has for every layer, where it is the same for all."""
+    same = key in _OF_LAYERS and isinstance(value, list) and value and {*map(str, value)} == {str(value[0])}
+    return value[0] if same else value

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.model.families import COMMON, Config, Family, Shape, bert
-from planner.model.heads import Head, labels_of
+from planner.model.heads import Head, far_outputs, labels_of, wide_outputs
+from planner.model.products import added, layers, linear
+from planner.model.seen import patches_of
 
 
 def _albert(config: Config) -> Shape:
@@ -198,7 +200,165 @@ def _luke(config: Config) -> Shape:
     return {**shape, "tied_embeddings": False, "attention_other": own, "other_parameters": tables + ends}
 
 
+def _rembert(config: Config) -> Shape:
+    """A narrow embedding at one end, a wide one at the other (arXiv:2010.12821)."""
+    shape, width = bert(config, 2), config["hidden_size"]
+    narrow = config["input_embedding_size"]
+    tables = (shape["learned_positions"] + shape["token_types"]) * narrow + 2 * narrow + width
+    gone = {"learned_positions": 0, "token_types": 0, "embedding_norm": False, "head_transform": False}
+    more = {
+        "embedding_width": narrow,
+        "tied_embeddings": False,
+        "other_parameters": tables + wide_outputs(config),
+    }
+    return {**shape, **gone, **more}
+
+
+def _rembert_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings"):
+        yield "tie_word_embeddings", "tied embeddings of two widths"
+    if config.get("input_embedding_size") == config.get("hidden_size"):
+        yield "input_embedding_size", "embeddings as wide as the layers of this type"
+    if (config.get("output_embedding_size") or 0) < (config.get("hidden_size") or 0):
+        yield "output_embedding_size", "outputs narrower than the layers"
+    if config.get("is_decoder"):
+        yield "is_decoder", "encoders as decoders"
+
+
+def _lilt(config: Config) -> Shape:
+    """BERT beside a narrower one of the places of words on a page (arXiv:2202.13669)."""
+    shape, width, times = bert(config, 2), config["hidden_size"], config["num_hidden_layers"]
+    shrink = config.get("channel_shrink_ratio", 4)
+    narrow, tokens = width // shrink, min(512, shape["learned_positions"])
+    beside = layers(tokens, times, narrow, config["intermediate_size"] // shrink)
+    others = times * 4 * narrow + 4 * config.get("max_2d_position_embeddings", 1024) * (width // 6)
+    others += shape["learned_positions"] * narrow + (width + 1) * narrow + 2 * narrow
+    return added(_headless(config), beside, others)
+
+
+def _headless(config: Config) -> Shape:
+    """BERT as it is ahead of other heads than one for tokens."""
+    gone = {"head_transform": False, "head_bias": False, "tied_embeddings": False, "labels": 0}
+    return {**bert(config, 2), **gone}
+
+
+def _squeezebert(config: Config) -> Shape:
+    """Matrices in groups, each of which sees a part of a token (arXiv:2006.11316); the pooler is always there."""
+    width, ffn = config["hidden_size"], config["intermediate_size"]
+    names = ("q_groups", "k_groups", "v_groups", "post_attention_groups")
+    ways = [config.get(key, usual) for key, usual in zip(names, (4, 4, 4, 1), strict=True)]
+    groups = config.get("intermediate_groups", 4)
+    narrow = ffn // groups
+    shape = bert({**config, "intermediate_size": narrow}, 2)
+    projections = tuple((width // each, width, "columns") for each in ways)
+    return {
+        **shape,
+        "projections": (*projections[:-1], (*projections[-1][:2], "rows")),
+        **{"attention_other": ffn - narrow, "other_parameters": width * (width + 1)},
+    }
+
+
+def _squeezebert_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("embedding_size") not in (None, config.get("hidden_size")):
+        yield "embedding_size", "embeddings of another width of this type"
+    if config.get("intermediate_groups", 4) != config.get("output_groups", 4):
+        yield "output_groups", "feed-forwards of several numbers of groups"
+
+
+def _convbert(config: Config) -> Shape:
+    """Half of the heads give way to convolutions whose kernels follow from the tokens (arXiv:2008.02496)."""
+    width, size = config["hidden_size"], config.get("conv_kernel_size", 9)
+    heads = max(1, config["num_attention_heads"] // config.get("head_ratio", 2))
+    head = width // heads // 2
+    inner = heads * head
+    shape = {**bert(config, 2), "heads": heads, "head_dim": head}
+    projections = (
+        *5 * ((width, inner, "columns"),),
+        (inner, heads * size, "nothing"),
+        (width, width, "rows"),
+    )
+    own = 5 * inner + heads * size + width * size
+    return {**shape, "qkv_bias": False, "projections": projections, "attention_other": own}
+
+
+def _convbert_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("embedding_size") not in (None, config.get("hidden_size")):
+        yield "embedding_size", "embeddings of another width of this type"
+    if config.get("num_groups", 1) != 1:
+        yield "num_groups", "feed-forwards in groups"
+
+
+def _mobilebert(config: Config) -> Shape:
+    """Layers that are narrow inside, with several feed-forwards (arXiv:2004.02984)."""
+    width, inner, ffn = config["hidden_size"], config["intra_bottleneck_size"], config["intermediate_size"]
+    narrow, times = config["embedding_size"], config["num_feedforward_networks"]
+    shape = bert(config, 2)
+    asked = ((width, inner, "nothing"),) * (1 + bool(config["key_query_shared_bottleneck"]))
+    values = inner if config["use_bottleneck_attention"] else width
+    projections = (
+        *asked,
+        *((inner, inner, "columns"), (inner, inner, "columns"), (values, inner, "columns")),
+        *times * ((inner, ffn, "nothing"), (ffn, inner, "nothing")),
+        (inner, inner, "nothing"),
+        (inner, width, "rows"),
+    )
+    biases = sum(outputs for _, outputs, _ in projections)
+    # Norms of each step but the last, which is as wide as the model.
+    norms = 2 * inner * (len(asked) + 1 + times)
+    tables = ((3 if config.get("trigram_input", True) else 1) * narrow + 1) * width - narrow * width
+    return {
+        **shape,
+        **{"head_dim": inner // config["num_attention_heads"], "feed_forward": "none", "layer_norms": 1},
+        **{"qkv_bias": False, "output_bias": False, "projections": projections, "embedding_width": narrow},
+        **{"attention_other": biases + norms, "other_parameters": tables + far_outputs(config)},
+    }
+
+
+def _mobilebert_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if not config.get("use_bottleneck", True):
+        yield "use_bottleneck", "layers without a narrow inside"
+    if config.get("embedding_size") == config.get("hidden_size"):
+        yield "embedding_size", "embeddings as wide as the layers of this type"
+    if config.get("true_hidden_size") not in (None, config.get("intra_bottleneck_size")):
+        yield "true_hidden_size", "another width than that inside"
+
+
+def _summed_up(config: Config) -> int:
+    """The pooler of MobileBERT, which may have no matrix."""
+    width = int(config["hidden_size"])
+    return width * (width + 1) if config.get("classifier_activation", True) else 0
+
+
+def _vilt_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    names = config.get("architectures")
+    if isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names):
+        yield "architectures", "masked words of this type"
+
+
+def _vilt(config: Config) -> Shape:
+    """Words and patches in the same layers (arXiv:2102.03334)."""
+    shape, width = bert(config, 2), config["hidden_size"]
+    patches = patches_of(config)
+    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
+    rows = shape["learned_positions"]
+    # Without a row of the table for each patch: it has one of its own.
+    tables = (rows + config.get("modality_type_vocab_size", 2) + 1 + patches + 1) * width
+    shape |= {"learned_positions": 0, "final_norm": True, "other_parameters": tables, "norm": "layer"}
+    shape |= {"qkv_bias": bool(config.get("qkv_bias", True)), "sequence_length": rows + patches + 1}
+    return added(shape, linear(patches, inputs, width))
+
+
 ENCODERS: dict[str, Family] = {
+    "convbert": Family(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
+    "lilt": Family(_lilt, (*COMMON, "max_position_embeddings"), _untied),
+    "mobilebert": Family(_mobilebert, (*COMMON, "max_position_embeddings"), _mobilebert_unlike),
+    "rembert": Family(_rembert, (*COMMON, "max_position_embeddings"), _rembert_unlike),
+    "splinter": Family(_headless, (*COMMON, "max_position_embeddings"), _untied),
+    "squeezebert": Family(_squeezebert, (*COMMON, "max_position_embeddings"), _squeezebert_unlike),
+    "vilt": Family(_vilt, (*COMMON, "max_position_embeddings"), _vilt_unlike),
     "fnet": Family(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
     "visual_bert": Family(_visual, (*COMMON, "max_position_embeddings"), _untied),
     "luke": Family(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
@@ -238,6 +398,41 @@ _SUMMED = {
     "ForQuestionAnsweringSimple": Head("labels"),
 }
 ENCODER_HEADS: dict[str, dict[str, Head]] = {
+    "convbert": {"Model": Head(0), **_POOLED, **_EACH},
+    "lilt": {"Model": Head(0, dense=1), **_POOLED, **_EACH},
+    "mobilebert": {
+        "Model": Head(0, more=_summed_up),
+        "ForPreTraining": Head("tokens", pair=True, more=_summed_up),
+        "ForSequenceClassification": Head("labels", pooled=True, more=_summed_up),
+        "ForNextSentencePrediction": Head(2, pooled=True, more=_summed_up),
+        **_EACH,
+    },
+    "rembert": {"Model": Head(0, dense=1), **_POOLED, **_EACH, **_CHOICES},
+    "splinter": {
+        "Model": Head(0),
+        **{
+            name: Head(
+                0, dense=4, more=lambda config: 2 * config["hidden_size"] * (config["hidden_size"] + 4)
+            )
+            for name in ("ForPreTraining", "ForQuestionAnswering")
+        },
+    },
+    "squeezebert": {
+        "Model": Head(0),
+        **_EACH,
+        "ForSequenceClassification": Head("labels", pooled=True),
+        "ForMultipleChoice": Head(1, pooled=True),
+    },
+    "vilt": {
+        "Model": Head(0, dense=1),
+        "ForImageAndTextRetrieval": Head(1, pooled=True, dense=1),
+        "ForQuestionAnswering": Head(
+            "labels",
+            pooled=True,
+            dense=3,
+            more=lambda config: config["hidden_size"] * (4 + labels_of(config)),
+        ),
+    },
     "albert": {**_DEBERTA, "Model": Head(0, dense=1), "ForPreTraining": Head("tokens", dense=1, more=_order)},
     "deberta": _DEBERTA,
     "deberta-v2": _DEBERTA,

@@ -14,7 +14,7 @@ Config = dict[str, Any]
 Shape = dict[str, Any]
 
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-EXPERT_PICKS = ("num_experts_per_tok", "moe_topk", "moe_k")
+EXPERT_PICKS = ("num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token")
 SHARED_COUNTS = ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts")
 COMMON = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 
@@ -35,6 +35,8 @@ class Family:
     """True when they may be."""
     parts: tuple[tuple[str, str], ...] = ()
     """(key, ``model_type``) of configurations inside it."""
+    listed: tuple[str, ...] = ()
+    """Keys that have a number for every layer."""
 
 
 def first_of(config: Config, keys: tuple[str, ...]) -> Any:
@@ -210,8 +212,9 @@ def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
         yield "mlp_layer_types", [index for index, kind in enumerate(kinds) if kind == "dense"]
 
 
-Kind = tuple[str, str]
-"""(mixer, feed-forward) of a layer."""
+Sizes = tuple[tuple[str, Any], ...]
+Kind = tuple[str, str] | tuple[str, str, Sizes]
+"""(mixer, feed-forward, sizes that are not those of the model) of a layer."""
 
 
 def with_runs(shape: Shape, config: Config, mixers: Sequence[str] | None = None) -> Shape:
@@ -248,8 +251,11 @@ def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
     _, length, start, blocks = best
     end = start + blocks * length
     if len(set(kinds)) == 1:
-        (mixer, feeds) = kinds[0]
+        mixer, feeds, *sizes = kinds[0]
         own: Shape = {} if mixer == "attention" else {"mixer": mixer}
+        own |= dict(sizes[0]) if sizes else {}
+        if own.get("window") == 0:
+            own["window"] = None
         if feeds == "none" or (feeds == "dense" and shape.get("experts")):
             own["feed_forward"] = feeds
         if own.get("feed_forward") == "dense":
@@ -264,8 +270,13 @@ def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
 
 
 def _runs(kinds: Sequence[Kind]) -> Iterator[Shape]:
-    for (mixer, feeds), same in groupby(kinds):
-        yield {"layers": len(list(same)), "mixer": mixer, "feed_forward": feeds}
+    for (mixer, feeds, *sizes), same in groupby(kinds):
+        yield {
+            "layers": len(list(same)),
+            "mixer": mixer,
+            "feed_forward": feeds,
+            **dict(sizes[0] if sizes else ()),
+        }
 
 
 _MIXERS = {
@@ -470,13 +481,17 @@ def _nemotron_h(config: Config) -> Shape:
         "groups": config.get("n_groups", 8),
         "conv": config.get("conv_kernel", 4),
         "conv_bias": bool(config.get("use_conv_bias", True)),
-        "bias": bool(config.get("mamba_proj_bias", False)) or bias,
+        "bias": bias,
         "chunk": config.get("chunk_size", 128),
     }
     more: Shape = {}
-    if any(feeds == "experts" for _, feeds in kinds):
+    if any("experts" in kind for kind in kinds):
         shared = config.get("moe_shared_expert_intermediate_size") or 0
-        more["experts"] = _experts(config, shared_ffn=shared * int(config.get("n_shared_experts") or 0))
+        more["experts"] = _experts(
+            config,
+            hidden=config.get("moe_latent_size"),
+            shared_ffn=shared * int(config.get("n_shared_experts") or 0),
+        )
     layers = {**config, "num_hidden_layers": len(kinds)}
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
     shape = llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
@@ -489,8 +504,8 @@ def _nemotron_unlike(config: Config) -> Iterator[tuple[str, str]]:
     strange = sorted({str(each) for each in kinds} - {*_NEMOTRON})
     if strange or not kinds:
         yield "hybrid_override_pattern", f'layers of type "{strange[0]}"' if strange else "layers of no type"
-    if config.get("moe_latent_size"):
-        yield "moe_latent_size", "experts of a latent width"
+    if config.get("moe_latent_size") and config.get("mlp_bias"):
+        yield "moe_latent_size", "experts of a latent width with biases"
 
 
 def _lfm2(config: Config) -> Shape:
@@ -1510,7 +1525,7 @@ FAMILIES: dict[str, Family] = {
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),
     "smollm3": Family(partial(llama, tied=True)),
     "solar_open": _SPARSE(
-        partial(_sparse, experts=_shared), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
+        partial(_sparse, experts=_shared, out_bias=None), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
     ),
     "stablelm": Family(_stablelm),
     "starcoder2": Family(

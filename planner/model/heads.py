@@ -124,7 +124,8 @@ def heads_of(kind: str, *, stacks: bool) -> dict[str, Head]:
 
 def head_of(name: str, heads: dict[str, Head]) -> Head | None:
     """The head of an architecture; None where it is not known."""
-    if name.endswith("Model") and re.search("LMHead|For[A-Z]", name):
+    known = any(name.endswith(ending) for ending in heads if ending != "Model")
+    if name.endswith("Model") and re.search("LMHead|For[A-Z]", name) and not known:
         return None
     if _OTHERS.search(name) or (name.endswith("EncoderModel") and "EncoderModel" not in heads):
         return None
@@ -201,7 +202,24 @@ def _generator(config: Config) -> int:
     return 3 * narrow if narrow != config["hidden_size"] else 0
 
 
+def wide_outputs(config: Config) -> int:
+    """Parameters ahead of outputs that are wider than the layers, and what these take more (RemBERT)."""
+    width, wide, narrow = (
+        int(config[key]) for key in ("hidden_size", "output_embedding_size", "input_embedding_size")
+    )
+    # Nothing leads back to the width of the embedding.
+    return (width + 3) * wide + int(config["vocab_size"]) * (wide - width) - narrow * width
+
+
+def far_outputs(config: Config) -> int:
+    """What outputs take of the model's width beyond that of the embedding (MobileBERT); nothing leads back to that."""
+    width, narrow = int(config["hidden_size"]), int(config["embedding_size"])
+    return int(config["vocab_size"]) * (width - narrow) - narrow * width
+
+
 _GONE: dict[str, Callable[[Config], int]] = {
+    "mobilebert": far_outputs,
+    "rembert": wide_outputs,
     "albert": lambda config: _generator({"embedding_size": 128, **config}),
     "electra": _generator,
     "modernbert": _square,

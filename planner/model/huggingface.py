@@ -10,6 +10,7 @@ from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
 from planner.files.fields import figure
 from planner.files.messages import shown
+from planner.files.nodes import YamlNode
 from planner.model.defaults import class_of, defaults_of, renamed
 from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import (
@@ -27,10 +28,12 @@ from planner.model.families import (
 from planner.model.families import FAMILIES as ONE_STACK
 from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.heard import HEARD, HEARD_HEADS
+from planner.model.mixed import MIXED
 from planner.model.pairs import PAIR_HEADS, PAIRS
 from planner.model.remote import REMOTE, REMOTE_HEADS
 from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
+from planner.model.stages import STAGE_HEADS, STAGES
 from planner.model.towers import BESIDE, Beside
 from planner.model.two_stacks import TWO_STACKS
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
@@ -41,8 +44,8 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
-FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE}
-OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS}
+FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE, **MIXED, **STAGES}
+OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS, **STAGE_HEADS}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
@@ -94,7 +97,7 @@ def _finished(shape: Shape, document: Document) -> Shape:
 def _built(family: Family, document: Document, whole: Document) -> Shape:
     """The shape of a configuration whose needed keys are in order."""
     shape = family.build(document.data)
-    if "state" not in shape and "encoder" not in shape:
+    if not {"state", "encoder", "block", "ahead", "behind"} & {*shape}:
         shape = with_runs(shape, document.data)
     shape = _with_head(shape, document.data)
     return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in BESIDE else shape
@@ -106,10 +109,14 @@ def _heads(kind: str) -> dict[str, Head]:
 
 
 def _with_head(shape: Shape, config: Config) -> Shape:
-    """The shape with the head that the architecture's name says."""
-    names = config.get("architectures")
+    """The shape with the head that the architecture's name says; an encoder without one has none."""
+    kind, names = str(config["model_type"]), config.get("architectures")
+    heads = _heads(kind)
+    if not names and shape.get("kind") == "encoder" and shape.get("labels") is None:
+        # As transformers' AutoModel, which asks for no architecture.
+        names = [f"{kind}Model"] if "Model" in heads else []
     for name in names if isinstance(names, list) else []:
-        head = head_of(str(name), _heads(str(config["model_type"])))
+        head = head_of(str(name), heads)
         if head is not None:
             return with_head(shape, head, config)
     return shape
@@ -165,7 +172,13 @@ def _cannot(name: str, what: str, hint: str | None = None) -> SpecError:
     return SpecError((Problem(file=name, line=None, key="", what=what, hint=hint),))
 
 
-_NO_TOWERS = ("text_config", "quantization_config", "generation_config", "compression_config")
+_NO_TOWERS = (
+    "text_config",
+    "img_token_compression_config",
+    "quantization_config",
+    "generation_config",
+    "compression_config",
+)
 """Configurations inside another that are none of a tower."""
 
 
@@ -198,6 +211,10 @@ def _filled(document: Document) -> Document:
     How large the whole is it says itself.
     """
     kind = str(document.data.get("model_type"))
+    if kind == "llava" and document.data.get("mm_vision_tower"):
+        # The first files of LLaVA have no part of their own for the text.
+        kind = "llava_llama"
+        document = replace(document, root=replace(document.root, data={**document.data, "model_type": kind}))
     beside, family = BESIDE.get(kind), FAMILIES.get(kind)
     kinds: dict[str, tuple[str, ...]] = {}
     kinds |= {key: (each,) for key, each in family.parts} if family is not None else {}
@@ -208,6 +225,9 @@ def _filled(document: Document) -> Document:
             key: (_QFORMERS.get(kind, _FURTHER[key]),)
             for key, _ in (beside.further if isinstance(beside, Beside) else ())
         }
+        kinds |= {key: (each,) for key, each in (beside.optional if isinstance(beside, Beside) else ())}
+    if kind in _BARE and not document.data.get("vision_config") and document.part("text_config") is not None:
+        document = _with_empty(document, "vision_config")
     parts = {key: _inside(document, key, each) for key, each in kinds.items()}
     read = {key: part.data for key, part in parts.items() if part is not None}
     unsaid = {key: value for key, value in _unsaid(kind, document.data).items() if key not in _SIZES}
@@ -215,6 +235,16 @@ def _filled(document: Document) -> Document:
     if kind in _FLAT:
         data = {**data.get("text_config", {}), **data}
     return replace(document, root=replace(document.root, data=data))
+
+
+def _with_empty(document: Document, key: str) -> Document:
+    """With an empty mapping under a key, which the file does not have."""
+    root = document.root
+    children = {**root.children, key: YamlNode(root.line, {})}
+    lines = {**root.key_lines, key: root.line}
+    return replace(
+        document, root=replace(root, data={**document.data, key: {}}, children=children, key_lines=lines)
+    )
 
 
 def _section(beside: Seeing) -> str:
@@ -225,8 +255,12 @@ _TEXTS = {"blip-2": "opt", "gemma3": "gemma3_text", "shieldgemma2": "gemma3_text
 _TEXTS |= {"llama4": "llama4_text", "mllama": "mllama_text_model", "qwen2_audio": "qwen2"}
 _TEXTS |= {"glm4v_moe": "glm4v_moe_text", "instructblip": "opt", "kosmos-2": "kosmos_2_text_model"}
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
+_TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text", "instructblipvideo": "opt"}
+_TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
+    "glm46v",
+    "minimax_m3_vl",
     "glm4v",
     "llava",
     "llava_next_video",
@@ -240,21 +274,30 @@ _TIED_BY_TEXT = ("blip-2", "internvl_chat", "kosmos-2", "llama4")
 """Where that of the text alone says it."""
 _TIED = {
     **dict.fromkeys(
-        ("aya_vision", "cohere2_vision", "gemma3", "internvl", "lighton_ocr", "mistral3", "paligemma"), True
+        (
+            *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
+            *("lighton_ocr", "mistral3", "paligemma"),
+        ),
+        True,
     ),
     **dict.fromkeys(
-        ("idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm", "vipllava", "voxtral"),
+        (
+            *("aria", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
+            *("video_llava", "vipllava", "voxtral"),
+        ),
         False,
     ),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
+_BARE = ("llama4",)
+"""Types whose tower is transformers' default where a configuration says nothing of it."""
 _FLAT = ("fuyu",)
 """Types that say of a text within what older ones say of the whole."""
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
-_QFORMERS = {"instructblip": "instructblip_qformer"}
+_QFORMERS = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
 
 
 def _text_of(document: Document) -> Document:
@@ -275,7 +318,9 @@ def _text_of(document: Document) -> Document:
     towers = [name for name in inside if name not in (*_NO_TOWERS, key) and config[name]]
     if beside is not None:
         fail_on(_tower_problems(document, beside))
-        further = [name for name, _ in beside.further] if isinstance(beside, Beside) else []
+        further = (
+            [name for name, _ in (*beside.further, *beside.optional)] if isinstance(beside, Beside) else []
+        )
         towers = [name for name in towers if name not in (_section(beside), *further)]
     sizes = [name for name in ("patch_size", "image_size") if config.get(name) is not None]
     if sizes and kind not in FAMILIES and beside is None:
@@ -289,6 +334,8 @@ def _text_of(document: Document) -> Document:
 
 
 _UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+_NAMED = ("llava_llama", "llava_mistral", "llava_qwen")
+"""Types that name their tower under ``mm_vision_tower``."""
 """Keys of what a type of text alone does not have."""
 
 
@@ -301,7 +348,9 @@ def _unread_parts(document: Document) -> list[Problem]:
             (key,), f"is not read of the type {shown(document.data['model_type'])}, expected none"
         )
         for key in _UNREAD
-        if document.data.get(key) and key not in read
+        if document.data.get(key)
+        and key not in read
+        and not (key == "mm_vision_tower" and document.data["model_type"] in _NAMED)
     ]
 
 
@@ -437,8 +486,13 @@ def _of_its_own(document: Document) -> list[Problem]:
             "a class of a repository's own may have other layers than the type says",
         )
         for index, name in enumerate(names if isinstance(names, list) else [])
-        if not str(name).lower().startswith(begins.lower())
+        if not _bare(str(name)).startswith(_bare(begins))
     ]
+
+
+def _bare(name: str) -> str:
+    """The name of a class as it is compared: some repositories write theirs with other underscores."""
+    return name.lower().replace("_", "")
 
 
 _SHARED = (
@@ -448,8 +502,9 @@ _SHARED = (
 
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
-    given = [key for key in _OPTIONAL if document.data.get(key) is not None and key not in needed]
     family = FAMILIES[str(document.data["model_type"])]
+    given = [key for key in _OPTIONAL if document.data.get(key) is not None]
+    given = [key for key in given if key not in (*needed, *family.listed)]
     experts = family.experts
     if family.any_experts:
         routed = (first_given(document.data, keys) for keys in (EXPERT_COUNTS, EXPERT_PICKS))
@@ -580,7 +635,8 @@ def _undivided(document: Document) -> list[Problem]:
     config: Config = document.data
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
-    attends = config.get(heads) is not None
+    # Stages list theirs.
+    attends = config.get(heads) is not None and heads not in FAMILIES[str(config["model_type"])].listed
     two = str(config["model_type"]) in TWO_STACKS
     own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim",)) is not None
     pairs = [(heads, width)] if attends and not own and not latent else []

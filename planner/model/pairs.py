@@ -9,12 +9,13 @@ from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import FAMILIES, Config, Family, Shape
 from planner.model.heads import Head, heads_of, with_head
 from planner.model.seen import SEEN, SEEN_HEADS, vision
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, ProductSpec
+from planner.model.stages import STAGE_HEADS, STAGES
 from planner.model.two_stacks import TWO_STACKS, decoded
 from planner.ranges import LAYERS
 
-_READ = {**FAMILIES, **ENCODERS, **SEEN}
-_HEADS = {**ENCODER_HEADS, **SEEN_HEADS}
+_READ = {**FAMILIES, **ENCODERS, **SEEN, **STAGES}
+_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **STAGE_HEADS}
 _OF_DECODERS = {"kind": "decoder", "final_norm": False}
 _STACK = ("layers", "hidden", "heads", "ffn", "learned_positions", "embedding_norm", "final_norm", "front")
 
@@ -41,10 +42,15 @@ def joined(encoder: Shape, decoder: Shape, further: int = 0) -> Shape:
     if not LAYERS.holds(decoder["layers"]):
         raise ValueError("layers of the decoder out of range")
     parts = {key: value for key, value in decoder.items() if key not in ("layers", "sequence_length")}
-    shape = {**decoded(parts, ["dense"] * decoder["layers"]), "encoder": stack}
+    shape = {
+        **decoded(parts, ["dense"] * decoder["layers"]),
+        "encoder": stack,
+        "beside": encoder.get("beside", ()),
+    }
     without = {key: value for key, value in shape.items() if key != "encoder"}
     crossed = {**without, "encoder": {**stack, "other_parameters": 0}}
     others = _alone(encoder).parameters + further - _alone(crossed).ahead_parameters
+    others -= sum(ProductSpec.model_validate(each).parameters for each in shape["beside"])
     if others < 0:
         raise ValueError("an encoder of fewer parameters than its layers have")
     return {**shape, "encoder": {**stack, "other_parameters": others}}

@@ -127,6 +127,38 @@ def _phi3_vision_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "embd_layer", "projections other than mlp"
 
 
+def _phi3_small(config: Config) -> Shape:
+    """Biases and norms with shifts in a Llama (``modeling_phi3_small.py``); every other layer attends to blocks."""
+    given = _renamed(config, {"intermediate_size": "ff_intermediate_size"})
+    fields: dict[str, Any] = {"norm": "layer", "output_bias": True, "mlp_bias": True}
+    return {**llama(given, tied=True, qkv_bias=True), **fields}
+
+
+TOWERS = {
+    "openai/clip-vit-large-patch14-336": (24, 1024, 16, 4096, 14, 336),
+    "openai/clip-vit-large-patch14": (24, 1024, 16, 4096, 14, 224),
+}
+"""Layers, width, heads, feed-forward, patch and image of towers that repositories name."""
+
+
+def _llava(config: Config) -> Shape:
+    """LLaVA as its authors save it: the text, and the name of a tower (``llava_arch.py``)."""
+    text = llama(config, qkv_bias=config["model_type"] == "llava_qwen", out_bias=None, mlp_bias=None)
+    keys = (*("num_hidden_layers", "hidden_size", "num_attention_heads"), "intermediate_size")
+    sizes = dict(zip((*keys, "patch_size", "image_size"), TOWERS[config["mm_vision_tower"]], strict=True))
+    layers = 1 if config.get("mm_projector_type", "linear") == "linear" else 2
+    newline = text["hidden"] * ("unpad" in str(config.get("mm_patch_merge_type", "flat")))
+    made = {"projector": (text["hidden"],) * layers, "other_parameters": newline}
+    return {**text, "tower": {**_clip(sizes), **made}}
+
+
+def _llava_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("mm_vision_tower") not in TOWERS:
+        yield "mm_vision_tower", "towers that are not CLIP ViT-L/14"
+    if config.get("mm_projector_type", "linear") not in ("linear", "mlp2x_gelu"):
+        yield "mm_projector_type", "projections other than linear and mlp2x_gelu"
+
+
 def _arctic(config: Config) -> Shape:
     """Experts beside a dense feed-forward as wide as the model, with a norm of its own (``modeling_arctic.py``)."""
     experts = {**_shared(config), "shared_ffn": config["hidden_size"]}
@@ -161,6 +193,8 @@ REMOTE: dict[str, Family] = {
     "internlm2": Family(_internlm2),
     "arctic": Family(_arctic, unlike=_arctic_unlike, experts=True),
     "phi3_v": Family(_phi3_vision, COMMON, _phi3_vision_unlike),
+    **dict.fromkeys(("llava_llama", "llava_mistral", "llava_qwen"), Family(_llava, COMMON, _llava_unlike)),
+    "phi3small": Family(_phi3_small, (*COMMON[:3], "vocab_size")),
     "grok-1": Family(_grok, experts=True),
     "llada": Family(lambda config: {**llama(config), "kind": "encoder"}),
     "new": Family(_gte),
@@ -180,6 +214,7 @@ REMOTE_HEADS: dict[str, dict[str, Head]] = {
     **{kind: {"Model": Head(0)} for kind in REMOTE},
     # Its repositories name the model without the output layer, and load the one with it.
     "chatglm": {"Model": _WHOLE, "ForConditionalGeneration": _WHOLE},
+    "internlm2": {"Model": Head(0), "ForRewardModel": Head(1, pooled=True, bias=False)},
     "llada": {"Model": Head(0), "ModelLM": _WHOLE},
 }
 """Heads of these, by the end of an architecture's name."""

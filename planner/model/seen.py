@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.model.families import Config, Family, Shape
 from planner.model.heads import Head, labels_of
+from planner.model.products import added, attention, feeds, linear
 
 
 def sides(value: Any) -> tuple[int, int]:
@@ -125,6 +126,90 @@ def siglip2_vision(config: Config) -> Shape:
     front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": patches}
     head = pooling(config) if config.get("vision_use_head", True) else 0
     return {**shape, "front": (front,), "other_parameters": head}
+
+
+def _sam(config: Config) -> Shape:
+    """Windows in all but a few layers, tables of distances in each (arXiv:2304.02643), and a decoder of masks."""
+    seen, given, mask = (config[f"{key}_config"] for key in ("vision", "prompt_encoder", "mask_decoder"))
+    width, heads, patches = seen["hidden_size"], seen["num_attention_heads"], patches_of(seen)
+    ffn = seen.get("mlp_dim") or int(seen.get("mlp_ratio", 4.0) * width)
+    placed = patches if seen.get("use_abs_pos", True) else 0
+    shape = vision({**seen, "intermediate_size": ffn}, ahead=0, placed=placed)
+    (high, _), (rows, _) = sides(seen["image_size"]), sides(seen["patch_size"])
+    window, whole = seen["window_size"], len(seen["global_attn_indexes"])
+    near, out = seen["num_hidden_layers"] - whole, seen["output_channels"]
+    tables = 2 * (near * (2 * window - 1) + whole * (2 * (high // rows) - 1)) * (width // heads)
+    others = tables * bool(seen.get("use_rel_pos", True)) + 4 * out + 2 * seen["num_pos_feats"]
+    products = linear(patches, width, out, bias=False) + linear(patches, 9 * out, out, bias=False)
+    shape |= {"final_norm": False}
+    shape |= {"window": window**2, "window_layers": near} if near else {}
+    return added(
+        shape, [*products, *_prompts(given, patches), *_masks(mask, patches)], others + _tokens(given, mask)
+    )
+
+
+def _tokens(given: Config, mask: Config) -> int:
+    """Parameters of what is asked and of masks that take part in few operations: tokens and norms."""
+    width, count = mask["hidden_size"], mask["num_multimask_outputs"] + 1
+    made = given["mask_input_channels"]
+    asked = (2 + given["num_point_embeddings"]) * given["hidden_size"] + 2 * (made + made // 4)
+    return int(asked + (1 + count) * width + (8 * mask["num_hidden_layers"] + 2) * width + 2 * (width // 4))
+
+
+def _prompts(given: Config, patches: int) -> list[Shape]:
+    """Three convolutions of a mask that is given."""
+    made = given["mask_input_channels"]
+    first, second = linear(4 * patches, 4, made // 4), linear(patches, made, made)
+    return [*first, *second, *linear(patches, made, given["hidden_size"])]
+
+
+PROMPTS = 8
+"""Tokens of a decoder of masks: those that are asked for, and points."""
+
+
+def _masks(mask: Config, patches: int) -> list[Shape]:
+    """Attention of a few tokens to each other and to the image, and back; convolutions and matrices of each mask."""
+    width, inner = mask["hidden_size"], mask["hidden_size"] // mask["attention_downsample_rate"]
+    times, count, head = (
+        mask["num_hidden_layers"],
+        mask["num_multimask_outputs"] + 1,
+        mask["iou_head_hidden_dim"],
+    )
+    few = [*linear(PROMPTS, width, inner), *linear(PROMPTS, inner, width)]
+    many = linear(patches, width, inner, times=1)
+    products = attention(PROMPTS, width, times=times)
+    products += feeds(PROMPTS, width, mask["mlp_dim"], times=times)
+    for each in (*few, *many, *many):
+        # From the tokens to the image in every layer, and once more behind them.
+        products.append({**each, "times": times + 1})
+    for each in (*linear(PROMPTS, width, 2 * inner), *many, *linear(patches, inner, width)):
+        products.append({**each, "times": times})
+    products += linear(4 * patches, width, width // 4) + linear(16 * patches, width // 4, width // 8)
+    # A transposed convolution of two by two has four such matrices and one bias.
+    products += linear(4 * patches, width, width // 4, bias=False, times=3)
+    products += linear(16 * patches, width // 4, width // 8, bias=False, times=3)
+    products += linear(1, width, width, times=2 * count) + linear(1, width, width // 8, times=count)
+    products += linear(1, width, head) + linear(1, head, head, times=mask["iou_head_depth"] - 2)
+    return products + linear(1, head, count)
+
+
+def _masked(config: Config) -> Shape:
+    """A quarter of the patches, unless another part is masked, and a narrower decoder of all (arXiv:2111.06377)."""
+    shape, patches = vision(config), patches_of(config)
+    seen = 1 + int(patches * (1 - config.get("mask_ratio", 0.75)))
+    shape |= {"sequence_length": seen}
+    if not any(str(name).endswith("ForPreTraining") for name in config.get("architectures") or ()):
+        return shape
+    width, ffn, times = (
+        config[f"decoder_{key}"] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    (front,) = shape["front"]
+    tokens, biased = patches + 1, bool(config.get("qkv_bias", True))
+    products = linear(seen, shape["hidden"], width)
+    products += attention(tokens, width, bias=biased, out_bias=True, times=times)
+    products += feeds(tokens, width, ffn, times=times)
+    products += linear(tokens, width, front["inputs"])
+    return added(shape, products, (1 + tokens + 4 * times + 2) * width)
 
 
 def _ijepa(config: Config) -> Shape:
@@ -268,6 +353,15 @@ SEEN: dict[str, Family] = {
     "clip": Family(_clip, (), parts=_parts("clip")),
     "chinese_clip": Family(_chinese_clip, (), parts=_parts("chinese_clip")),
     "metaclip_2": Family(_clip, (), parts=_parts("metaclip_2")),
+    **{kind: Family(_clip, (), parts=_parts(kind)) for kind in ("owlv2", "owlvit")},
+    "sam": Family(
+        _sam,
+        (),
+        parts=(
+            *(("vision_config", "sam_vision_model"), ("prompt_encoder_config", "sam_prompt_encoder")),
+            ("mask_decoder_config", "sam_mask_decoder"),
+        ),
+    ),
     "timesformer": Family(_timesformer, (*_BOTH, "num_frames")),
     "yolos": Family(_yolos, _BOTH),
     "clip_text_model": Family(clip_text, _TEXT),
@@ -284,6 +378,7 @@ SEEN: dict[str, Family] = {
     "siglip_vision_model": Family(siglip_vision, _BOTH),
     "videomae": Family(_video, (*_BOTH, "num_frames")),
     "vit": Family(vision, _BOTH),
+    "vit_mae": Family(_masked, _BOTH),
     "vit_msn": Family(vision, _BOTH),
 }
 """Models of images, by ``model_type``."""
@@ -292,6 +387,14 @@ SEEN: dict[str, Family] = {
 def _pooler(config: Config) -> int:
     width = int(config["hidden_size"])
     return (width + 1) * int(config.get("pooler_output_size") or width)
+
+
+def _found(config: Config) -> int:
+    """Classes and boxes of patches, and in the second version whether anything is there."""
+    width, text = int(config["vision_config"]["hidden_size"]), int(config["text_config"]["hidden_size"])
+    second = config["model_type"] == "owlv2"
+    boxes = 2 * width * (width + 1) * (1 + second) + (width + 1) * (4 + second)
+    return (width + 1) * (text + 2) + boxes + 2 * width
 
 
 def _doubled(config: Config) -> int:
@@ -310,6 +413,11 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     "beit": {"Model": Head(0), **_CLASSES},
     "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
     **{kind: {"Model": Head("shape")} for kind in ("clip", "chinese_clip", "metaclip_2")},
+    **{
+        kind: {"Model": Head("shape"), "ForObjectDetection": Head("shape", more=_found)}
+        for kind in ("owlv2", "owlvit")
+    },
+    "sam": {"Model": Head(0)},
     "timesformer": {"Model": Head(0), "ForVideoClassification": Head("labels", pooled=True)},
     "yolos": {
         "Model": Head(0, more=_pooler),
@@ -336,6 +444,7 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
         "ForVideoClassification": Head("labels", pooled=True, more=_film_norm),
     },
     "vit": {"Model": Head(0, more=_pooler), **_CLASSES},
+    "vit_mae": {"Model": Head(0), "ForPreTraining": Head(0)},
     "vit_msn": {"Model": Head(0), **_CLASSES},
 }
 """Heads of these, by the end of an architecture's name."""

@@ -30,6 +30,7 @@ from planner.files.fields import (
     OptionalFeedForward,
     OptionalLoss,
     OptionalRows,
+    Others,
     Rows,
     SequenceLength,
     Source,
@@ -47,6 +48,9 @@ CrossEntropy = Literal["plain", "fused", "masked"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
 Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
+
+Projections = tuple[tuple[Width, Width, Split], ...]
+Sizes = tuple[tuple[str, int | Projections], ...]
 
 AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BaseFormat = Literal["bf16", "fp16", "nf4"]
@@ -286,6 +290,9 @@ class ExpertsSpec(Frozen):
     """Experts that work on each token."""
     ffn: FeedForward
     """Width of the feed-forward of one expert."""
+    hidden: Width | None = None
+    """Width of what experts take and give, where tokens are brought to it and back (Nemotron 3); absent, the model's
+    own."""
     shared_ffn: OptionalFeedForward = 0
     """Width of all shared experts together, which work on every token; 0 for none."""
     shared_gate: bool = False
@@ -322,7 +329,8 @@ class StateSpec(Frozen):
 
     kind: StateKind
     """mamba: selective scan (arXiv:2312.00752); mamba2: state-space duality (arXiv:2405.21060); delta: gated delta rule
-    (arXiv:2412.06464), the linear attention of Qwen3-Next; conv: gated short convolution (LFM2)."""
+    (arXiv:2412.06464), the linear attention of Qwen3-Next; linear: lightning attention (arXiv:2401.04658), that of
+    MiniMax-01; conv: gated short convolution (LFM2)."""
     heads: Heads = 1
     """Heads, of delta those of its values; mamba and conv have channels alone: 1."""
     head_dim: Width
@@ -332,7 +340,7 @@ class StateSpec(Frozen):
     groups: Heads = 1
     """Groups of heads that share what writes to the state and reads from it; of delta the heads of its keys."""
     rank: Width | None = None
-    """Rank of the time step's projection (mamba)."""
+    """Rank of the time step's projection (mamba), or of the gate and decay of each channel (delta of Kimi Linear)."""
     conv: Width = 4
     """Tokens that the causal convolution ahead of it sees."""
     conv_bias: bool = True
@@ -342,9 +350,9 @@ class StateSpec(Frozen):
     gates: Annotated[int, Field(ge=1, le=3)] = 2
     """Gates of conv: 2 in LFM2, one ahead of the convolution and one behind it; 1 in the conformer, 3 in RWKV."""
     norm: bool = True
-    """True when what it makes of a token is normalised (mamba2, delta), or what steers the scan (mamba in Jamba)."""
+    """True when what it makes of a token is normalised (mamba2, delta, linear), or what steers the scan (Jamba)."""
     chunk: Width = 256
-    """Tokens that are worked on at once, as a small attention (mamba2, delta)."""
+    """Tokens that are worked on at once, as a small attention (mamba2, delta, linear)."""
 
     @property
     def inner(self) -> int:
@@ -354,6 +362,8 @@ class StateSpec(Frozen):
     @property
     def convolved(self) -> int:
         """Channels of the convolution."""
+        if self.kind == "linear":
+            return 0
         keys = 2 * self.groups * self.size
         return self.inner + (keys if self.kind in ("mamba2", "delta") else 0)
 
@@ -362,6 +372,11 @@ class StateSpec(Frozen):
         last: tuple[int, int, Split] = (self.inner, hidden, "rows")
         if self.kind == "conv":
             return (hidden, (1 + self.gates) * self.inner, "columns"), last
+        if self.kind == "linear":
+            return (hidden, 4 * self.inner, "columns"), last
+        if self.kind == "delta" and self.rank is not None:
+            first = self.convolved + self.heads + 2 * self.rank
+            return (hidden, first, "columns"), (self.rank, 2 * self.inner, "columns"), last
         if self.kind == "mamba":
             rank = self.rank or 1
             scan: tuple[tuple[int, int, Split], ...] = (
@@ -387,7 +402,10 @@ class StateSpec(Frozen):
         if self.kind == "mamba2":
             return parameters + 3 * self.heads + (self.inner if self.norm else 0)
         if self.kind == "delta":
-            return parameters + 2 * self.heads + (self.head_dim if self.norm else 0)
+            decays = self.heads + (self.heads if self.rank is None else self.inner)
+            return parameters + decays + (self.head_dim if self.norm else 0)
+        if self.kind == "linear":
+            return self.inner if self.norm else 0
         return parameters
 
 
@@ -440,7 +458,7 @@ class TowerSpec(Frozen):
     """Tokens that a token of a layer with windows attends to."""
     window_layers: Layers | None = None
     """Layers with windows."""
-    other_parameters: OptionalRows = 0
+    other_parameters: Others = 0
     """Parameters that no token meets."""
 
     @property
@@ -464,6 +482,36 @@ class TowerSpec(Frozen):
         norm = (2 if self.norm == "layer" else 1) * self.hidden if self.projector_norm else 0
         biases = sum(self.projector) if self.projector_bias else 0
         return norm + biases + sum(inputs * outputs for _, inputs, outputs in self.matrices[1:])
+
+
+class ProductSpec(Frozen):
+    """Equal matrices beside a model's layers: of what sees or hears, and of layers of other widths than these.
+
+    They stand with the embedding. A convolution is a product with what stands under its kernel.
+    """
+
+    inputs: Width
+    """Elements of a token that comes in."""
+    outputs: Width
+    """Elements that are made of it."""
+    tokens: SequenceLength
+    """Tokens of a sequence on which each of them works."""
+    times: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """How many there are."""
+    bias: bool = False
+    """Bias of the outputs."""
+    weights: bool = True
+    """False where both factors are made of tokens, as in attention: then nothing is trained."""
+
+    @property
+    def parameters(self) -> int:
+        """Those of all of them."""
+        return self.times * self.outputs * (self.inputs + self.bias) if self.weights else 0
+
+    @property
+    def operations(self) -> float:
+        """Those of a forward of one sequence, a multiplication and an addition apart."""
+        return 2.0 * self.times * self.tokens * self.inputs * self.outputs
 
 
 class FrontSpec(Frozen):
@@ -517,7 +565,7 @@ class EncoderSpec(Frozen):
     """Norm behind them."""
     front: tuple[FrontSpec, ...] = ()
     """Convolutions in place of a token embedding."""
-    other_parameters: OptionalRows = 0
+    other_parameters: Others = 0
     """Parameters that take part in few operations."""
 
 
@@ -532,6 +580,26 @@ class RunSpec(Frozen):
     """The feed-forward; the model's own when absent."""
     shared: bool = False
     """True when these layers have the same weights, wherever they stand in a block (ALBERT)."""
+    heads: Heads | None = None
+    """Attention heads; the model's own when absent, as all below."""
+    kv_heads: Heads | None = None
+    """Key/value heads."""
+    head_dim: Width | None = None
+    """Width of one head."""
+    ffn: FeedForward | None = None
+    """Width of the feed-forward."""
+    projections: Projections | None = None
+    """Matrices of attention."""
+    attention_other: Others | None = None
+    """Parameters of attention that take part in few operations."""
+    window: OptionalRows | None = None
+    """Tokens that a token attends to; 0 for all."""
+
+    @property
+    def own(self) -> Sizes:
+        """Sizes that are not the model's."""
+        names = ("heads", "kv_heads", "head_dim", "ffn", "projections", "attention_other", "window")
+        return tuple((name, value) for name in names if (value := getattr(self, name)) is not None)
 
 
 class Run(NamedTuple):
@@ -598,9 +666,14 @@ class ModelSpec(Frozen):
     """False where only queries and values have the biases of ``qkv_bias`` (Whisper)."""
     relative_positions: OptionalRows = 0
     """Rows of the tables of biases of scores by distance, each as wide as there are heads (T5); 0 for none."""
-    attention_other: OptionalRows = 0
+    projections: Projections | None = None
+    """(inputs, outputs, what tensor parallelism divides) of the matrices of attention, the one behind it last; absent,
+    they follow from heads and ranks."""
+    beside: tuple[ProductSpec, ...] = ()
+    """Matrices beside all layers, with the embedding."""
+    attention_other: Others = 0
     """Parameters of the attention of a layer that take part in few operations: gates of heads, norms of their own."""
-    other_parameters: OptionalRows = 0
+    other_parameters: Others = 0
     """The same beside all layers, with the embedding."""
     embedding_width: Width = Field(default_factory=_hidden)
     """Width of the token embedding, when it is projected to ``hidden`` (OPT-350M)."""
@@ -671,7 +744,16 @@ class ModelSpec(Frozen):
     def _encoder_runs(self, encoder: EncoderSpec) -> tuple[Run, ...]:
         """Layers of each kind of an encoder, as models of their own."""
         width, heads = encoder.hidden or self.hidden, encoder.heads or self.heads
-        parts = ("tower", "ahead", "behind", "encoder", "state", "window_layers", "feed_forward")
+        parts = (
+            "tower",
+            "ahead",
+            "behind",
+            "encoder",
+            "state",
+            "window_layers",
+            "feed_forward",
+            "projections",
+        )
         update: dict[str, Any] = {
             **dict.fromkeys(parts),
             "name": f"{self.name[:90]}.encoder",
@@ -765,15 +847,15 @@ class ModelSpec(Frozen):
 
     def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
         """Layers of each kind, with a model of such layers alone."""
-        counted: Counter[tuple[Mixer, FeedForwardKind, bool]] = Counter()
+        counted: Counter[tuple[Mixer, FeedForwardKind, bool, Sizes]] = Counter()
         for run in runs:
             feeds = run.feed_forward or self.feed_forward_kind
-            counted[run.mixer or self.mixer, feeds, run.shared] += run.layers
+            counted[run.mixer or self.mixer, feeds, run.shared, run.own] += run.layers
         kinds = []
         training = self.training
         if training.mtp_layers:
             training = training.model_copy(update={"mtp_layers": 0})
-        for (mixer, feeds, shared), layers in counted.items():
+        for (mixer, feeds, shared, own), layers in counted.items():
             update: dict[str, Any] = {
                 "training": training,
                 "tower": None,
@@ -781,8 +863,12 @@ class ModelSpec(Frozen):
                 "ahead": None,
                 "behind": None,
                 "dense_layers": 0,
+                "beside": (),
+                **dict(own),
             }
             update |= {"mixer": mixer, "feed_forward": feeds}
+            if "window" in update:
+                update |= {"window": update["window"] or None, "window_layers": None}
             # Each kind of attention has the window in the same part of its layers.
             update |= {"layers": max(1, self.attending)} if mixer != "cross" else {"window": None}
             update |= {} if feeds == "experts" else {"experts": None}
@@ -793,6 +879,7 @@ class ModelSpec(Frozen):
             )
             words: list[str] = [] if mixer == "none" else [mixer]
             words += [] if feeds == "none" else [feeds]
+            words += [f"{name} {value}" for name, value in own if isinstance(value, int)]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
             kinds.append(Run(layers, self.model_copy(update=update), shared=shared))
         return tuple(kinds)
@@ -898,7 +985,7 @@ class ModelSpec(Frozen):
     @cached_property
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
         """(inputs, outputs) of the linear layers of a layer that may have adapters."""
-        if self.latent is not None or not self.usual_layers or self.unlike:
+        if self.latent is not None or not self.usual_layers or self.unlike or self.projections:
             return {}
         queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
         linears: dict[AdapterTarget, tuple[int, int]] = {
@@ -982,6 +1069,11 @@ class ModelSpec(Frozen):
         return self.ffn if self.experts is None else self.experts.shared_ffn
 
     @property
+    def expert_width(self) -> int:
+        """Width of what experts take and give."""
+        return (None if self.experts is None else self.experts.hidden) or self.hidden
+
+    @property
     def mlp_matrices(self) -> int:
         """Matrices of a feed-forward."""
         return 3 if self.gated_mlp else 2
@@ -1005,6 +1097,8 @@ class ModelSpec(Frozen):
         own = () if self.carried is None else self.carried.matrices(self.hidden)
         if not self.attends:
             return own
+        if self.projections is not None:
+            return (*own, *self.projections)
         if self.mixer == "cross":
             return (self.hidden, heads * self.head_dim, "columns"), (
                 heads * self.head_dim,
@@ -1035,9 +1129,9 @@ class ModelSpec(Frozen):
             return sum(run.weights * run.kind.expert_parameters for run in self.runs)
         if self.experts is None:
             return 0
-        one = self.mlp_matrices * self.hidden * self.experts.ffn
+        one = self.mlp_matrices * self.expert_width * self.experts.ffn
         if self.experts.bias:
-            one += self.hidden + (self.mlp_matrices - 1) * self.experts.ffn
+            one += self.expert_width + (self.mlp_matrices - 1) * self.experts.ffn
         return self.experts.number * one
 
     @cached_property
@@ -1077,6 +1171,7 @@ class ModelSpec(Frozen):
         tables += self.relative_positions * self.heads + self.other_parameters
         norm = self._norm_parameters if self.embedding_norm else 0
         front = sum(each.outputs * (each.inputs + each.bias) for each in self.front)
+        front += sum(each.parameters for each in self.beside)
         return self.table_parameters + projections + tables + norm + front
 
     @property
@@ -1171,7 +1266,13 @@ class ModelSpec(Frozen):
         if self.experts is None:
             return 0
         bias = self.experts.number if self.experts.router_bias else 0
-        return self.hidden * self.experts.number + bias + (self.hidden if self.experts.shared_gate else 0)
+        latent = 0 if self.experts.hidden is None else 2 * self.hidden * self.experts.hidden
+        return (
+            latent
+            + self.hidden * self.experts.number
+            + bias
+            + (self.hidden if self.experts.shared_gate else 0)
+        )
 
     @property
     def _attention_biases(self) -> int:

@@ -7,18 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.model.families import (
+    _QWEN3_VISION,
     CLIP,
+    QWEN_IMAGE,
     SEEING,
     Config,
     Seeing,
     Shape,
     _clip,
     _pixtral,
+    _qwen3_tower,
     _siglip,
     _two,
     folded,
 )
-from planner.model.seen import patches_of, sides
+from planner.model.products import added, attention, feeds, layers, linear, scores
+from planner.model.seen import patches_of, pooling, sides
 
 
 def _weights(inputs: int, outputs: int, bias: bool = True) -> int:
@@ -137,30 +141,40 @@ def _idefics2(config: Config, text: int) -> Shape:
     return {**tower, **made, "other_parameters": others}
 
 
-def _blip2(config: Config, text: int) -> Shape:
+def _blip2(config: Config, shape: Shape) -> Shape:
     """A tower, and a few queries in layers of their own, of which every second attends to it."""
     vision, given = config["vision_config"], config["qformer_config"]
     tower, patches, wide = _sizes(vision), patches_of(vision), vision["hidden_size"]
     width, ffn, count = given["hidden_size"], given["intermediate_size"], given["num_hidden_layers"]
-    every = given.get("cross_attention_frequency", 2)
-    crossing = len(range(0, count, every))
-    feeds = _weights(width, ffn) + _weights(ffn, width) + 2 * width
-    asked = given.get("use_qformer_text_input", config["model_type"] != "blip-2")
-    layers = count * (4 * _weights(width, width) + 2 * width + feeds * (1 + bool(asked)))
-    own = 2 * _weights(width, width) + 2 * _weights(given.get("encoder_hidden_size", 1408), width)
-    layers += crossing * (own + 2 * width)
+    if given.get("encoder_hidden_size", 1408) != wide:
+        raise ValueError("widths of the tower")
+    crossing = len(range(0, count, given.get("cross_attention_frequency", 2)))
+    asked = bool(given.get("use_qformer_text_input", config["model_type"] != "blip-2"))
+    queries, seen = int(config.get("num_query_tokens", 32)), patches + 1
+    words = ASKED * asked
+    products = [
+        *attention(queries + words, width, times=count),
+        *feeds(queries, width, ffn, times=count),
+        *(feeds(words, width, ffn, times=count) if asked else ()),
+        *linear(queries, width, width, times=2 * crossing),
+        # The first of the matrices of its keys stands ahead of those to the text.
+        *linear(seen, wide, width, times=2 * crossing - 1),
+        *scores(queries, width, seen, times=crossing),
+    ]
+    others = 2 * width * (count * (2 + asked) + crossing + 1) + queries * width
     if asked:
-        layers += (given["vocab_size"] + given["max_position_embeddings"]) * width
-    queries = config.get("num_query_tokens", 32)
-    # One of the keys' matrices stands for what leads from the tower to the queries.
-    others = layers + 2 * width + queries * width - _weights(wide, width)
+        others += (given["vocab_size"] + given["max_position_embeddings"]) * width
     tower |= {
         **{"patch": _patch(vision), "patch_bias": True, "class_token": True, "norm_last": True},
-        **{"tokens": patches + 1, "outputs": queries, "positions": patches + 1},
-        **{"projector": (width, text), "other_parameters": others},
+        **{"tokens": seen, "outputs": queries, "positions": seen, "projector": (width, shape["hidden"])},
     }
     biased = 3 * wide * bool(vision.get("qkv_bias", True))
-    return _biased(tower, 2 * wide + tower["ffn"] + biased)
+    tower = _biased(tower, 2 * wide + tower["ffn"] + biased)
+    return {**added(shape, products, others), "tower": tower}
+
+
+ASKED = 32
+"""Tokens of what an image is asked, beside its queries."""
 
 
 def _git(config: Config, text: int) -> Shape:
@@ -255,6 +269,136 @@ def _mllama(config: Config, shape: Shape) -> Shape:
     return {**folded(shape, kinds), "encoder": encoder}
 
 
+def _kimi(config: Config, text: int) -> Shape:
+    """A table of positions that is resampled, four tokens side by side, two matrices."""
+    vision = config["vision_config"]
+    width, (rows, columns) = vision["hidden_size"], sides(vision.get("merge_kernel_size", [2, 2]))
+    if config.get("projection_hidden_size", width) != width:
+        raise ValueError("widths of the projector")
+    merged = rows * columns
+    return {
+        **_sizes(vision),
+        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "merged": merged},
+        "positions": vision.get("pos_emb_height", 64) * vision.get("pos_emb_width", 64),
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged},
+        **{"projector": (merged * width, text), "projector_norm": True},
+    }
+
+
+def _minimax3(config: Config, shape: Shape) -> Shape:
+    """A norm ahead of the layers alone, two matrices for each patch, and two for four of them side by side."""
+    vision, text, inner = config["vision_config"], shape["hidden"], config["projector_hidden_size"]
+    merged = int(vision.get("spatial_merge_size", 2)) ** 2
+    made = QWEN_IMAGE // merged
+    tower: Shape = {
+        **_sizes(vision),
+        **{"patch": _patch(vision) * int(vision.get("temporal_patch_size", 2)), "norm_first": True},
+        **{"tokens": QWEN_IMAGE, "outputs": made, "projector": (inner, text)},
+    }
+    return {**added(shape, linear(made, merged * text, inner, text)), "tower": tower}
+
+
+def _lfm2(config: Config, text: int) -> Shape:
+    """SigLIP 2, four tokens side by side, a norm and two matrices."""
+    vision, merged = config["vision_config"], int(config.get("downsample_factor", 2)) ** 2
+    patches, width = vision["num_patches"], vision["hidden_size"]
+    others = pooling(vision) if vision.get("vision_use_head", True) else 0
+    others += 2 * merged * width * bool(config.get("projector_use_layernorm", True))
+    return {
+        **_sizes(vision),
+        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "positions": patches},
+        **{"tokens": patches, "outputs": max(1, patches // merged), "merged": merged},
+        "projector": (config.get("projector_hidden_size", 2560), text),
+        "projector_bias": bool(config.get("projector_bias", True)),
+        "other_parameters": others,
+    }
+
+
+def _video_llava(config: Config, shape: Shape) -> Shape:
+    """CLIP for films and once more for images."""
+    vision, text = config["vision_config"], shape["hidden"]
+    tower = _clip(vision)
+    tokens, width, times = tower["tokens"], tower["hidden"], tower["layers"]
+    chosen = config.get("vision_feature_layer", -2)
+    tower |= {"merged": len(chosen)} if isinstance(chosen, list) else {}
+    products = linear(tokens - 1, tower["patch"], width, bias=False)
+    products += layers(tokens, times, width, tower["ffn"])
+    others = (tokens + 1 + 4 * times + 4) * width
+    return {**added(shape, products, others), "tower": {**tower, **_two(config, text)}}
+
+
+def _aria(config: Config, shape: Shape) -> Shape:
+    """SigLIP without its pooling head, and a few queries that attend to what it makes."""
+    vision, text = config["vision_config"], shape["hidden"]
+    tower = _siglip({**vision, "vision_use_head": False})
+    width, tokens = tower["hidden"], tower["tokens"]
+    named = config.get("projector_patch_to_query_dict")
+    queries = max(map(int, named.values())) if isinstance(named, dict) and named else 256
+    products = [
+        # Projections, those of attention behind them, and what follows it.
+        *linear(queries, width, width, bias=False),
+        *linear(tokens, width, 2 * width, bias=False),
+        *linear(queries, width, width, times=3),
+        *linear(tokens, width, 2 * width),
+        *scores(queries, width, tokens),
+    ]
+    made = {"outputs": queries, "projector": (text, text), "projector_bias": False}
+    return {**added(shape, products, (queries + 6) * width), "tower": {**tower, **made}}
+
+
+def _gemma4(config: Config, shape: Shape) -> Shape:
+    """Norms on both sides and of queries and keys, a mean over a few tokens, a matrix; and a conformer for sound."""
+    vision, text = config["vision_config"], shape["hidden"]
+    width, heads = vision["hidden_size"], vision["num_attention_heads"]
+    head = vision.get("head_dim") or width // heads
+    if (
+        head * heads != width
+        or vision.get("num_key_value_heads", heads) != heads
+        or vision.get("attention_bias")
+    ):
+        raise ValueError("heads of the tower")
+    made = vision.get("default_output_length") or config.get("vision_soft_tokens_per_image") or 280
+    tower: Shape = {
+        **_sizes(vision),
+        **{"gated_mlp": True, "norm": "rms", "bias": False, "patch": 3 * vision["patch_size"] ** 2},
+        "positions": 2 * vision.get("position_embedding_size", 10240),
+        **{"tokens": made * vision.get("pooling_kernel_size", 3) ** 2, "outputs": made},
+        **{"projector": (text,), "projector_bias": False},
+        "other_parameters": vision["num_hidden_layers"] * (2 * width + 2 * head),
+    }
+    audio = config.get("audio_config")
+    if audio:
+        shape = _gemma4_heard(audio, shape)
+    return {**shape, "tower": tower}
+
+
+def _gemma4_heard(audio: Config, shape: Shape) -> Shape:
+    """Two convolutions, half a feed-forward, attention to a few chunks, a convolution and half a feed-forward."""
+    width, times, tokens = audio["hidden_size"], audio["num_hidden_layers"], HEARD_TOKENS
+    first, second = audio["subsampling_conv_channels"]
+    seen = audio["attention_chunk_size"] + audio["attention_context_left"] + audio["attention_context_right"]
+    out = audio["output_proj_dims"]
+    products = [
+        *linear(128 * tokens, 9, first, bias=False),
+        *linear(32 * tokens, 9 * first, second, bias=False),
+        *linear(tokens, first // 4 * second, width, bias=False),
+        *feeds(tokens, width, 4 * width, bias=False, times=2 * times),
+        *attention(tokens, width, seen=seen, bias=False, times=times),
+        *linear(seen, width, width, bias=False, times=times),
+        *linear(tokens, width, 2 * width, bias=False, times=times),
+        *linear(tokens, audio["conv_kernel_size"], width, bias=False, times=times),
+        *linear(tokens, width, width, bias=False, times=times),
+        *linear(tokens, width, out),
+        *linear(tokens, out, shape["hidden"], bias=False),
+    ]
+    others = first + second + times * (9 * width + width // audio["num_attention_heads"])
+    return added(shape, products, others)
+
+
+HEARD_TOKENS = 750
+"""Tokens of half a minute of sound, of which each has 40 ms."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beside(Seeing):
     """One value of ``model_type`` with something other than one tower of images beside its text."""
@@ -267,6 +411,8 @@ class Beside(Seeing):
     """(key, its keys that must be whole numbers) of other configurations that are read."""
     towers: tuple[str, ...] = ()
     """Other values of ``model_type`` of the tower."""
+    optional: tuple[tuple[str, str], ...] = ()
+    """(key, its ``model_type``) of others that are read where they are given."""
     whole: Callable[[Config, Shape], Shape] | None = None
     """The shape of the whole, where what stands beside is no tower."""
 
@@ -282,17 +428,53 @@ _SIDED = CLIP[:-1]
 _GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
 BESIDE: dict[str, Seeing] = {
     **SEEING,
+    # The tower of either is that of the other.
+    **{
+        kind: Beside(
+            _qwen3_tower, f"{kind}_vision", _QWEN3_VISION, towers=("qwen3_5", "qwen3_5_vision", "qwen3_vl")
+        )
+        for kind in ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
+    },
+    "aria": Beside(_no_tower, "idefics3_vision", (*CLIP, "image_size"), whole=_aria),
+    "gemma4": Beside(
+        _no_tower,
+        "gemma4_vision",
+        CLIP,
+        whole=_gemma4,
+        optional=(("audio_config", "gemma4_audio"),),
+    ),
+    "glm46v": Beside(
+        _glm4v, "glm4v_vision", (*_GLM, "image_size"), towers=("glm4v_moe_vision", "glm46v_vision")
+    ),
+    "instructblipvideo": Beside(
+        _no_tower,
+        "instructblipvideo_vision_model",
+        (*CLIP, "image_size"),
+        further=(("qformer_config", _QFORMER),),
+        whole=_blip2,
+    ),
+    "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
+    "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
+    "minimax_m3_vl": Beside(
+        _no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
+    ),
+    "video_llava": Beside(_no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "blip-2": Beside(
-        _blip2,
+        _no_tower,
         "blip_2_vision_model",
         (*CLIP, "image_size"),
         further=(("qformer_config", _QFORMER),),
+        whole=_blip2,
     ),
     "git": Seeing(_git, "git_vision_model", (*CLIP, "image_size")),
     "kosmos-2": Seeing(_kosmos2, "kosmos_2_vision_model", (*CLIP, "image_size")),
     "instructblip": Beside(
-        _blip2, "instructblip_vision_model", (*CLIP, "image_size"), further=(("qformer_config", _QFORMER),)
+        _no_tower,
+        "instructblip_vision_model",
+        (*CLIP, "image_size"),
+        further=(("qformer_config", _QFORMER),),
+        whole=_blip2,
     ),
     "glm4v_moe": Seeing(_glm4v, "glm4v_moe_vision", (*_GLM, "image_size")),
     "cohere2_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),

@@ -171,6 +171,8 @@ def _unequal_experts(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _own_vocabulary(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "an output layer of its own of this type"
     if config.get("share_encoder_decoder_embeddings") is False:
         yield "share_encoder_decoder_embeddings", "vocabularies of its own of each stack"
 
@@ -275,6 +277,41 @@ def _whisper(config: Config) -> Shape:
     return {**shape, "encoder": {**shape["encoder"], **places}}
 
 
+def _moonshine(config: Config) -> Shape:
+    """Three convolutions over samples; feed-forwards with gates in the decoder alone (arXiv:2410.15608)."""
+    width, heads = config["hidden_size"], config["decoder_num_attention_heads"]
+    below, tokens = config["encoder_num_attention_heads"], SAMPLES
+    front = []
+    for size, step, inputs, outputs in (
+        (127, 64, 1, width),
+        (7, 3, width, 2 * width),
+        (3, 2, 2 * width, width),
+    ):
+        tokens = (tokens - size) // step + 1
+        front.append({"inputs": size * inputs, "outputs": outputs, "tokens": tokens, "bias": inputs > 1})
+    shape: Shape = {
+        **{"hidden": width, "heads": heads, "head_dim": width // heads, "ffn": config["intermediate_size"]},
+        "kv_heads": config.get("decoder_num_key_value_heads") or heads,
+        **{"gated_mlp": True, "mlp_bias": True, "norm": "rms", "output_bias": False},
+        "qkv_bias": bool(config.get("attention_bias", False)),
+        **{"vocab": config["vocab_size"], "tied_embeddings": bool(config.get("tie_word_embeddings", True))},
+        "sequence_length": config.get("max_position_embeddings", 512),
+    }
+    encoder: Shape = {
+        **{"heads": below, "kv_heads": config.get("encoder_num_key_value_heads") or below},
+        **{"head_dim": width // below, "gated_mlp": False, "front": tuple(front)},
+        **{"sequence_length": tokens, "other_parameters": 2 * width},
+    }
+    return {
+        **decoded(shape, ["dense"] * config["decoder_num_hidden_layers"]),
+        "encoder": _encoded(encoder, ["dense"] * config["encoder_num_hidden_layers"]),
+    }
+
+
+SAMPLES = 15 * 16_000
+"""Samples of one input that is read as it was recorded: 15 seconds."""
+
+
 def _speech_to_text(config: Config) -> Shape:
     """Convolutions of stride 2 with gates; positions are computed."""
     texts = {**config, "max_position_embeddings": config["max_target_positions"]}
@@ -311,6 +348,7 @@ TWO_STACKS: dict[str, Family] = {
     "longt5": Family(partial(_t5, tied=True), _T5, _longt5_unlike),
     "m2m_100": Family(partial(_bart, offset=None, **_FINAL), _BART),
     "marian": Family(partial(_bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
+    "moonshine": Family(_moonshine, ("hidden_size", "intermediate_size", "vocab_size")),
     "mbart": Family(partial(_bart, final_norm=True), _BART),
     "mt5": Family(partial(_t5, tied=True), _T5),
     "mvp": Family(_bart, _BART, _prompts),

@@ -148,6 +148,11 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             else "layers other than attention and a feed-forward"
         )
         yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
+    unusual = _unusual(model)
+    if unusual:
+        yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
+    if model.beside and not row.beside:
+        yield Fault(path, f"hetplan trains no matrices beside the layers with {row.name} yet, expected none")
     if model.tower is not None and not row.towers:
         yield Fault(
             path, f"hetplan trains no towers beside a text decoder with {row.name} yet, expected none"
@@ -167,6 +172,21 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"hetplan trains no gated attention with {row.name} yet, expected none")
     if model.latent is not None and not row.latent_attention:
         yield Fault(path, f"hetplan trains no latent attention with {row.name} yet, expected none")
+
+
+def _unusual(model: ModelSpec) -> str:
+    """What of the layers hetplan prices and no example of its own holds; empty for nothing."""
+    runs = (*(model.ahead or ()), *(model.block or ()), *(model.behind or ()))
+    reasons = {
+        "layers of several sizes": any(run.own for run in runs),
+        "attention with projections of its own": any(kind.projections is not None for kind in model.kinds),
+        "gates of low rank": any(
+            kind.carried is not None and kind.carried.kind == "delta" and kind.carried.rank is not None
+            for kind in model.kinds
+        ),
+        "experts of another width": model.expert_width != model.hidden,
+    }
+    return next((name for name, there in reasons.items() if there), "")
 
 
 def unwritten(row: Capabilities, model: ModelSpec) -> str | None:

@@ -20,7 +20,7 @@ Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
-StateKind = Literal["mamba", "mamba2", "delta", "conv"]
+StateKind = Literal["mamba", "mamba2", "delta", "linear", "conv"]
 SyncMethod = Literal["diloco", "average"]
 SyncFormat = Literal["fp32", "bf16", "fp8", "int8"]
 SyncKind = Literal["diloco", "average", "fp32", "bf16", "fp8", "int8", "powersgd", "topk"]
@@ -218,6 +218,8 @@ class Capabilities:
     alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
+    beside: bool = False
+    """True when matrices of what sees or hears may stand beside the layers: without tensor parallelism."""
     own_ends: bool = False
     """True when images or sound may stand in place of tokens, and labels in place of an output layer: without tensor
     parallelism."""

