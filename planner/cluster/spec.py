@@ -184,8 +184,8 @@ HOST_LINK_EFFICIENCY = 0.76
 """Share of the link that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
 
 SUPERCHIP_GBPS = 100.0
-"""Copies to host memory, gigabyte/s, from which on a device counts as one package with its processor: NVLink-C2C has 171
-(GB200) and 342 (GH200), 16 lanes of PCIe 6.0 have 92."""
+"""Copies to host memory, gigabyte/s, from which on a device counts as one package with its processor: NVLink-C2C has
+171 (GB200) and 342 (GH200), 16 lanes of PCIe 6.0 have 92."""
 
 
 class ClusterSpec(Frozen):

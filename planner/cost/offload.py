@@ -82,8 +82,8 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
 
     With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
     again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed), also of parameters that the device updates
-    (``grad_partitions_flat_buffer`` in ``stage3.py``). With ZeRO 1 they leave once. Parameters are read for each gather:
-    forward, recomputation, backward.
+    (``grad_partitions_flat_buffer`` in ``stage3.py``). With ZeRO 1 they leave once. Parameters are read for each
+    gather: forward, recomputation, backward.
     """
     forward = backward = leaving = again = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]

@@ -179,7 +179,7 @@ def parts(offload: Offload) -> tuple[OffloadPart, ...]:
 
 
 def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
-    """True when a limit allows it; without one all stays on the devices. All but checkpoints goes with the optimizer."""
+    """True when a limit allows it; without one all stays on the devices. All but checkpoints go with the optimizer."""
     if limit is None:
         return not offload.anything
     given = {*limit, "optimizer"} if {*OPTIMIZER_PARTS} & {*limit} else {*limit}

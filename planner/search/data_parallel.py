@@ -418,7 +418,7 @@ class Shares:
         return max(devices.values())
 
     def _least_end(self, used: Used, box: Box) -> float:
-        """Seconds of copies once a step, and of an optimizer behind it, on the slowest devices that take part, at least.
+        """Seconds of copies once a step, and of an optimizer behind it, on the slowest devices of a plan, at least.
 
         An update beside the last backward is part of the lock step, whose micro-batches decide how long that is.
         """

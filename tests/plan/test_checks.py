@@ -299,7 +299,7 @@ def test_shares_are_of_adamw_and_superoffload_of_superchips() -> None:
     half = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"precision": "bf16"})})
     fast = with_host(HostSpec(link_gBps=300))
     check_plan(offloading("deepspeed", 3, replace(AHEAD, ratio=0.9)), fast, half)
-    with pytest.raises(PlanError, match="reach host memory at 100 GB/s and more, expected false with A100 in the pool f"):
+    with pytest.raises(PlanError, match="at 100 GB/s and more, expected false with A100 in the pool fast"):
         check_plan(offloading("deepspeed", 3, AHEAD), with_host(HostSpec(link_gBps=90)), half)
     sgd = half.model_copy(update={"training": half.training.model_copy(update={"optimizer": "sgd"})})
     for chosen in (SHARED, AHEAD):

@@ -149,9 +149,10 @@ def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
 
 
 def clips(plan: Plan, model: ModelSpec) -> bool:
-    """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model, and with SuperOffload.
+    """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model.
 
-    Where it clips, nothing is updated before all gradients are there (``partition_grads`` in ``superoffload_stage3.py``).
+    And with SuperOffload, which updates nothing before all gradients are there where it clips (``partition_grads`` in
+    ``superoffload_stage3.py``).
     """
     whole = plan.pp == 1 or plan.zero > 0 or model.training.precision in MIXED
     return whole and not plan.offload.super_offload
