@@ -179,7 +179,8 @@ def _of_target(
             and any(item.host.nvme_bytes_per_second is not None for item in device_types)
         ):
             yield "offloading to NVMe that some nodes alone have"
-        if able.ratio_zero and {*limits.offload} & {*OPTIMIZER_PARTS}:
+        shares = able.ratio_zero and model.training.optimizer == "adamw"
+        if shares and {*limits.offload} & {*OPTIMIZER_PARTS}:
             yield "shares of the optimizer in host memory other than tenths, or beside parameters there"
         ahead = able.super_zero and are_superchips(device_types) and not not_ahead(model)
         if ahead and "super" not in limits.offload:
