@@ -547,7 +547,9 @@ def _kept_beyond(model: ModelSpec, load: Load, ways: float) -> float:
     if load.offload.ratio == 1:
         return 0.0
     shard = model.trained_parameters / ways / load.tp
-    return smaller(sub_group_elements(shard) + largest_tensor(model) / ways / load.tp, load.offload.ratio * shard)
+    return smaller(
+        sub_group_elements(shard) + largest_tensor(model) / ways / load.tp, load.offload.ratio * shard
+    )
 
 
 def _copies(model: ModelSpec, load: Load) -> float:

@@ -139,7 +139,9 @@ def _updates_per_second(device_type: DeviceType, can: Offloading) -> float:
     if host.parameters_per_second is not None:
         return host.parameters_per_second
     if host.superchip and host.bytes_per_second is not None:
-        return can.superchip_parameters_per_second * min(1.0, host.bytes_per_second / SUPERCHIP_BYTES_PER_SECOND)
+        return can.superchip_parameters_per_second * min(
+            1.0, host.bytes_per_second / SUPERCHIP_BYTES_PER_SECOND
+        )
     return can.parameters_per_second / host.devices
 
 

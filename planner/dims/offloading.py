@@ -85,7 +85,8 @@ class OffloadDimension(Dimension):
             if plan.offload.super_offload and not cluster.is_superchip(pool, gpu):
                 what = f"SuperOffload is for superchips, whose devices reach host memory at {SUPERCHIP_GBPS:g} GB/s"
                 yield Fault(
-                    ("offload", "super_offload"), f"{what} and more, expected false with {gpu} in the pool {name}"
+                    ("offload", "super_offload"),
+                    f"{what} and more, expected false with {gpu} in the pool {name}",
                 )
 
     def neighbours(

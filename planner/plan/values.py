@@ -204,7 +204,9 @@ class Offload:
             raise PlanError("parameters off the device need the optimizer states off it too")
         if not HOST_SHARE.holds(self.ratio):
             least, most = HOST_SHARE
-            raise PlanError(f"expected a share from {least:g} to {most:g}, got {self.ratio:g}", path=("ratio",))
+            raise PlanError(
+                f"expected a share from {least:g} to {most:g}, got {self.ratio:g}", path=("ratio",)
+            )
         for key, on in (("ratio", self.ratio < 1), ("super_offload", self.super_offload)):
             if on and self.optimizer != "cpu":
                 what = "it is for states in host memory, expected optimizer: cpu beside it"

@@ -239,7 +239,10 @@ def test_a_share_of_the_optimizer_comes_back(tmp_path: Path) -> None:
         ("ratio: 0", "offload.ratio: expected a number from 0.01 to 1, got 0"),
         ("ratio: most", 'offload.ratio: expected a number from 0.01 to 1, got "most"'),
         ("super_offload: 1", "offload.super_offload: expected true or false, got 1"),
-        ("super_offload: true", "offload.super_offload: SuperOffload updates by gradients that are still scaled"),
+        (
+            "super_offload: true",
+            "offload.super_offload: SuperOffload updates by gradients that are still scaled",
+        ),
     ):
         path.write_text(text.replace("ratio: 0.6", wrong))
         assert f"plan.yaml:8: {message}" in str(error_of(path))

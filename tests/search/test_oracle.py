@@ -323,7 +323,9 @@ def superchips(seed: int) -> Problem:
         for name, gpu in spec.gpus.items()
     }
     half = model.model_copy(
-        update={"training": model.training.model_copy(update={"precision": "bf16", "optimizer_states": "fp32"})}
+        update={
+            "training": model.training.model_copy(update={"precision": "bf16", "optimizer_states": "fp32"})
+        }
     )
     return spec.model_copy(update={"pools": pools, "gpus": gpus}), half, calibration
 

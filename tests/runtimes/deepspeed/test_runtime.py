@@ -235,7 +235,9 @@ def test_superoffload_is_configured() -> None:
     assert read.gradient_clipping == 0.0
     assert read.zero_config.sub_group_size == config["zero_optimization"]["sub_group_size"] < 1e6
     spec = model(40, precision="bf16")
-    readme = next(file.text for file in emit(chosen, with_hosts(CLUSTER, 300), spec) if file.path == "README.md")
+    readme = next(
+        file.text for file in emit(chosen, with_hosts(CLUSTER, 300), spec) if file.path == "README.md"
+    )
     assert '`"gradient_clipping": 0`' in readme
     assert "Gradients are not clipped, see [Offload](#offload)" in readme
     plain = section(offloading(Offload(optimizer="cpu"), 3))
