@@ -215,8 +215,9 @@ def test_a_share_of_the_optimizer_is_configured(tmp_path: Path, ratio: float) ->
         tensors = list(Transformer(load_shape(tmp_path / "model.json")).parameters())
     groups = sub_groups([-(-each.numel() // 8) for each in tensors], zero["sub_group_size"])
     kept = sum(groups[: int((1 - ratio) * len(groups))])
+    joined = with_hosts(cluster(pool("a", nodes=2, per_node=4)))
     memory = [
-        estimate(each, with_hosts(CLUSTER), spec).stages[0].groups[0].memory.optimizer_bytes
+        estimate(each, joined, spec).stages[0].groups[0].memory.optimizer_bytes
         for each in (chosen, replace(chosen, offload=Offload(optimizer="cpu")))
     ]
     assert memory[1] == 0.0
