@@ -101,6 +101,8 @@ EXCHANGE_STEPS = Range(1, 1_000_000)
 """Optimizer steps from one exchange of islands to the next."""
 KEPT_SHARE = Range(1e-6, 0.5)
 """Share of a gradient's elements that travels with their places; more take as many bytes as all of them."""
+HOST_SHARE = Range(0.01, 1)
+"""Share of the parameters that the processors of a host update."""
 ZERO = Range(0, 3)
 """ZeRO stage."""
 SHARD_PARTS = Range(1, 1000)

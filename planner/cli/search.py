@@ -65,7 +65,14 @@ from planner.ranges import (
     ZERO,
     Range,
 )
-from planner.runtimes.capabilities import OFFLOAD_PARTS, RECOMPUTES, OffloadPart, Recompute, SyncFormat
+from planner.runtimes.capabilities import (
+    ASKED_OFFLOAD_PARTS,
+    OFFLOAD_PARTS,
+    RECOMPUTES,
+    OffloadPart,
+    Recompute,
+    SyncFormat,
+)
 from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose
@@ -268,7 +275,8 @@ OffloadNames = Annotated[
         "--offload",
         metavar="LIST",
         help="What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
-        "optimizer and parameters go to NVMe. Default: none, unless nothing fits on the devices alone.",
+        "optimizer and parameters go to NVMe, and super for SuperOffload on superchips, which does not clip gradients. "
+        "Default: none, unless nothing fits on the devices alone.",
     ),
 ]
 
@@ -358,7 +366,7 @@ class SpaceOptions:
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
         """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
         recompute = choices("--recompute", self.recompute, RECOMPUTES)
-        offload = choices("--offload", self.offload, OFFLOAD_PARTS)
+        offload = choices("--offload", self.offload, (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PARTS))
         return Limits(
             target=target,
             zero=integers("--zero", self.zero, ZERO),

@@ -38,6 +38,8 @@ class Host:
     """Infinite when unknown."""
     parameters_per_second: float | None
     """AdamW updates on the processors; None for what the runtime is known to reach."""
+    superchip: bool = False
+    """True where device and processor are one package."""
 
 
 CLOCK_OF_POWER = 1 / 3
@@ -403,6 +405,7 @@ class Topology:
             nvme_bytes_per_second=nvme and bytes_per_second_from_gigabytes(nvme) / devices,
             memory_bytes=bytes_from_gib(host.memory_gib) / devices if host.memory_gib else float("inf"),
             parameters_per_second=rate and rate * 1e9 / devices,
+            superchip=self.cluster.is_superchip(pool, gpu),
         )
 
 

@@ -37,12 +37,20 @@ SWAPPED_ELEMENTS = 5e7
 """Elements of which the optimizer's states travel between NVMe and host memory together; the emitted DeepSpeed
 configuration sets the same."""
 
+SUB_GROUPS = 64
+"""Sub-groups of a device's optimizer, at least, where a part of it is on the host or is updated during the backward;
+the emitted DeepSpeed configuration sets their size by it."""
+
 SWAP_BUFFERS = 12
 """Buffers for them, in fp32: weights, gradients and two moments of those that are read, updated and written. Also so in
 the emitted configuration."""
 
 SWAPPED_TENSORS = 23
 """Buffers for parameters on their way from NVMe: seven matrices each of three layers, and both embeddings. Also so."""
+
+DIVIDED_BYTES = 8.0
+"""Bytes beside its moments of an element that the device updates while the host updates others: its weight and its
+gradient in fp32, which DeepSpeed keeps from step to step."""
 
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
@@ -343,6 +351,7 @@ class Footprint:
         self._spread = spread
         self._reserve = kept_free(device_type, spread)
         offload, ways = load.offload, optimizer_ways(load.zero, load.dp)
+        kept = 1.0 - offload.ratio
         # Bytes of one layer that count for the dense part are a factor more or less for experts.
         self._expert_states = ways / optimizer_ways(load.zero, load.expert_dp) if model.experts else 1.0
         updated_on_host = offload.optimizer != "none"
@@ -375,7 +384,7 @@ class Footprint:
         self._in_host = self._ends_in_host = 0.0
         self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
-            self._in_host, self._ends_in_host = states, ends
+            self._in_host, self._ends_in_host = offload.ratio * states, offload.ratio * ends
         elif offload.optimizer == "nvme":
             # A group of tensors is full once it has passed its size.
             most = min(SWAPPED_ELEMENTS + largest_tensor(model) / ways, model.trained_parameters / ways)
@@ -396,7 +405,11 @@ class Footprint:
         self._layer_in_host = self._ends_alive_in_host = 0.0
         if offload.activations == "cpu":
             self._layer_in_host, self._ends_alive_in_host = self._layer, _ends_alive(model, load)
-        self._states, self._end_states = (0.0, 0.0) if updated_on_host else (states, ends)
+        self._states, self._end_states = states, ends
+        if updated_on_host:
+            each = DIVIDED_BYTES + model.training.moment_bytes
+            self._states = kept * each / ways
+            self._end_states = kept * ends + each * _kept_beyond(model, load, ways)
         self._weights = 0.0 if offload.parameters != "none" else weights
         # With ZeRO 2 and 3 a gradient leaves as soon as it is reduced; its bucket is in the buffers.
         self._gradients = 0.0 if updated_on_host and load.zero >= 2 else gradients
@@ -526,6 +539,24 @@ def memory(
 ) -> Memory:
     """Peak bytes on one device of ``kind`` that carries ``load``."""
     return Footprint(model, device_type, framework, load, spread).memory(load.layers, load.layers_in_flight)
+
+
+def sub_group_elements(shard: float) -> float:
+    """Elements of a device's shard that are updated together, and then leave or stay together."""
+    return smaller(SWAPPED_ELEMENTS, shard / SUB_GROUPS)
+
+
+def _kept_beyond(model: ModelSpec, load: Load, ways: float) -> float:
+    """Elements whose states may be on the device beyond its share: the first sub-groups of whole tensors are there.
+
+    Each is full once it has passed its size, and the first may be the embedding.
+    """
+    if load.offload.ratio == 1:
+        return 0.0
+    shard = model.trained_parameters / ways / load.tp
+    return smaller(
+        sub_group_elements(shard) + largest_tensor(model) / ways / load.tp, load.offload.ratio * shard
+    )
 
 
 def _copies(model: ModelSpec, load: Load) -> float:

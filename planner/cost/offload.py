@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import larger, smaller
-from planner.cost.memory import activation_bytes_per_layer, optimizer_bytes
+from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
-from planner.runtimes.capabilities import Capabilities, OffloadTo
+from planner.runtimes.capabilities import Capabilities, Offloading, OffloadTo
+
+SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
+"""What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,9 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
     """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
 
     With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
-    again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed). With ZeRO 1 they leave once. Parameters are read for
-    each gather: forward, recomputation, backward.
+    again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed), also of parameters that the device updates
+    (``grad_partitions_flat_buffer`` in ``stage3.py``). With ZeRO 1 they leave once. Parameters are read for each
+    gather: forward, recomputation, backward.
     """
     forward = backward = leaving = again = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
@@ -88,9 +93,9 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
             leaving = again = gradients
         else:
             at_end += gradients
-        # Updated in host memory: parameters that rest there need not move.
-        if offload.parameters != "cpu":
-            at_end += parameters / _rate(device_type, offload.parameters)
+        # Updated where they rest, in host memory or on the device, parameters need not move.
+        moved = {"none": offload.ratio, "cpu": 1.0 - offload.ratio, "nvme": 1.0}[offload.parameters]
+        at_end += moved * parameters / _rate(device_type, offload.parameters)
     if offload.parameters != "none":
         size = ELEMENT_BYTES[model.training.precision]
         read = held.gathered * size / _rate(device_type, offload.parameters)
@@ -115,17 +120,37 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
 def host_optimizer_seconds(
     offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Capabilities
 ) -> float:
-    """Seconds to update one device's shard on its host, states on NVMe read and written meanwhile."""
-    rate = (
-        device_type.host.parameters_per_second
-        or target.offloading.parameters_per_second / device_type.host.devices
-    )
+    """Seconds to update the host's share of one device's shard, states on NVMe read and written meanwhile."""
+    rate = _updates_per_second(device_type, target.offloading)
     # What a processor updates in a second goes with the bytes of its states; rates are of AdamW in fp32.
-    seconds = held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
+    seconds = offload.ratio * held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
     if offload.optimizer == "nvme":
         states = optimizer_bytes(model) * held.shard
         seconds = larger(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
+
+
+def _updates_per_second(device_type: DeviceType, can: Offloading) -> float:
+    """Parameters that the processors update in a second for one device, all devices of the node at the same time.
+
+    The devices of a superchip share its processor as they share its link.
+    """
+    host = device_type.host
+    if host.parameters_per_second is not None:
+        return host.parameters_per_second
+    if host.superchip and host.bytes_per_second is not None:
+        return can.superchip_parameters_per_second * min(
+            1.0, host.bytes_per_second / SUPERCHIP_BYTES_PER_SECOND
+        )
+    return can.parameters_per_second / host.devices
+
+
+def beside_backward(offload: Offload, backward_seconds: float) -> float:
+    """Seconds of the last backward of a step beside which a host can update; 0 without SuperOffload.
+
+    An update begins when all gradients of a sub-group are there, and that of the last ends behind the backward.
+    """
+    return (1.0 - 1.0 / SUB_GROUPS) * backward_seconds if offload.super_offload else 0.0
 
 
 def paging_seconds(elements: float, device_type: DeviceType, training: TrainingSpec) -> float:

@@ -34,7 +34,7 @@ from planner.cost.compute import (
     optimizer_seconds,
 )
 from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
-from planner.cost.many import Numbers, as_array, as_number
+from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.measured_curves import (
     ExchangeCurves,
     LayerCurves,
@@ -54,7 +54,13 @@ from planner.cost.memory import (
     replicas_with_experts,
     trained_of,
 )
-from planner.cost.offload import Held, copies, host_optimizer_seconds, paging_seconds
+from planner.cost.offload import (
+    Held,
+    beside_backward,
+    copies,
+    host_optimizer_seconds,
+    paging_seconds,
+)
 from planner.cost.schedules import alive, divides, layers_in_flight
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
@@ -319,6 +325,10 @@ class Pricer:
         per_chunk = [
             self._chunks(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)
         ]
+        longest = micro[slowest]
+        beside = beside_backward(shape.offload, longest.backward_seconds - longest.first_saves_seconds)
+        update = max(self.update_seconds(shape, group, ring, beside) for group in groups)
+        after = max(self.update_seconds(shape, group, ring) for group in groups) if beside else update
         return StagePrice(
             forward=tuple(max(values) for values in zip(*(item[0] for item in per_chunk), strict=True)),
             backward=tuple(max(values) for values in zip(*(item[1] for item in per_chunk), strict=True)),
@@ -327,8 +337,8 @@ class Pricer:
             waiting_seconds=common_seconds(replicas) - chosen.seconds,
             sync_seconds=chosen.sync_seconds,
             held_seconds=chosen.end.reduction_seconds if self.traffic.holds_gradients(shape) else 0.0,
-            hidden_sync_seconds=chosen.end.hidden_seconds,
-            optimizer_seconds=max(self.update_seconds(shape, group, ring) for group in groups),
+            hidden_sync_seconds=chosen.end.hidden_seconds + after - update,
+            optimizer_seconds=update,
             copy_seconds=max(item.step_copy_seconds for item in micro),
             micro_batches=micro,
             slowest=slowest,
@@ -1079,8 +1089,13 @@ class Pricer:
         kind = self.topology.cluster.fabrics[fabric].kind
         return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
-    def update_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring) -> float:
-        """The optimizer's step on one device of a group."""
+    def update_seconds(
+        self, shape: Shape, group: ReplicaGroup, ring: Ring, beside_seconds: float = 0.0
+    ) -> float:
+        """The optimizer's step on one device of a group, without what its host does beside the backward.
+
+        Host and device update their shares at the same time, the device once the backward is over.
+        """
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
         if shape.offload.optimizer != "none":
@@ -1093,7 +1108,12 @@ class Pricer:
                 group.micro_batch,
                 ring.ways(group.shard),
             )
-            return host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
+            host = host_optimizer_seconds(shape.offload, held, device_type, self.model, self.target)
+            kept = (1.0 - shape.offload.ratio) * held.shard
+            own = optimizer_seconds(
+                kept, self._device(device_type), self.model, eager=self.target.eager_layers
+            )
+            return larger(own, host - beside_seconds)
         experts = self._trained_experts(shape.layers, shape.folding.ways, shape.first, shape.last)
         share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))

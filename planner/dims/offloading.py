@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import SUPERCHIP_GBPS, ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
 from planner.runtimes.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
+
+RATIOS = tuple(number / 10 for number in range(1, 10))
+"""Shares of the optimizer in host memory that a search tries beside all of it."""
+
+OPTIMIZER_PARTS: tuple[OffloadPart, ...] = ("optimizer", "parameters", "nvme", "super")
+"""Parts that say, each of them, that the optimizer may leave the devices."""
 
 
 class OffloadDimension(Dimension):
@@ -60,6 +66,8 @@ class OffloadDimension(Dimension):
             yield from _updates(target, model)
         if offload.optimizer == "nvme" and (what := _swaps(model)):
             yield Fault(("offload", "optimizer"), what)
+        yield from _divided(plan, target, model)
+        yield from _during_backward(plan, target, model)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
         """What the file must say of the hosts that hold what the devices do not."""
@@ -74,13 +82,28 @@ class OffloadDimension(Dimension):
             if plan.offload.uses_nvme and (pool.host is None or pool.host.nvme_gBps is None):
                 what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
                 yield Fault(("offload",), what)
+            if plan.offload.super_offload and not cluster.is_superchip(pool, gpu):
+                what = f"SuperOffload is for superchips, whose devices reach host memory at {SUPERCHIP_GBPS:g} GB/s"
+                yield Fault(
+                    ("offload", "super_offload"),
+                    f"{what} and more, expected false with {gpu} in the pool {name}",
+                )
 
     def neighbours(
         self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
     ) -> Iterator[Change]:
-        """Nothing kept off the devices."""
-        if plan.offload.anything:
+        """Nothing kept off the devices; another share of the optimizer in host memory."""
+        offload, can = plan.offload, target.offloading
+        if offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
+        if offload.optimizer == "cpu" and plan.zero in can.ratio_zero:
+            around = (
+                max((ratio for ratio in RATIOS if ratio < offload.ratio), default=1.0),
+                min((ratio for ratio in RATIOS if ratio > offload.ratio), default=1.0),
+            )
+            for ratio in sorted({*around} - {offload.ratio}):
+                what = f"{100 * ratio:.0f} % of the optimizer in host memory"
+                yield Change("offload", what, replace(plan, offload=replace(offload, ratio=ratio)))
 
 
 def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
@@ -95,6 +118,46 @@ def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
 
 
+def _divided(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """What cannot be updated by the host in part."""
+    offload, able, path = plan.offload, target.offloading.ratio_zero, ("offload", "ratio")
+    if offload.ratio == 1:
+        return
+    if not able:
+        yield Fault(path, f"{target.name} has all of the optimizer in one place, expected 1")
+    elif plan.zero not in able:
+        what = f"{target.name} divides the optimizer between host and device with ZeRO {in_words(able)}"
+        yield Fault(path, f"{what}, got ZeRO {plan.zero}")
+    if what := _not_adamw(model):
+        yield Fault(path, f"{what}, expected 1")
+
+
+def _during_backward(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """What cannot be updated while the last backward runs, but for the hosts' part in it."""
+    offload, able, path = plan.offload, target.offloading.super_zero, ("offload", "super_offload")
+    if not offload.super_offload:
+        return
+    if not able:
+        yield Fault(path, f"{target.name} has no SuperOffload, expected false")
+    elif plan.zero not in able:
+        yield Fault(path, f"{target.name} has SuperOffload with ZeRO {in_words(able)}, got ZeRO {plan.zero}")
+    if what := not_ahead(model):
+        yield Fault(path, f"{what}, expected false")
+
+
+def _not_adamw(model: ModelSpec) -> str:
+    """Why DeepSpeed's own optimizer for processors does not update the model; empty where it does."""
+    name = model.training.optimizer
+    return "" if name == "adamw" else f"hosts share the update of adamw alone, got {name}"
+
+
+def not_ahead(model: ModelSpec) -> str:
+    """Why a model cannot be updated ahead of the norm of its gradients; empty where it can."""
+    if model.training.precision == "fp16":
+        return "SuperOffload updates by gradients that are still scaled in fp16"
+    return _not_adamw(model)
+
+
 def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
     path = ("offload", "activations")
     if not target.offloading.activations:
@@ -106,20 +169,21 @@ def _checkpoints(plan: Plan, target: Capabilities) -> Iterator[Fault]:
 
 
 def parts(offload: Offload) -> tuple[OffloadPart, ...]:
-    """What is kept off the devices, ``none`` where nothing is, and ``nvme`` where some of it is there."""
+    """What is kept off the devices, ``none`` where nothing is; ``nvme`` where some is there, and ``super``."""
     names: list[OffloadPart] = []
     names += ["optimizer"] if offload.optimizer != "none" else []
     names += ["parameters"] if offload.parameters != "none" else []
     names += ["activations"] if offload.activations != "none" else []
     names += ["nvme"] if offload.uses_nvme else []
+    names += ["super"] if offload.super_offload else []
     return tuple(names) or ("none",)
 
 
 def allows(limit: tuple[OffloadPart, ...] | None, offload: Offload) -> bool:
-    """True when a limit allows it; without one all stays on the devices. Parameters and NVMe go with the optimizer."""
+    """True when a limit allows it; without one all stays on the devices. All but checkpoints go with the optimizer."""
     if limit is None:
         return not offload.anything
-    given = {*limit, "optimizer"} if {"parameters", "nvme"} & {*limit} else {*limit}
+    given = {*limit, "optimizer"} if {*OPTIMIZER_PARTS} & {*limit} else {*limit}
     return given >= {*parts(offload)}
 
 
@@ -135,7 +199,8 @@ def offloads(
 ) -> tuple[Offload, ...]:
     """What a search may keep off the devices, nothing first; ``stages`` for plans that may be pipelines.
 
-    On NVMe where all device types have some, and where the limit names it.
+    On NVMe where all device types have some, and where the limit names it. The optimizer is divided where parameters
+    stay on the devices, and SuperOffload is on superchips alone.
     """
     able = target.offloading
     places: tuple[OffloadTo, ...] = ("none", "cpu")
@@ -157,8 +222,27 @@ def offloads(
                 )
                 and (weights == states or not able.together)
             ):
-                choices.append(Offload(optimizer=states, parameters=weights, activations=kept))
+                whole = Offload(optimizer=states, parameters=weights, activations=kept)
+                choices += _shared(whole, zero, target, model, device_types)
     return tuple(offload for offload in dict.fromkeys(choices) if allows(limit, offload))
+
+
+def _shared(
+    whole: Offload, zero: int, target: Capabilities, model: ModelSpec, device_types: Sequence[DeviceType]
+) -> Iterator[Offload]:
+    """The same with shares of the optimizer on hosts, and with updates during the backward."""
+    able, host = target.offloading, whole.optimizer == "cpu"
+    ratios = [1.0]
+    if host and whole.parameters == "none" and zero in able.ratio_zero and not _not_adamw(model):
+        ratios += RATIOS
+    ahead = host and zero in able.super_zero and are_superchips(device_types) and not not_ahead(model)
+    for ratio, now in product(ratios, (False, True) if ahead else (False,)):
+        yield replace(whole, ratio=ratio, super_offload=now)
+
+
+def are_superchips(device_types: Sequence[DeviceType]) -> bool:
+    """True when all devices are one package with their processor."""
+    return all(device_type.host.superchip for device_type in device_types)
 
 
 def has_nvme(device_types: Sequence[DeviceType]) -> bool:
@@ -173,9 +257,19 @@ def _swaps(model: ModelSpec) -> str:
 
 
 def offload_text(plan: Plan) -> str:
-    """What is kept where: ``optimizer + parameters offloaded to cpu``; empty when all is on the devices."""
+    """What is kept where: ``optimizer + parameters offloaded to cpu``; empty when all is on the devices.
+
+    With ``60 % of the optimizer`` where devices have the rest, and ``(SuperOffload)`` behind it.
+    """
     places: dict[str, list[str]] = {}
-    for name, place in asdict(plan.offload).items():
+    offload = plan.offload
+    optimizer = "optimizer" if offload.ratio == 1 else f"{100 * offload.ratio:.3g} % of the optimizer"
+    optimizer += " (SuperOffload)" if offload.super_offload else ""
+    for name, place in (
+        (optimizer, offload.optimizer),
+        ("parameters", offload.parameters),
+        ("activations", offload.activations),
+    ):
         if place != "none":
             places.setdefault(place, []).append(name)
     return "; ".join(f"{' + '.join(names)} offloaded to {place}" for place, names in places.items())

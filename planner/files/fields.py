@@ -96,6 +96,7 @@ LossScale = Annotated[float, number(ranges.LOSS_SCALE)]
 Exponent = Annotated[float, number(ranges.EXPONENT)]
 ExchangeSteps = Annotated[int, whole(ranges.EXCHANGE_STEPS)]
 KeptShare = Annotated[float, number(ranges.KEPT_SHARE)]
+HostShare = Annotated[float, number(ranges.HOST_SHARE)]
 ZeroStage = Annotated[int, whole(ranges.ZERO)]
 ShardParts = Annotated[int, whole(ranges.SHARD_PARTS)]
 

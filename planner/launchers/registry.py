@@ -176,6 +176,9 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         raise EmitError(
             "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=instead
         )
+    if plan.offload.ratio < 1 or plan.offload.super_offload:
+        what = "its configuration has no share of an offloaded optimizer and no SuperOffload"
+        raise EmitError(f"launcher accelerate: {what}", hint=instead)
     if job.library:
         raise EmitError(f"launcher accelerate: {job.library[0]} starts without it", hint=instead)
     sizes = sorted({len(agent.devices) for agent in job.agents})

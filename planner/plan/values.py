@@ -15,6 +15,7 @@ from planner.files.fields import (
     Devices,
     ExchangeSteps,
     GridSide,
+    HostShare,
     KeptShare,
     Layers,
     Name,
@@ -26,7 +27,7 @@ from planner.files.fields import (
     whole,
 )
 from planner.files.messages import shown
-from planner.ranges import DEVICES, LAYERS, STAGES
+from planner.ranges import DEVICES, HOST_SHARE, LAYERS, STAGES
 from planner.runtimes.capabilities import (
     ContextKind,
     OffloadTo,
@@ -191,16 +192,30 @@ class Offload:
     """Parameters in the working format, read for every gather."""
     activations: OffloadTo = "none"
     """Checkpoints of full recomputation."""
+    ratio: HostShare = 1.0
+    """Share of the parameters that the host updates; devices update the rest, whose states they keep (Twin-Flow)."""
+    super_offload: bool = False
+    """True when the host updates while the last backward of a step still runs (SuperOffload, arXiv:2509.21271)."""
 
     def __post_init__(self) -> None:
         if self.activations == "nvme":
             raise PlanError("activations can be offloaded to cpu only, got nvme")
         if self.parameters != "none" and self.optimizer == "none":
             raise PlanError("parameters off the device need the optimizer states off it too")
+        if not HOST_SHARE.holds(self.ratio):
+            least, most = HOST_SHARE
+            raise PlanError(
+                f"expected a share from {least:g} to {most:g}, got {self.ratio:g}", path=("ratio",)
+            )
+        for key, on in (("ratio", self.ratio < 1), ("super_offload", self.super_offload)):
+            if on and self.optimizer != "cpu":
+                what = "it is for states in host memory, expected optimizer: cpu beside it"
+                raise PlanError(f"{what}, got {self.optimizer}", path=(key,))
 
     @model_serializer(mode="wrap")
     def _to_file(self, written: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
-        return {name: place for name, place in written(self).items() if place != "none"}
+        usual = {"ratio": 1.0, "super_offload": False}
+        return {key: value for key, value in written(self).items() if value != usual.get(key, "none")}
 
     @property
     def anything(self) -> bool:

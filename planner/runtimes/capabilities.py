@@ -12,9 +12,11 @@ Schedule = Literal["1f1b", "zero-bubble"]
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OffloadTo = Literal["none", "cpu", "nvme"]
-OffloadPart = Literal["none", "optimizer", "parameters", "activations", "nvme"]
+OffloadPart = Literal["none", "optimizer", "parameters", "activations", "nvme", "super"]
 OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "activations", "nvme")
-"""What may leave the devices, and that it may go on to NVMe."""
+"""What may leave the devices, and that it may go on to NVMe: all that changes no result."""
+ASKED_OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("super",)
+"""What a search has only where it is asked for: updates ahead of the norm of all gradients, which are not clipped."""
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
@@ -40,11 +42,18 @@ class Offloading:
     """True when the checkpoints of full recomputation may be in host memory."""
     together: bool = False
     """True when parameters and optimizer states leave the device together or not at all."""
+    ratio_zero: tuple[int, ...] = ()
+    """ZeRO stages with which the devices may keep the states of some parameters, and update these."""
+    super_zero: tuple[int, ...] = ()
+    """ZeRO stages with which a superchip's processors may update during the last backward of a step."""
     in_pipeline: bool = False
     """True when it runs with several pipeline stages too."""
     parameters_per_second: float = 0.72e9
     """AdamW updates of a host's processors: torch's own takes 1.39 to 14.76 s for 1 to 10 billion
     (arXiv:2101.06840, table 4)."""
+    superchip_parameters_per_second: float = 4.2e9
+    """The same of one Grace: torch's own takes 0.289 to 1.834 s for 1 to 8 billion, DeepSpeed's 0.082 to 0.608
+    (announcement of SuperOffload, figure 5)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,8 @@ def allowing(limits: Limits, plan: Plan) -> Limits:
     offload = limits.offload
     if plan.offload.anything:
         # Where nobody said what may be kept in host memory, a search that needs it may keep all parts there.
-        offload = OFFLOAD_PARTS if offload is None else tuple(dict.fromkeys((*offload, *parts(plan.offload))))
+        named = OFFLOAD_PARTS if offload is None else offload
+        offload = tuple(dict.fromkeys((*named, *parts(plan.offload))))
     return replace(
         limits,
         offload=offload,

@@ -12,9 +12,9 @@ and no ring gets faster by further members.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from heapq import heappop, heappush
 from itertools import combinations_with_replacement, product
 from typing import cast
@@ -24,7 +24,8 @@ import numpy as np
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.many import as_array
+from planner.cost.many import as_array, as_number, larger, smaller
+from planner.cost.offload import beside_backward
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
@@ -195,7 +196,7 @@ class Shares:
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
         # T >= the most devices' least time to finish the batch on the fastest ring + the slowest that must update
-        return partition.seconds + self._least_update(used, box)
+        return partition.seconds + self._least_end(used, box)
 
     def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
         """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
@@ -220,14 +221,14 @@ class Shares:
             return float("inf"), None
         ring = self._fastest_ring(box)
         used = self._stretched(used, ring)
-        update = self._least_update(used, box)
+        end = self._least_end(used, box)
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box)
         elif self.pricer.traffic.keeps_step(self._shape, ring):
-            partition = self._in_step(used, ring, cutoff_seconds - update)
+            partition = self._in_step(used, ring, cutoff_seconds - end)
         else:
             partition = self._alone(used, ring, box)
-        bound = partition.seconds + update
+        bound = partition.seconds + end
         if not partition.shares or bound >= cutoff_seconds:
             return bound, None
         return bound, self._plan(used, partition)
@@ -416,18 +417,35 @@ class Shares:
             devices[device_type.pool] = devices.get(device_type.pool, 0) + min(count, device_type.per_node)
         return max(devices.values())
 
-    def _least_update(self, used: Used, box: Box) -> float:
-        """Seconds of the optimizer and of copies once a step on the slowest devices that take part, at least."""
+    def _least_end(self, used: Used, box: Box) -> float:
+        """Seconds of copies once a step, and of an optimizer behind it, on the slowest devices of a plan, at least.
+
+        An update beside the last backward is part of the lock step, whose micro-batches decide how long that is.
+        """
         ring = self._only_size(box.high)
-        alone = [self._group(device_type, 1, 1, 1) for device_type in used.device_types]
-        updates = [self.pricer.update_seconds(self._shape, group, ring) for group in alone]
-        copied = [self.pricer.step_copy_seconds(self._shape, group, ring.size) for group in alone]
+        copied = [
+            self.pricer.step_copy_seconds(self._shape, self._group(device_type, 1, 1, 1), ring.size)
+            for device_type in used.device_types
+        ]
+        update = 0.0 if self.choice.offload.super_offload else self._least_update(used, box)
+        return update + _slowest(copied, used.must)
 
-        def least(seconds: list[float]) -> float:
-            required = [value for value, must in zip(seconds, used.must, strict=True) if must]
-            return max(required) if required else min(seconds)
+    def _least_update(self, used: Used, box: Box, beside_seconds: float = 0.0) -> float:
+        """Seconds of the optimizer alone, without what hosts do beside the backward."""
+        ring = self._only_size(box.high)
+        updates = [
+            self.pricer.update_seconds(self._shape, self._group(device_type, 1, 1, 1), ring, beside_seconds)
+            for device_type in used.device_types
+        ]
+        return _slowest(updates, used.must)
 
-        return least(updates) + least(copied)
+    def _follows(self, used: Used, box: Box, back: Seconds) -> Seconds:
+        """What of an update follows last backwards of so many seconds.
+
+        T = n (f + b) + max(own, host - w b) with w <= 1 <= n: no longer with a shorter backward.
+        """
+        beside = beside_backward(self.choice.offload, as_number(back))
+        return as_array(self._least_update(used, box, beside))
 
     def _with_copies(self, used: Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
         """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
@@ -475,6 +493,11 @@ class Shares:
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in micro]
         left = [one - saves for one, saves in zip(left, saved, strict=True)]
+        if self.choice.offload.super_offload:
+            left = [
+                one + self._follows(used, box, passes.back - saves)
+                for one, passes, saves in zip(left, micro, saved, strict=True)
+            ]
         seconds = [one.seconds for one in micro]
         return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
 
@@ -529,6 +552,12 @@ class Shares:
             accumulation_steps=steps,
             shard=self._parts_each.get(device_type.key, 1),
         )
+
+
+def _slowest(seconds: Sequence[float], must: Sequence[bool]) -> float:
+    """The most of the device types that must take part; where none must, the least of all."""
+    required = [value for value, needed in zip(seconds, must, strict=True) if needed]
+    return reduce(larger, required) if required else reduce(smaller, seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 
@@ -11,16 +12,25 @@ from planner.calibration.values import ASSUMED_FRAMEWORK
 from planner.catalog import gpu_spec
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cluster.topology import DeviceType, Topology
+from planner.cost.compute import model_flops
 from planner.cost.estimate import estimate
-from planner.cost.memory import SWAP_BUFFERS, SWAPPED_ELEMENTS, SWAPPED_TENSORS, largest_tensor
+from planner.cost.memory import (
+    SUB_GROUPS,
+    SWAP_BUFFERS,
+    SWAPPED_ELEMENTS,
+    SWAPPED_TENSORS,
+    largest_tensor,
+)
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.values import Estimate, Memory
 from planner.errors import PlanError
+from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.runtimes.registry import target
 from tests.worlds import cluster, gpt, pool
 
+MODELS = Path(__file__).parents[2] / "model_specs"
 V100 = gpu_spec("V100-SXM-32GB")
 STATES = Offload(optimizer="cpu")
 ALL = Offload(optimizer="cpu", parameters="cpu", activations="cpu")
@@ -260,6 +270,130 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
         assert after.breakdown.offload_seconds == pytest.approx(2 * 2 * shard / 5e9, rel=0.01)
         assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
         assert after.stages[0].forward_seconds == before.stages[0].forward_seconds
+
+
+HALF = replace(STATES, ratio=0.5)
+
+
+def test_the_host_updates_its_share_and_takes_all_gradients() -> None:
+    """New parameters come from where they were updated to where they rest."""
+    quarter, shard = replace(STATES, ratio=0.25), held(zero=3)
+    whole, part = (
+        host_optimizer_seconds(each, shard, device_type(), gpt(), target("deepspeed"))
+        for each in (STATES, quarter)
+    )
+    assert part == pytest.approx(whole / 4)
+    assert moved(quarter, shard) == pytest.approx((0.0, 0.4, 0.1))
+    assert moved(replace(quarter, parameters="cpu"), shard) == pytest.approx((0.4, 1.2, 0.3))
+
+
+def test_the_device_keeps_the_rest() -> None:
+    """Weights, gradients and moments in fp32; as whole tensors are dealt, a group and the largest tensor more."""
+    shard, part = gpt().parameters / 4, largest_tensor(gpt()) / 4
+    plain, half = memory_of(STATES), memory_of(HALF)
+    assert half.optimizer_bytes == pytest.approx(16 * (shard / 2 + shard / SUB_GROUPS + part))
+    assert half.host_bytes == pytest.approx(shard * (12 / 2 + 2))
+    assert (half.parameters_bytes, half.gradients_bytes) == (plain.parameters_bytes, plain.gradients_bytes)
+    all_but_nothing = memory_of(replace(STATES, ratio=0.01))
+    assert all_but_nothing.optimizer_bytes == pytest.approx(16 * shard)
+
+
+def test_smaller_shares_take_less_time_and_more_of_the_device() -> None:
+    """The device updates beside the host, and long before it is done; nothing else of a step changes."""
+    found = [priced(replace(STATES, ratio=tenths / 10)) for tenths in range(1, 11)]
+    memories = [each.stages[0].groups[0].memory for each in found]
+    for (less, more), (wide, narrow) in zip(pairwise(found), pairwise(memories), strict=True):
+        assert less.step_seconds < more.step_seconds
+        assert less.breakdown.compute_seconds == more.breakdown.compute_seconds
+        assert wide.optimizer_bytes > narrow.optimizer_bytes
+        assert wide.host_bytes < narrow.host_bytes
+    for number, each in enumerate(found, 1):
+        whole = found[-1].breakdown.optimizer_seconds
+        assert each.breakdown.optimizer_seconds == pytest.approx(number / 10 * whole)
+        assert each.breakdown.step_seconds == pytest.approx(each.step_seconds)
+    tiny = priced(replace(STATES, ratio=0.01)).breakdown.optimizer_seconds
+    assert tiny > 0.01 * found[-1].breakdown.optimizer_seconds
+
+
+GH200 = gpu_spec("GH200-96GB")
+SMALL = gpt(global_batch=4, precision="bf16")
+"""1.3 billion parameters."""
+
+
+def superchip(offload: Offload, host: HostSpec | None = None, spec: ModelSpec = SMALL) -> Estimate:
+    """Such a model on one GH200 with ZeRO 3, four sequences a step."""
+    one = pool("a", GH200.name, per_node=1).model_copy(update={"host": host})
+    group = ReplicaGroup(pool="a", gpu=GH200.name, tp=1, count=1, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=spec.layers, replicas=(group,), recompute="full")
+    chosen = Plan(target="deepspeed", zero=3, stages=(stage,), offload=offload)
+    return estimate(chosen, cluster(one, gpus={GH200.name: GH200}), spec)
+
+
+AHEAD = replace(STATES, super_offload=True)
+
+
+@pytest.mark.parametrize("rate", [None, 0.5, 3.0])
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_superoffload_updates_beside_the_last_backward(rate: float | None, ratio: float) -> None:
+    """All but what is longer than the backward, and the last sub-group; what is hidden is told."""
+    host = HostSpec(adam_billion_per_s=rate) if rate else None
+    plain, ahead = (superchip(replace(each, ratio=ratio), host) for each in (STATES, AHEAD))
+    saved = plain.step_seconds - ahead.step_seconds
+    update, left = plain.breakdown.optimizer_seconds, ahead.breakdown.optimizer_seconds
+    assert saved == pytest.approx(update - left)
+    assert ahead.breakdown.hidden_seconds - plain.breakdown.hidden_seconds == pytest.approx(saved)
+    assert ahead.breakdown.step_seconds == pytest.approx(ahead.step_seconds)
+    assert 0.0 < saved <= ahead.stages[0].backward_seconds
+    if rate == 0.5:
+        assert left == pytest.approx(update - saved)
+        assert saved > 0.9 * ahead.stages[0].backward_seconds
+    assert ahead.stages[0].groups[0].memory == plain.stages[0].groups[0].memory
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "within"),
+    [("deepspeed", (0.082, 0.160, 0.316, 0.608), 0.05), ("torch", (0.289, 0.531, 0.958, 1.834), 0.2)],
+)
+def test_adam_on_a_grace(name: str, seconds: tuple[float, ...], within: float) -> None:
+    """Figure 5 of the announcement of SuperOffload, for 1, 2, 4 and 8 billion parameters; two devices share one."""
+    for billions, measured in zip((1, 2, 4, 8), seconds, strict=True):
+        shard, updated = held(ways=1, parameters=billions * 1e9), []
+        for gpu, count in ((GH200, 1), (GH200, 4), (gpu_spec("GB200"), 4)):
+            node = cluster(pool("a", gpu.name, per_node=count), gpus={gpu.name: gpu})
+            one = Topology(node).device_types[0]
+            updated.append(host_optimizer_seconds(STATES, shard, one, gpt(), target(name)))
+        assert updated == pytest.approx([measured, measured, 2 * measured], rel=within)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "published"),
+    [("H100-SXM-80GB", (48, 7168, 56), 6.1), ("A100-SXM-40GB", (40, 5120, 40), 3.0)],
+)
+def test_announced_gains_of_a_share(gpu: str, shape: tuple[int, int, int], published: float) -> None:
+    """ZeRO-Offload++ of OPT-30B and OPT-13B on eight devices; nobody says the batches, and small ones gain more."""
+    machines = cluster(pool("a", gpu, per_node=8), gpus={gpu: gpu_spec(gpu)})
+    gains = []
+    for length, sequences in ((512, 1), (2048, 4)):
+        spec = gpt(*shape, global_batch=8 * sequences, sequence_length=length)
+        one = ReplicaGroup(pool="a", gpu=gpu, tp=1, count=8, local_batch=sequences, accumulation_steps=1)
+        stage = Stage(first_layer=0, end_layer=shape[0], replicas=(one,), recompute="full")
+        whole = Plan(target="deepspeed", zero=3, stages=(stage,), offload=STATES)
+        shares = (replace(whole, offload=replace(STATES, ratio=r / 100)) for r in range(1, 100))
+        found = (estimate(each, machines, spec) for each in shares)
+        fastest = next(each.step_seconds for each in found if each.fits)
+        gains.append(estimate(whole, machines, spec).step_seconds / fastest)
+    assert gains[1] < published < 1.15 * gains[0]
+
+
+def test_announced_gains_of_superoffload() -> None:
+    """Phi-4 with four sequences of 4,096 tokens: about half as much again as ZeRO-Offload, at up to 600 TFLOP/s."""
+    spec = load_model(MODELS / "phi_4.yaml")
+    training = spec.training.model_copy(update={"global_batch": 4, "sequence_length": 4096})
+    spec = spec.model_copy(update={"training": training})
+    plain, ahead = (superchip(each, spec=spec) for each in (STATES, AHEAD))
+    assert ahead.fits
+    assert 1.3 < plain.step_seconds / ahead.step_seconds < 1.7
+    assert 4 / 3 * model_flops(spec) / ahead.step_seconds == pytest.approx(600e12, rel=0.1)
 
 
 def test_divided_experts_have_fewer_hosts_that_update_them() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from planner.cluster.spec import HostSpec
 from planner.emit.interface import emit, write_folder
 from planner.errors import EmitError
-from planner.plan.values import Plan
+from planner.plan.values import Offload, Plan
 from tests.launchers.stand_ins import SSH, folder_of, run
 from tests.launchers.test_engines import one_pool
 from tests.training.launching import launch, losses
@@ -69,6 +70,15 @@ def test_what_it_cannot_express(tmp_path: Path) -> None:
         folder_of(tmp_path, "accelerate", staged, where)
     with pytest.raises(EmitError, match="does not start megatron"):
         folder_of(tmp_path, "accelerate", two_nodes("megatron", 1), where)
+    shared = Offload(optimizer="cpu", ratio=0.5)
+    pools = tuple(each.model_copy(update={"host": HostSpec(link_gBps=10)}) for each in where.pools)
+    with pytest.raises(EmitError, match="no share of an offloaded optimizer and no SuperOffload"):
+        folder_of(
+            tmp_path,
+            "accelerate",
+            dataclasses.replace(two_nodes("deepspeed", 3), offload=shared),
+            where.model_copy(update={"pools": pools}),
+        )
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.cluster.spec import ClusterSpec, HostSpec
@@ -210,6 +212,8 @@ def test_plans_that_break_a_rule(bad: Plan, message: str) -> None:
 
 
 CPU = Offload(optimizer="cpu")
+SHARED = replace(CPU, ratio=0.6)
+AHEAD = replace(CPU, super_offload=True)
 
 
 def offloading(target: str, zero: int, offload: Offload, *stages: Stage, recompute: str = "full") -> Plan:
@@ -258,6 +262,26 @@ def offloading(target: str, zero: int, offload: Offload, *stages: Stage, recompu
             "offload.activations: only the checkpoints of full recomputation can be offloaded",
         ),
         (
+            offloading("deepspeed", 2, SHARED),
+            "offload.ratio: deepspeed divides the optimizer between host and device with ZeRO 3, got ZeRO 2",
+        ),
+        (
+            offloading("megatron", 1, SHARED),
+            "offload.ratio: megatron has all of the optimizer in one place, expected 1",
+        ),
+        (
+            offloading("torch", 3, replace(AHEAD, parameters="cpu")),
+            "offload.super_offload: torch has no SuperOffload, expected false",
+        ),
+        (
+            offloading("deepspeed", 1, AHEAD),
+            "offload.super_offload: deepspeed has SuperOffload with ZeRO 3, got ZeRO 1",
+        ),
+        (
+            offloading("deepspeed", 3, AHEAD),
+            "offload.super_offload: SuperOffload updates by gradients that are still scaled in fp16, expected false",
+        ),
+        (
             offloading("deepspeed", 3, Offload(optimizer="nvme")),
             "offload: the pool fast has no NVMe, expected host: {nvme_gBps: ...} in it",
         ),
@@ -268,6 +292,19 @@ def test_offload_that_a_target_or_a_host_lacks(bad: Plan, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         check_plan(bad, with_host(HostSpec(link_gBps=10)), MODEL)
     assert message in caught.value.message
+
+
+def test_shares_are_of_adamw_and_superoffload_of_superchips() -> None:
+    """DeepSpeed has one optimizer for processors; links as fast as NVLink-C2C are of superchips, in any pool used."""
+    half = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"precision": "bf16"})})
+    fast = with_host(HostSpec(link_gBps=300))
+    check_plan(offloading("deepspeed", 3, replace(AHEAD, ratio=0.9)), fast, half)
+    with pytest.raises(PlanError, match="at 100 GB/s and more, expected false with A100 in the pool fast"):
+        check_plan(offloading("deepspeed", 3, AHEAD), with_host(HostSpec(link_gBps=90)), half)
+    sgd = half.model_copy(update={"training": half.training.model_copy(update={"optimizer": "sgd"})})
+    for chosen in (SHARED, AHEAD):
+        with pytest.raises(PlanError, match="hosts share the update of adamw alone, got sgd"):
+            check_plan(offloading("deepspeed", 3, chosen), fast, sgd)
 
 
 def with_host(host: HostSpec | None) -> ClusterSpec:

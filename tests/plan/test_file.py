@@ -222,6 +222,38 @@ def test_offload_comes_back(tmp_path: Path) -> None:
     assert "host" not in cluster_text(FILE)
 
 
+SHARED = replace(OFFLOADING, offload=Offload(optimizer="cpu", ratio=0.6))
+
+
+def test_a_share_of_the_optimizer_comes_back(tmp_path: Path) -> None:
+    """Beside where it is; all of it, and updates behind the backward, are not written."""
+    path = tmp_path / "plan.yaml"
+    write(replace(offloading_file(), plan=SHARED), path)
+    text = path.read_text()
+    assert "offload: {optimizer: cpu, ratio: 0.6}\n" in text
+    assert read(path).plan == SHARED
+    path.write_text(text.replace("ratio: 0.6", "ratio: 1.0, super_offload: false"))
+    assert read(path).plan.offload == Offload(optimizer="cpu")
+    for wrong, message in (
+        ("ratio: 1.2", "offload.ratio: expected a number from 0.01 to 1, got 1.2"),
+        ("ratio: 0", "offload.ratio: expected a number from 0.01 to 1, got 0"),
+        ("ratio: most", 'offload.ratio: expected a number from 0.01 to 1, got "most"'),
+        ("super_offload: 1", "offload.super_offload: expected true or false, got 1"),
+        (
+            "super_offload: true",
+            "offload.super_offload: SuperOffload updates by gradients that are still scaled",
+        ),
+    ):
+        path.write_text(text.replace("ratio: 0.6", wrong))
+        assert f"plan.yaml:8: {message}" in str(error_of(path))
+    path.write_text(text.replace("optimizer: cpu", "optimizer: nvme"))
+    assert "plan.yaml:8: offload.ratio: it is for states in host memory" in str(error_of(path))
+    path.write_text(text.replace("zero: 3", "zero: 2"))
+    assert "deepspeed divides the optimizer between host and device with ZeRO 3, got ZeRO 2" in str(
+        error_of(path)
+    )
+
+
 def test_hybrid_sharding_comes_back(tmp_path: Path) -> None:
     """Beside the ZeRO stage; a plan without it is written as before there was any."""
     path = tmp_path / "plan.yaml"

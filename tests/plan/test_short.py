@@ -111,6 +111,10 @@ def test_offload(tmp_path: Path) -> None:
     assert "short.yaml:4: offload.optimizer: deepspeed offloads optimizer to nvme with ZeRO 3" in str(error)
     error = error_of(tmp_path, text.replace("optimizer", "parameters"))
     assert "short.yaml:4: offload: parameters off the device need the optimizer states" in str(error)
+    error = error_of(tmp_path, text.replace("cpu", "cpu, ratio: 7"))
+    assert "short.yaml:4: offload.ratio: expected a number from 0.01 to 1, got 7" in str(error)
+    error = error_of(tmp_path, text.replace("cpu", "nvme, ratio: 0.5"))
+    assert "short.yaml:4: offload.ratio: it is for states in host memory" in str(error)
 
 
 def test_hybrid_sharding(tmp_path: Path) -> None:

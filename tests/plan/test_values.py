@@ -132,9 +132,17 @@ def test_offload_says_what_leaves_the_devices() -> None:
     [
         ({"activations": "nvme"}, "to cpu only"),
         ({"parameters": "cpu"}, "need the optimizer states off it too"),
+        ({"optimizer": "cpu", "ratio": 0.0}, "ratio: expected a share from 0.01 to 1, got 0"),
+        ({"optimizer": "cpu", "ratio": 1.5}, "ratio: expected a share from 0.01 to 1, got 1.5"),
+        (
+            {"optimizer": "nvme", "ratio": 0.5},
+            "ratio: it is for states in host memory, expected optimizer: cpu",
+        ),
+        ({"ratio": 0.5}, "ratio: it is for states in host memory, .* got none"),
+        ({"optimizer": "nvme", "super_offload": True}, "super_offload: it is for states in host memory"),
     ],
 )
 def test_offload_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
-    """Checkpoints on NVMe; parameters that leave their states behind."""
+    """Checkpoints on NVMe; parameters that leave their states behind; shares of what no host updates in memory."""
     with pytest.raises(PlanError, match=message):
         Offload(**wrong)

@@ -186,6 +186,9 @@ def test_offload_is_part_of_the_headline() -> None:
     text = "optimizer offloaded to nvme; parameters + activations offloaded to cpu"
     assert text in headline(plan)
     assert differences(plan, examples.plan()) == [f"offload {text} instead of none"]
+    shared = Offload(optimizer="cpu", activations="cpu", ratio=0.6, super_offload=True)
+    wanted = "60 % of the optimizer (SuperOffload) + activations offloaded to cpu"
+    assert wanted in headline(replace(plan, offload=shared))
     assert "offload" not in headline(examples.plan())
 
 

@@ -364,6 +364,22 @@ def _offloads(
             continue
         if not able.together or states == weights:
             yield offload
+            yield from _in_parts(offload, row, zero, estimator, given)
+
+
+def _in_parts(
+    offload: Offload, row: Capabilities, zero: int, estimator: Estimator, given: Sequence[str]
+) -> Iterator[Offload]:
+    """DeepSpeed's ZeRO 3 with AdamW: tenths of the optimizer on the host, on superchips updated during the backward."""
+    training = estimator.model.training
+    if row.name != "deepspeed" or zero != 3 or offload.optimizer != "cpu" or training.optimizer != "adamw":
+        return
+    links = [item.host.bytes_per_second or 0.0 for item in estimator.topology.device_types]
+    ahead = "super" in given and min(links) >= 100e9 and training.precision != "fp16"
+    for tenths, now in product(range(1, 11), (False, True)):
+        whole = tenths == 10
+        if (whole or offload.parameters == "none") and (now or not whole) and (ahead or not now):
+            yield replace(offload, ratio=tenths / 10, super_offload=now)
 
 
 def _devices_suffice(chosen: tuple[Composition, ...], device_types: tuple[DeviceType, ...]) -> bool:

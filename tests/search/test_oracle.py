@@ -310,6 +310,38 @@ def test_nvme_is_the_best_now_and_then() -> None:
     assert found == {True, False}
 
 
+def superchips(seed: int) -> Problem:
+    """Devices behind links as fast as NVLink-C2C, trained in bf16."""
+    spec, model, calibration = with_hosts(seed)
+    pools = tuple(
+        item.model_copy(update={"host": item.host.model_copy(update={"link_gBps": 300})})
+        for item in spec.pools
+        if item.host is not None
+    )
+    gpus = {
+        name: gpu.model_copy(update={"tflops": {"bf16": gpu.tflops["fp16"]}})
+        for name, gpu in spec.gpus.items()
+    }
+    half = model.model_copy(
+        update={
+            "training": model.training.model_copy(update={"precision": "bf16", "optimizer_states": "fp32"})
+        }
+    )
+    return spec.model_copy(update={"pools": pools, "gpus": gpus}), half, calibration
+
+
+def test_updates_during_the_backward() -> None:
+    """On superchips, where they are asked for; shares of the optimizer and all of it are the best now and then."""
+    asked = Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), offload=(*OFFLOAD_PARTS, "super"))
+    found = set()
+    for seed in (0, 1, 2):
+        check(superchips(seed), asked)
+        best = search(*superchips(seed), asked, explain=False).best
+        if best is not None and best.plan.offload.anything:
+            found.add((best.plan.offload.super_offload, best.plan.offload.ratio < 1))
+    assert {ahead for ahead, _ in found} == {True}
+
+
 @given(SEEDS)
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_unequal_shards(seed: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from planner.catalog import gpu_spec
 from planner.runtimes.capabilities import OffloadPart
 from planner.search.solve import search
 from planner.search.space.outside import outside
@@ -60,6 +63,21 @@ def test_offloading_beside_other_dimensions() -> None:
     assert apart not in outside(one, long, Limits(target="deepspeed", offload=asked, cp=(1,)))
     assert apart not in outside(one, long, Limits(target="megatron", offload=asked))
     assert apart not in outside(one, gpt(attention="unfused"), Limits(target="deepspeed", offload=asked))
+
+
+def test_shares_of_the_optimizer_and_superoffload() -> None:
+    """Tenths are in the space of DeepSpeed; updates ahead of clipping on superchips alone, where they are asked for."""
+    shares = "shares of the optimizer in host memory other than tenths, or beside parameters there"
+    ahead = "SuperOffload, which does not clip gradients (--offload super)"
+    chips = cluster(pool("a", "GH200-96GB"), gpus={"GH200-96GB": gpu_spec("GH200-96GB")})
+    asked = Limits(target="deepspeed", offload=("none", "optimizer"))
+    half = gpt(precision="bf16")
+    assert {shares, ahead} <= {*outside(chips, half, asked)}
+    assert ahead not in outside(chips, half, replace(asked, offload=("optimizer", "super")))
+    assert ahead not in outside(chips, gpt(), asked)
+    assert shares not in outside(chips, half, replace(asked, offload=("none", "activations")))
+    assert ahead not in outside(cluster(pool("a")), half, asked)
+    assert shares not in outside(chips, half, replace(asked, target="megatron"))
 
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:

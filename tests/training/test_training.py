@@ -106,6 +106,21 @@ def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload)
     assert ("offload_param" in used) == (zero == 3)
 
 
+@pytest.mark.slow
+def test_a_share_of_the_optimizer_equals_one_process(tmp_path: Path) -> None:
+    """In its sub-groups; without a device all of them are on the host, and the share is left out."""
+    spec = model(12, layers=2, precision="fp32", optimizer="adamw")
+    replicas = (group("big", "A100", count=2, share=6, steps=2),)
+    chosen = plan("deepspeed", 3, [2], [replicas], offload=Offload(optimizer="cpu", ratio=0.4))
+    where = cluster(pool("big", ("A100", "A100"), 1))
+    printed, folder = run(tmp_path, chosen, where, spec, nodes=1)
+    assert printed == pytest.approx(reference.train(folder, STEPS, LR).losses, rel=1e-5)
+    saved = next((tmp_path / "saved").glob("*/*mp_rank_00_model_states.pt"))
+    used = torch.load(saved, weights_only=False)["ds_config"]["zero_optimization"]
+    assert used["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    assert used["sub_group_size"] < spec.parameters / 2 / 60
+
+
 def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
     """Two stages of 3 + 1 layers with a tied head and recomputation give the weights of the whole batch."""
     spec = model(4, layers=4, precision="fp32", optimizer="sgd")

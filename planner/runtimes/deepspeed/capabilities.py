@@ -60,6 +60,9 @@ CAPABILITIES = Capabilities(
         parameters_zero=(3,),
         nvme_zero=(3,),
         activations=True,
+        ratio_zero=(3,),
+        super_zero=(3,),
         parameters_per_second=4.1e9,
+        superchip_parameters_per_second=12.6e9,
     ),
 )

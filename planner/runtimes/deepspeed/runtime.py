@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 from planner.cost.compute import MIXED
 from planner.cost.memory import (
@@ -12,6 +13,7 @@ from planner.cost.memory import (
     SWAPPED_ELEMENTS,
     SWAPPED_TENSORS,
     largest_tensor,
+    sub_group_elements,
 )
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
@@ -34,6 +36,9 @@ NVME_LINES = (
 
 NVME_BLOCK = 1 << 20
 """Bytes of a transfer, and elements of which the size of a buffer is a multiple."""
+
+ADAM_CORES = 0.8
+"""Share of the processor's cores that update during the backward; DeepSpeed's own."""
 
 SHOWN_HOSTS = 8
 """Hosts of a long option that are written out."""
@@ -74,6 +79,7 @@ class DeepSpeed(Runtime):
             "include": include(job.agents, SHOWN_HOSTS),
             "loopback": LOOPBACK,
             "clips": clips(job.plan, job.model),
+            "adam_cores": ADAM_CORES,
         }
 
     def log_reader(self, plan: Plan) -> DeepSpeedLines:
@@ -143,8 +149,13 @@ def offload_options(plan: Plan, model: ModelSpec) -> dict[str, object]:
 
 
 def clips(plan: Plan, model: ModelSpec) -> bool:
-    """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model."""
-    return plan.pp == 1 or plan.zero > 0 or model.training.precision in MIXED
+    """False where DeepSpeed takes one pipeline stage's gradient norm for that of the whole model.
+
+    And with SuperOffload, which updates nothing before all gradients are there where it clips (``partition_grads`` in
+    ``superoffload_stage3.py``).
+    """
+    whole = plan.pp == 1 or plan.zero > 0 or model.training.precision in MIXED
+    return whole and not plan.offload.super_offload
 
 
 def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
@@ -166,6 +177,10 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         if place == "cpu":
             section[key] = {"device": place, "pin_memory": True}
     section |= nvme_options(plan, model)
+    if own := shared_options(plan):
+        section["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **own}
+        shard = model.trained_parameters / plan.stages[0].dp / tensor_ways(plan)
+        section["sub_group_size"] = ceil(sub_group_elements(shard))
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
     live = min(2 * model.layer_parameters, int(LIVE_ELEMENTS))
@@ -187,6 +202,16 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         "stage3_max_reuse_distance": layer,
         "stage3_gather_16bit_weights_on_model_save": True,
     }
+
+
+def shared_options(plan: Plan) -> dict[str, object]:
+    """Which share of the optimizer is in host memory, and that it is updated there during the backward."""
+    options: dict[str, object] = {}
+    if plan.offload.ratio < 1:
+        options["ratio"] = plan.offload.ratio
+    if plan.offload.super_offload:
+        options |= {"super_offload": True, "cpuadam_cores_perc": ADAM_CORES}
+    return options
 
 
 def nvme_options(plan: Plan, model: ModelSpec) -> dict[str, object]:

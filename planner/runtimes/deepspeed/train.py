@@ -86,6 +86,8 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     if on_host and get_accelerator().device_name() == "cpu":
         # Without a device torch's own optimizer is on the host already; DeepSpeed would compile its own first.
         config["zero_force_ds_cpu_optimizer"] = on_host = False
+        for key in ("ratio", "super_offload", "cpuadam_cores_perc"):
+            config["zero_optimization"]["offload_optimizer"].pop(key, None)
     sharing = packing_of(shape) or sharing_of(plan)
     with deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=members, enabled=plan.zero == 3):
         how = checkpoint_of(config)

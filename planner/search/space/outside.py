@@ -12,7 +12,7 @@ from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole, one_stage
 from planner.dims.grid import grid_faults
 from planner.dims.interleave import MAX_INTERLEAVE
-from planner.dims.offloading import has_nvme
+from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, not_ahead
 from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits
@@ -179,3 +179,9 @@ def _of_target(
             and any(item.host.nvme_bytes_per_second is not None for item in device_types)
         ):
             yield "offloading to NVMe that some nodes alone have"
+        shares = able.ratio_zero and model.training.optimizer == "adamw"
+        if shares and {*limits.offload} & {*OPTIMIZER_PARTS}:
+            yield "shares of the optimizer in host memory other than tenths, or beside parameters there"
+        ahead = able.super_zero and are_superchips(device_types) and not not_ahead(model)
+        if ahead and "super" not in limits.offload:
+            yield "SuperOffload, which does not clip gradients (--offload super)"

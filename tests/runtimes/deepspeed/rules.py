@@ -59,6 +59,7 @@ TENSOR = frozenset({"autotp_size", "partition_config"})
 OFFLOAD = frozenset(
     {"buffer_count", "buffer_size", "device", "nvme_path", "pin_memory", "pipeline_read", "pipeline_write"}
 )
+SHARED = frozenset({"cpuadam_cores_perc", "ratio", "super_offload"})
 AIO = frozenset({"block_size", "overlap_events", "queue_depth"})
 CHECKPOINTING = frozenset({"cpu_checkpointing"})
 PIPELINE = frozenset(
@@ -89,7 +90,13 @@ def check_config(config: Mapping[str, object], pipeline_stages: int = 1) -> None
         raise EmitError("bf16 and fp16 cannot both be enabled")
     for key in ("offload_optimizer", "offload_param"):
         offload = _section(zero, key)
-        _known(offload, OFFLOAD, f"zero_optimization.{key}.")
+        able = OFFLOAD | SHARED if key == "offload_optimizer" else OFFLOAD
+        _known(offload, able, f"zero_optimization.{key}.")
+        shared = sorted(SHARED & {*offload})
+        if shared and (stage != 3 or offload.get("device") != "cpu"):
+            raise EmitError(f"zero_optimization.{key}.{shared[0]} is for ZeRO 3 and device cpu")
+        if offload.get("super_offload") and config.get("gradient_clipping"):
+            raise EmitError(f"zero_optimization.{key}.super_offload updates late with gradient_clipping")
         if offload.get("device") == "nvme" and not offload.get("nvme_path"):
             raise EmitError(f"zero_optimization.{key}: device nvme needs nvme_path")
         if offload and stage not in {"offload_optimizer": (1, 2, 3), "offload_param": (3,)}[key]:

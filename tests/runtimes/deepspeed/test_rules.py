@@ -22,6 +22,17 @@ BROKEN = [
         "offload_param does not run with ZeRO 2",
     ),
     ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "does not run with ZeRO 0"),
+    (
+        {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+        "offload_optimizer.ratio is for ZeRO 3 and device cpu",
+    ),
+    (
+        {
+            "gradient_clipping": 1.0,
+            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "super_offload": True}},
+        },
+        "super_offload updates late with gradient_clipping",
+    ),
     ({"activation_checkpointing": {"cpu": True}}, "activation_checkpointing.cpu: not a key"),
     ({"train_micro_batch_size_per_gpu": 0}, "at least 1, got 0"),
     ({"gradient_accumulation_steps": 1.5}, "whole number"),

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from planner.cluster.spec import ClusterSpec, HostSpec
+from planner.cost.estimate import estimate
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import LoraSpec
@@ -17,6 +20,7 @@ from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan, ZeroPlus
 from planner.runtimes.deepspeed.runtime import common_config
 from planner.training import hetplan_runtime as batches
+from planner.training.example_model import Transformer, load_shape
 from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
@@ -181,6 +185,72 @@ def test_offload_of_the_optimizer_alone() -> None:
         "Offload"
         not in {file.path: file.text for file in emit(data_parallel(2), CLUSTER, model(42))}["README.md"]
     )
+
+
+def sub_groups(sizes: list[int], least: int) -> list[int]:
+    """Elements of each of DeepSpeed's groups of tensors of such sizes, which are full once they have passed theirs."""
+    found = [0]
+    for size in sizes:
+        if found[-1] >= least:
+            found.append(0)
+        found[-1] += size
+    return found
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.35, 0.6, 0.9])
+def test_a_share_of_the_optimizer_is_configured(tmp_path: Path, ratio: float) -> None:
+    """DeepSpeed reads it; as it deals groups of tensors, the device holds no more than the plan counts for it."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    chosen = offloading(Offload(optimizer="cpu", ratio=ratio), 3)
+    config, spec = section(chosen), model(40)
+    zero = config["zero_optimization"]
+    assert zero["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": ratio}
+    read = config_module.DeepSpeedConfig({**config, "train_micro_batch_size_per_gpu": 1})
+    assert read.zero_config.offload_optimizer.ratio == ratio
+    assert config["zero_force_ds_cpu_optimizer"] is True
+    assert config["gradient_clipping"] == 1.0
+    made = {file.path: file.text for file in emit(chosen, with_hosts(CLUSTER), spec)}
+    (tmp_path / "model.json").write_text(made["model.json"])
+    with torch.device("meta"):
+        tensors = list(Transformer(load_shape(tmp_path / "model.json")).parameters())
+    groups = sub_groups([-(-each.numel() // 8) for each in tensors], zero["sub_group_size"])
+    kept = sum(groups[: int((1 - ratio) * len(groups))])
+    joined = with_hosts(cluster(pool("a", nodes=2, per_node=4)))
+    memory = [
+        estimate(each, joined, spec).stages[0].groups[0].memory.optimizer_bytes
+        for each in (chosen, replace(chosen, offload=Offload(optimizer="cpu")))
+    ]
+    assert memory[1] == 0.0
+    assert 16 * kept <= memory[0]
+    assert f"update {100 * ratio:.3g} % of the parameters (`ratio`)" in made["README.md"]
+
+
+def test_superoffload_is_configured() -> None:
+    """Updates during the backward, which DeepSpeed has without clipping alone; with a share of the optimizer too."""
+    config_module = pytest.importorskip("deepspeed.runtime.config")
+    chosen = offloading(Offload(optimizer="cpu", ratio=0.9, super_offload=True), 3)
+    config = section(chosen)
+    read = config_module.DeepSpeedConfig({**config, "train_micro_batch_size_per_gpu": 1})
+    found = read.zero_config.offload_optimizer
+    assert (found.super_offload, found.cpuadam_cores_perc, found.ratio) == (True, 0.8, 0.9)
+    assert read.gradient_clipping == 0.0
+    assert read.zero_config.sub_group_size == config["zero_optimization"]["sub_group_size"] < 1e6
+    spec = model(40, precision="bf16")
+    readme = next(
+        file.text for file in emit(chosen, with_hosts(CLUSTER, 300), spec) if file.path == "README.md"
+    )
+    assert '`"gradient_clipping": 0`' in readme
+    assert "Gradients are not clipped, see [Offload](#offload)" in readme
+    plain = section(offloading(Offload(optimizer="cpu"), 3))
+    assert plain["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    assert "sub_group_size" not in plain["zero_optimization"]
+
+
+def with_hosts(cluster: ClusterSpec, link: float = 10) -> ClusterSpec:
+    """The cluster with links of so many gigabyte/s to its hosts."""
+    host = HostSpec(link_gBps=link)
+    pools = tuple(each.model_copy(update={"host": host}) for each in cluster.pools)
+    return cluster.model_copy(update={"pools": pools})
 
 
 def test_numbers_of_the_configuration() -> None:
