@@ -8,8 +8,7 @@ is a chain of operations each of which waits for the one before, so that its sec
 
     a_i forward_i + b_i backward_i + c_i weight_i
 
-with the third part in divided backwards only,
-and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
+with the third part in divided backwards only, and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
 coefficients follow from both. The longest of all paths is the end (``planner.cost.pipeline_end``); those of the table
 need only one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
 """

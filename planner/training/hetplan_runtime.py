@@ -130,8 +130,8 @@ class RankPlan:
     """Chunks of layers in the order in which a micro-batch passes them; none where each stage has one. The i-th is on
     stage i modulo their number, in a folded pipeline of the second half on the stages in reverse order."""
     schedule: str = "1f1b"
-    """``1f1b``, ``zero-bubble``, ``zb-v`` or ``dualpipe-v``: how a pipeline orders the work of a stage; the last two are
-    folded."""
+    """``1f1b``, ``zero-bubble``, ``zb-v`` or ``dualpipe-v``: how a pipeline orders the work of a stage; the last two
+    are folded."""
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
