@@ -3,14 +3,15 @@
 Schedules are 1F1B and, with several chunks of layers a stage, interleaved 1F1B (arXiv:2104.04473, section 2.2). A
 stage runs ``warm_up`` forwards, then a forward and a backward in turn. The zero-bubble schedule (ZB-H1,
 arXiv:2401.10241, section 2.3) divides the backward: gradients of inputs go up at once, and those of weights wait for
-``delay`` micro-batches, to be computed where 1F1B waits. Folded schedules divide it too (``planner.cost.folded``). A path
-is a chain of operations each of which waits for the one before, so that its seconds, the sum over all stages i of
+``delay`` micro-batches, to be computed where 1F1B waits. Folded schedules divide it too (``planner.cost.folded``). A
+path is a chain of operations each of which waits for the one before, so that its seconds, the sum over all stages i of
 
     a_i forward_i + b_i backward_i + c_i weight_i
 
-with the third part in divided backwards only, and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
-coefficients follow from both. The longest of all paths is the end (``planner.cost.pipeline_end``); those of the table
-need only one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
+with the third part in divided backwards only, and what follows its end bound the step from below. Sends are part of the
+durations (``sent_with``), so that their coefficients follow from both. The longest of all paths is the end
+(``planner.cost.pipeline_end``); those of the table need only one stage to be known. Rows of the ILP, options and bounds
+of the search are made of this table.
 """
 
 from __future__ import annotations
