@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.runtimes.capabilities import Schedule
 
-Counts = NDArray[np.int64]
+Count = TypeVar("Count", int, NDArray[np.int64])
 
 Kind = Literal["forward", "backward", "weight"]
 
@@ -119,11 +119,12 @@ def _last_backwards(stage: int, left: int) -> Iterator[Work]:
     yield from (Work(chunk, "weight") for chunk in waiting)
 
 
-def most_alive(stage: Counts, depth: Counts, schedule: Schedule) -> Counts:
-    """Micro-batches alive on devices, each once for every chunk; twice while its weights' gradients are waited for."""
-    # Those of a beginning and a round; or, on the last devices of ZB-V, all that is left at the end and 2 s that wait.
-    most: Counts = 2 * depth + 0 * stage
-    return (np.maximum(most, depth + 3 * stage) if schedule == "zb-v" else most) + 1
+def alive_at_end(stage: Count, depth: Count, schedule: Schedule) -> Count:
+    """Micro-batches alive on a device behind its rounds, each once for every chunk and twice while its weights wait.
+
+    With ZB-V p + s are left, of which 2 s wait at once; with DualPipeV no more than before.
+    """
+    return depth + 3 * stage if schedule == "zb-v" else 2 * depth + 0 * stage
 
 
 Step = tuple[float, deque[float] | None, tuple[deque[float], ...]]

@@ -24,7 +24,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.folded import most_alive
+from planner.cost.folded import alive_at_end
 from planner.runtimes.capabilities import FOLDED, Schedule
 
 Counts = NDArray[np.int64]
@@ -92,10 +92,11 @@ def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Sch
 
     Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken,
     and with the gradients of what they have made, which are no more. The first layers of all have no such backward.
+    Folded pipelines have two for each device between the first forward and the first backward.
     """
     total = micro_batches * chunks
     if folds(schedule):
-        return min(int(most_alive(np.array(stage), np.array(depth), schedule)), 2 * total)
+        return max(2 * depth, alive_at_end(stage, depth, schedule)) + 1
     own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + delay(stage, schedule)
     twice = delay(stage, schedule) + 1 if divides(schedule) and (stage or chunks > 1) else 0
     return min(own, total) + min(twice, total)
@@ -108,7 +109,7 @@ def each_alive(
     total = micro_batches * chunks
     stage = np.maximum(0, depth - 1 - behind)
     if folds(schedule):
-        return np.minimum(most_alive(stage, depth, schedule), 2 * total)
+        return np.maximum(2 * depth, alive_at_end(stage, depth, schedule)) + 1
     own = _ahead(behind, depth, chunks, schedule) + 1
     if not divides(schedule):
         return np.minimum(own, total)
