@@ -109,7 +109,8 @@ def each_alive(
     total = micro_batches * chunks
     stage = np.maximum(0, depth - 1 - behind)
     if folds(schedule):
-        return np.maximum(2 * depth, alive_at_end(stage, depth, schedule)) + 1
+        most: Counts = np.maximum(2 * depth, alive_at_end(stage, depth, schedule)) + 1
+        return most
     own = _ahead(behind, depth, chunks, schedule) + 1
     if not divides(schedule):
         return np.minimum(own, total)

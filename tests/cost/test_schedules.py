@@ -160,7 +160,7 @@ def test_what_is_alive_while_gradients_of_weights_wait(
 ) -> None:
     """As in the order of each device: all between its forward and its weights, those ahead of these once more."""
     for stage in range(depth):
-        kept, waiting, peak = set(), set(), 0
+        kept, waiting, peak = set[tuple[int, int]](), set[tuple[int, int]](), 0
         for operation in device_order(stage, depth, batches, chunks, schedule):
             key = operation.chunk, operation.micro_batch
             if operation.weight:
