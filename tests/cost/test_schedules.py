@@ -123,6 +123,13 @@ def test_folded_stages_of_equal_parts_wait_for_the_first_micro_batch_alone(depth
     assert ends == tuple(6.0 * batches + stage for stage in range(depth))
 
 
+@pytest.mark.parametrize(("depth", "batches"), [(2, 4), (4, 8), (4, 40), (7, 30)])
+def test_dualpipe_has_the_bubble_that_deepseek_gives_it(depth: int, batches: int) -> None:
+    """(p - 1) (F&B + B - 3 W) of a chunk's times (github.com/deepseek-ai/DualPipe), F&B being one behind the other."""
+    ones = [[1.0, 1.0]] * depth
+    assert max(stage_ends(ones, ones, batches, (), ones, "dualpipe-v")) == 6.0 * batches + (depth - 1) * 2.0
+
+
 @pytest.mark.parametrize("schedule", FOLDED)
 def test_folded_stages_need_two_micro_batches_each(schedule: Schedule) -> None:
     """With fewer they would not have begun before they end."""
