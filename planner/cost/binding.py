@@ -99,7 +99,8 @@ def _tightest(plan: Plan, priced: Priced, estimator: Estimator) -> TightDevice:
         return changed.used_bytes - memory.used_bytes
 
     larger = _larger(plan, group)
-    deeper = replace(shape, chunks=chunk_layers(plan.stages[stage].layers + 1, plan.interleave))
+    longer = plan.stages[stage].layers + 1
+    deeper = replace(shape, chunks=chunk_layers(longer, plan.interleave, plan.schedule))
     return TightDevice(
         stage=stage,
         pool=group.pool,
@@ -155,7 +156,7 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     for path in dict.fromkeys(sent.link for sent in priced.sends):
         sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
         kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]
-        forward, backward = with_sends(priced.stages, kept, target(plan.target))
+        forward, backward = with_sends(priced.stages, kept, target(plan.target), plan.schedule)
         free = _step(plan, replace(priced, forward=forward, backward=backward))
         yield from link("sends", path, sends.__getitem__, step - free)
     causes = estimator.estimate(plan).breakdown

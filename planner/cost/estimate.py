@@ -21,7 +21,7 @@ from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
-from planner.cost.schedules import divides, sent_with
+from planner.cost.schedules import divides, sent_with, wraps
 from planner.cost.sends import Send, send
 from planner.cost.shape import Shape, shapes_of
 from planner.cost.sharding import stage_rings
@@ -328,7 +328,8 @@ class Estimator:
             pricer.price(shape, stage.replicas, ring)
             for shape, stage, ring in zip(shapes, plan.stages, rings, strict=True)
         )
-        forward, backward = with_sends(stages, [sent.seconds for sent in sends], target(plan.target))
+        sent_seconds = [sent.seconds for sent in sends]
+        forward, backward = with_sends(stages, sent_seconds, target(plan.target), plan.schedule)
         return Priced(
             placement=placement,
             shapes=shapes,
@@ -427,12 +428,12 @@ class Estimator:
     def _sends(
         self, plan: Plan, placement: Placement, topology: Topology, pricer: Pricer
     ) -> tuple[Send, ...]:
-        """Sends from each stage to the next; from the last to the first only with interleaving."""
+        """Sends from each stage to the next; from the last to the first only with interleaved chunks."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
         sends = []
         for index, stage in enumerate(plan.stages):
-            if index == plan.pp - 1 and plan.interleave == 1:
+            if index == plan.pp - 1 and not wraps(plan.interleave, plan.schedule):
                 sends.append(Send(seconds=0.0, link="node"))
                 continue
             size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave, plan.schedule)
@@ -509,7 +510,7 @@ class Durations(Protocol):
 
 
 def with_sends(
-    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities
+    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities, schedule: Schedule = "1f1b"
 ) -> tuple[list[list[float]], list[list[float]]]:
     """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
     depth, chunks = len(stages), len(stages[0].forward)
@@ -517,23 +518,29 @@ def with_sends(
     backward = [list(stage.backward) for stage in stages]
     for index in range(depth):
         for chunk in range(chunks):
-            times = sent_with(index, chunk, depth, chunks, in_turn=runtime.exchanges_in_turn)
+            in_turn = runtime.exchanges_in_turn
+            times = sent_with(index, chunk, depth, chunks, in_turn=in_turn, schedule=schedule)
             forward[index][chunk] += times.forward_to_next * sends[index]
             backward[index][chunk] += times.backward_to_before * sends[index - 1]
-            forward[index][chunk] += times.forward_from_before * sends[index - 1]
+            forward[index][chunk] += (times.forward_from_before + times.forward_to_before) * sends[index - 1]
+            backward[index][chunk] += times.backward_to_next * sends[index]
     return forward, backward
 
 
 def timeline_of(plan: Plan, priced: Priced) -> Timeline:
     """Every operation of a priced plan's pipeline."""
-    return simulate(priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight)
+    return simulate(
+        priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight, plan.schedule
+    )
 
 
 def pipeline_ends(plan: Plan, priced: Priced) -> tuple[float, ...]:
     """When each stage begins what follows its last backward, [stage]."""
     if plan.pp == 1:
         return (priced.stages[0].work_seconds + priced.stages[0].waiting_seconds,)
-    ends = stage_ends(priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight)
+    ends = stage_ends(
+        priced.forward, priced.backward, plan.micro_batches, priced.held, priced.weight, plan.schedule
+    )
     return together(ends) if priced.outer_wait else ends
 
 

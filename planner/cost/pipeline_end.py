@@ -27,7 +27,7 @@ stages, counted from the first of them; the others do all their forwards first a
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -35,7 +35,8 @@ from itertools import accumulate
 from math import inf
 from operator import add, mul, sub
 
-from planner.cost.schedules import delay, warm_up
+from planner.cost.folded import FoldedSlots, order_of, rounds
+from planner.cost.schedules import chunk_at, delay, divides, folds, position_of, warm_up
 from planner.runtimes.capabilities import Schedule
 
 Seconds = Sequence[Sequence[float]]
@@ -51,6 +52,8 @@ class Operation:
     micro_batch: int
     backward: bool
     weight: bool = False
+    sends_after: int = 0
+    """So many operations of the device later what it has made leaves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,7 @@ class CriticalPath:
 class Timeline:
     """Start and end of every operation, in the order each device runs them."""
 
+    schedule: Schedule
     operations: tuple[tuple[Operation, ...], ...]
     """[stage][position]"""
     starts_seconds: tuple[tuple[float, ...], ...]
@@ -87,10 +91,12 @@ def device_order(
 
     Gradients of weights, where they are apart, follow so many backwards later.
     """
+    if folds(schedule):
+        return tuple(_folded(stage, depth, micro_batches, schedule))
     total, ahead = micro_batches * chunks, warm_up(stage, depth, micro_batches, chunks, schedule)
     forwards = [_virtual(stage, index, depth, chunks, backward=False) for index in range(total)]
     backwards = [_virtual(stage, index, depth, chunks, backward=True) for index in range(total)]
-    weights = [replace(each, weight=True) for each in backwards] if schedule == "zero-bubble" else []
+    weights = [replace(each, weight=True) for each in backwards] if divides(schedule) else []
     order, waiting = forwards[:ahead], delay(stage, schedule)
     for index, backward in enumerate(backwards):
         order += [*forwards[ahead + index : ahead + index + 1], backward]
@@ -107,25 +113,39 @@ def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool)
     return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
 
 
+def _folded(stage: int, depth: int, micro_batches: int, schedule: Schedule) -> Iterator[Operation]:
+    """The order of a device of a folded pipeline; operations of one chunk and kind follow the micro-batches."""
+    order, done = order_of(stage, depth, schedule), Counter[tuple[int, str]]()
+    for chunk, kind, later in (
+        *order.ahead,
+        *order.each_round * rounds(depth, micro_batches),
+        *order.behind,
+    ):
+        backward, weight = kind != "forward", kind == "weight"
+        yield Operation(stage, chunk, done[chunk, kind], backward, weight, later)
+        done[chunk, kind] += 1
+
+
 def simulate(
     forward: Seconds,
     backward: Seconds,
     micro_batches: int,
     held: Sequence[float] = (),
     weight: Seconds = (),
+    schedule: Schedule = "1f1b",
 ) -> Timeline:
     """Run a pipeline; sends are part of the durations of the sender.
 
     ``forward`` and ``backward`` are [stage][chunk]; interleaving needs a multiple of the depth of micro-batches.
     ``held`` are seconds for which a stage holds back the gradient of its last operation, [stage]; empty for nothing.
-    With ``weight`` the backward is divided: these are seconds of the gradients of weights, as those of ``backward``.
+    ``weight`` are seconds of the gradients of weights in schedules that divide the backward, as those of ``backward``.
     """
     depth, chunks = len(forward), len(forward[0])
-    schedule: Schedule = "zero-bubble" if weight else "1f1b"
     orders = [device_order(stage, depth, micro_batches, chunks, schedule) for stage in range(depth)]
-    ended: dict[tuple[int, int, int, bool], float] = {}
+    ended: dict[Key, float] = {}
     starts: list[list[float]] = [[] for _ in orders]
     ends: list[list[float]] = [[] for _ in orders]
+    leaving = [_leaving(order) for order in orders]
     waiting = list(range(depth))
     while waiting:
         progressed = False
@@ -133,7 +153,7 @@ def simulate(
             order, done = orders[stage], len(ends[stage])
             while done < len(order):
                 operation = order[done]
-                ready = _ready(operation, depth, chunks, ended)
+                ready = _ready(operation, depth, chunks, schedule, ended)
                 if ready is None:
                     break
                 start = max(ready, ends[stage][-1] if done else 0.0)
@@ -141,42 +161,58 @@ def simulate(
                 seconds = each[stage][operation.chunk]
                 starts[stage].append(start)
                 ends[stage].append(start + seconds)
-                key = (stage, operation.chunk, operation.micro_batch, operation.backward)
+                last = done == len(order) - 1
+                for sent in leaving[stage].get(done, ()):
+                    ended[_key(sent)] = start + seconds + (held[stage] if held and last else 0.0)
                 done += 1
-                last = done == len(order)
-                if not operation.weight:
-                    ended[key] = start + seconds + (held[stage] if held and last else 0.0)
                 progressed = True
             if done == len(order):
                 waiting.remove(stage)
         if not progressed:
             raise ValueError(f"{micro_batches} micro-batches cannot be interleaved over {depth} stages")
     return Timeline(
+        schedule=schedule,
         operations=tuple(orders),
         starts_seconds=tuple(map(tuple, starts)),
         ends_seconds=tuple(map(tuple, ends)),
     )
 
 
-def _source(operation: Operation, depth: int, chunks: int) -> tuple[int, int, int, bool] | None:
+Key = tuple[int, int, int, bool]
+"""(stage, chunk, micro-batch, backward)."""
+
+
+def _key(operation: Operation) -> Key:
+    return operation.stage, operation.chunk, operation.micro_batch, operation.backward
+
+
+def _leaving(order: Sequence[Operation]) -> dict[int, list[Operation]]:
+    """Operations whose results leave their device, by the position with whose end they do."""
+    leaving: dict[int, list[Operation]] = {}
+    for position, operation in enumerate(order):
+        if not operation.weight:
+            leaving.setdefault(position + operation.sends_after, []).append(operation)
+    return leaving
+
+
+def _source(operation: Operation, depth: int, chunks: int, schedule: Schedule) -> Key | None:
     """The operation on another device (or its own forward) that must end first."""
-    stage, chunk, batch = operation.stage, operation.chunk, operation.micro_batch
+    stage, chunk, batch, back = _key(operation)
     if operation.weight:
         # Its backward is ahead of it in the order of the device.
         return None
-    if not operation.backward:
-        if stage > 0:
-            return stage - 1, chunk, batch, False
-        return (depth - 1, chunk - 1, batch, False) if chunk > 0 else None
-    if stage < depth - 1:
-        return stage + 1, chunk, batch, True
-    return (0, chunk + 1, batch, True) if chunk < chunks - 1 else (stage, chunk, batch, False)
+    position = position_of(stage, chunk, depth, schedule)
+    if back and position == depth * chunks - 1:
+        return stage, chunk, batch, False
+    if not back and not position:
+        return None
+    return *chunk_at(position + (1 if back else -1), depth, schedule), batch, back
 
 
 def _ready(
-    operation: Operation, depth: int, chunks: int, ended: dict[tuple[int, int, int, bool], float]
+    operation: Operation, depth: int, chunks: int, schedule: Schedule, ended: dict[Key, float]
 ) -> float | None:
-    source = _source(operation, depth, chunks)
+    source = _source(operation, depth, chunks, schedule)
     return 0.0 if source is None else ended.get(source)
 
 
@@ -201,8 +237,9 @@ def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:
     """(stage, position) of each operation on a longest path to the last operation of ``stage``, the last one first."""
     depth = len(timeline.operations)
     chunks = 1 + max(operation.chunk for operation in timeline.operations[0])
+    # With whose end on the same device it leaves that.
     where = {
-        (op.stage, op.chunk, op.micro_batch, op.backward): position
+        _key(op): position + op.sends_after
         for operations in timeline.operations
         for position, op in enumerate(operations)
         if not op.weight
@@ -210,7 +247,7 @@ def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:
     position = len(timeline.operations[stage]) - 1
     while True:
         yield stage, position
-        source = _source(timeline.operations[stage][position], depth, chunks)
+        source = _source(timeline.operations[stage][position], depth, chunks, timeline.schedule)
         start = timeline.starts_seconds[stage][position]
         if position > 0 and (source is None or timeline.ends_seconds[stage][position - 1] >= start):
             position -= 1
@@ -230,13 +267,19 @@ def stage_ends(
     micro_batches: int,
     held: Sequence[float] = (),
     weight: Seconds = (),
+    schedule: Schedule = "1f1b",
 ) -> tuple[float, ...]:
     """Seconds after which each stage ends, [stage]: those of ``simulate``, without its timeline.
 
     1F1B takes O(depth^2) operations for any number of micro-batches (see the module's text); an interleaved
     pipeline, and one with a divided backward, takes the slots until it repeats itself.
     """
-    if weight:
+    if folds(schedule):
+        folded = FoldedSlots(forward, backward, weight, micro_batches, schedule)
+        _repeat(folded)
+        folded.finish()
+        return tuple(folded.ended)
+    if divides(schedule):
         return divided_ends(forward, backward, weight, micro_batches)
     if len(forward[0]) == 1:
         return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches, held)
@@ -359,7 +402,7 @@ def interleaved_ends(
     return tuple(slots.ended)
 
 
-def _repeat(slots: _Slots | _DividedSlots) -> None:
+def _repeat(slots: _Slots | _DividedSlots | FoldedSlots) -> None:
     """Run all whole periods, at once from the first that moves the ends of all devices by one constant."""
     before = slots.state()
     while slots.now + slots.period <= slots.total:

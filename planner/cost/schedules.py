@@ -3,15 +3,15 @@
 Schedules are 1F1B and, with several chunks of layers a stage, interleaved 1F1B (arXiv:2104.04473, section 2.2). A
 stage runs ``warm_up`` forwards, then a forward and a backward in turn. The zero-bubble schedule (ZB-H1,
 arXiv:2401.10241, section 2.3) divides the backward: gradients of inputs go up at once, and those of weights wait for
-``delay`` micro-batches, to be computed where 1F1B waits. A path is a chain of operations each of which waits for the
-one before, so that its seconds, the sum over all stages i of
+``delay`` micro-batches, to be computed where 1F1B waits. Folded schedules divide it too (``planner.cost.folded``). A
+path is a chain of operations each of which waits for the one before, so that its seconds, the sum over all stages i of
 
     a_i forward_i + b_i backward_i + c_i weight_i
 
-with the third part in divided backwards only,
-and what follows its end bound the step from below. Sends are part of the durations (``sent_with``), so that their
-coefficients follow from both. The longest of all paths is the end (``planner.cost.pipeline_end``); those of the table
-need only one stage to be known. Rows of the ILP, options and bounds of the search are made of this table.
+with the third part in divided backwards only, and what follows its end bound the step from below. Sends are part of the
+durations (``sent_with``), so that their coefficients follow from both. The longest of all paths is the end
+(``planner.cost.pipeline_end``); those of the table need only one stage to be known. Rows of the ILP, options and bounds
+of the search are made of this table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.runtimes.capabilities import Schedule
+from planner.cost.folded import alive_at_end
+from planner.runtimes.capabilities import FOLDED, Schedule
 
 Counts = NDArray[np.int64]
 
@@ -33,7 +34,28 @@ Count = TypeVar("Count", int, Counts)
 
 def divides(schedule: Schedule) -> bool:
     """True when gradients of weights are computed apart from those of inputs."""
-    return schedule == "zero-bubble"
+    return schedule != "1f1b"
+
+
+def folds(schedule: Schedule) -> bool:
+    """True when a micro-batch goes through all devices and back again, a chunk of each both times."""
+    return schedule in FOLDED
+
+
+def wraps(chunks: int, schedule: Schedule) -> bool:
+    """True when the last device sends to the first one, which has the chunk that follows."""
+    return chunks > 1 and not folds(schedule)
+
+
+def position_of(stage: int, chunk: int, depth: int, schedule: Schedule) -> int:
+    """Which of all chunks it is in the order in which a micro-batch passes them."""
+    return chunk * depth + (depth - 1 - stage if folds(schedule) and chunk % 2 else stage)
+
+
+def chunk_at(position: int, depth: int, schedule: Schedule) -> tuple[int, int]:
+    """(stage, chunk) of one of all chunks in that order."""
+    chunk, place = divmod(position, depth)
+    return (depth - 1 - place if folds(schedule) and chunk % 2 else place), chunk
 
 
 def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1, schedule: Schedule = "1f1b") -> int:
@@ -70,8 +92,11 @@ def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Sch
 
     Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken,
     and with the gradients of what they have made, which are no more. The first layers of all have no such backward.
+    Folded pipelines have two for each device between the first forward and the first backward.
     """
     total = micro_batches * chunks
+    if folds(schedule):
+        return max(2 * depth, alive_at_end(stage, depth, schedule)) + 1
     own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + delay(stage, schedule)
     twice = delay(stage, schedule) + 1 if divides(schedule) and (stage or chunks > 1) else 0
     return min(own, total) + min(twice, total)
@@ -82,10 +107,13 @@ def each_alive(
 ) -> Counts:
     """The same of many stages, each with so many behind it."""
     total = micro_batches * chunks
+    stage = np.maximum(0, depth - 1 - behind)
+    if folds(schedule):
+        most: Counts = np.maximum(2 * depth, alive_at_end(stage, depth, schedule)) + 1
+        return most
     own = _ahead(behind, depth, chunks, schedule) + 1
     if not divides(schedule):
         return np.minimum(own, total)
-    stage = np.maximum(0, depth - 1 - behind)
     twice = np.where((stage > 0) | (chunks > 1), stage + 1, 0)
     each: Counts = np.minimum(own + stage, total) + np.minimum(twice, total)
     return each
@@ -101,22 +129,33 @@ class SentWith:
     """How often the durations of a chunk hold the sends at both of its sides.
 
     A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
-    first where neighbours exchange in turn: the forward waits for both.
+    first where neighbours exchange in turn: the forward waits for both. The second chunk of a folded pipeline passes
+    activations to the stage before and gradients to the one behind.
     """
 
     forward_to_next: int
     forward_from_before: int
     backward_to_before: int
+    forward_to_before: int = 0
+    backward_to_next: int = 0
 
     @property
     def before(self) -> int:
         """How often both directions hold the send between it and the stage before."""
-        return self.forward_from_before + self.backward_to_before
+        return self.forward_from_before + self.forward_to_before + self.backward_to_before
 
 
 @lru_cache(maxsize=1 << 10)
-def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool) -> SentWith:
-    """The sends of one chunk; the first one of all receives from none, and the last one sends to none."""
+def sent_with(
+    stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool, schedule: Schedule = "1f1b"
+) -> SentWith:
+    """The sends of one chunk; the first one of all receives from none, and the last one sends to none.
+
+    Nothing is sent where a folded pipeline turns back; no runtime that exchanges in turn has one.
+    """
+    if folds(schedule):
+        ahead, behind = int(stage > 0), int(stage < depth - 1)
+        return SentWith(0, 0, 0, ahead, behind) if chunk else SentWith(behind, 0, ahead)
     begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1
     return SentWith(int(not ends), int(in_turn and not begins), int(not begins))
 

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.cost.schedules import chunk_at, folds
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
     EXACT,
@@ -32,7 +33,7 @@ class Shape:
     """A stage without its devices: what it holds and where it stands in the pipeline."""
 
     chunks: tuple[int, ...]
-    """Layers of each chunk, [chunk]; one chunk without interleaving."""
+    """Layers of each chunk, [chunk]; one chunk without interleaving, two where the pipeline is folded."""
     stage: int
     depth: int
     micro_batches: int
@@ -61,7 +62,7 @@ class Shape:
     @property
     def last(self) -> bool:
         """True when the head is here."""
-        return self.stage == self.depth - 1
+        return self.stage == (0 if folds(self.schedule) else self.depth - 1)
 
     def as_long(self, chunks: tuple[int, ...]) -> Shape:
         """With such chunks, the one stage that stands for all whose micro-batches and end take as long as its own."""
@@ -84,7 +85,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
     depth, micro_batches = plan.pp, plan.micro_batches
     return [
         Shape(
-            chunks=chunk_layers(stage.layers, plan.interleave),
+            chunks=chunk_layers(stage.layers, plan.interleave, plan.schedule),
             stage=index,
             depth=depth,
             micro_batches=micro_batches,
@@ -124,19 +125,20 @@ def whole_model(
     )
 
 
-def chunk_layers(layers: int | Whole, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first.
+def chunk_layers(layers: int | Whole, chunks: int, schedule: Schedule = "1f1b") -> tuple[int, ...]:
+    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first; last where they are folded.
 
-    Of an array of stages an array each.
+    Of an array of stages an array each. Of the first chunk of a folded pipeline more micro-batches are alive.
     """
-    return tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))
+    sizes = tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))
+    return sizes[::-1] if folds(schedule) else sizes
 
 
 def chunk_spans(plan: Plan) -> Iterator[tuple[int, int, int]]:
     """(stage, first layer, end) of all chunks in the order in which a micro-batch passes them."""
-    sizes = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
+    sizes = [chunk_layers(stage.layers, plan.interleave, plan.schedule) for stage in plan.stages]
     first = 0
-    for chunk in range(plan.interleave):
-        for stage, layers in enumerate(sizes):
-            yield stage, first, first + layers[chunk]
-            first += layers[chunk]
+    for position in range(plan.interleave * plan.pp):
+        stage, chunk = chunk_at(position, plan.pp, plan.schedule)
+        yield stage, first, first + sizes[stage][chunk]
+        first += sizes[stage][chunk]

@@ -117,14 +117,14 @@ def _work(
         timeline.operations[stage], timeline.starts_seconds[stage], timeline.ends_seconds[stage], strict=True
     )
     for position, (work, start, end) in enumerate(times):
-        sent = sent_with(stage, work.chunk, plan.pp, plan.interleave, in_turn=in_turn)
+        sent = sent_with(stage, work.chunk, plan.pp, plan.interleave, in_turn=in_turn, schedule=plan.schedule)
         before = after = 0.0
         kind: SpanKind = "weights" if work.weight else "backward" if work.backward else "forward"
         if kind == "backward":
-            after = sent.backward_to_before * sends[stage - 1]
+            after = sent.backward_to_before * sends[stage - 1] + sent.backward_to_next * sends[stage]
         elif kind == "forward":
             before = sent.forward_from_before * sends[stage - 1]
-            after = sent.forward_to_next * sends[stage]
+            after = sent.forward_to_next * sends[stage] + sent.forward_to_before * sends[stage - 1]
         parts: tuple[tuple[SpanKind, float, float], ...] = (
             ("send", start, start + before),
             (kind, start + before, end - after),

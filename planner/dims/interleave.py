@@ -9,10 +9,13 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
-from planner.runtimes.capabilities import Capabilities, Schedule
+from planner.runtimes.capabilities import FOLDED, Capabilities, Schedule
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""
+
+FOLDED_CHUNKS = 2
+"""Chunks of layers on each device of a folded pipeline."""
 
 MOST_ZERO = 1
 """Largest ZeRO stage with divided backwards: gradients of weights come apart from those that reduce them."""
@@ -29,12 +32,13 @@ class Interleave(Dimension):
 
     def words(self, plan: Plan) -> str:
         """Where there are several."""
-        return f"{plan.interleave} interleaved chunks" if plan.interleave > 1 else ""
+        interleaved = plan.interleave > 1 and plan.schedule not in FOLDED
+        return f"{plan.interleave} interleaved chunks" if interleaved else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Several need a runtime that has them, a pipeline, and micro-batches that fill it."""
         path, chunks = ("interleave",), plan.interleave
-        if chunks == 1:
+        if chunks == 1 or plan.schedule in FOLDED:
             return
         if not target.interleave:
             yield Fault(path, f"{target.name} cannot interleave, expected 1, got {chunks}")
@@ -46,7 +50,7 @@ class Interleave(Dimension):
 
 
 class ZeroBubble(Dimension):
-    """``Plan.schedule`` (arXiv:2401.10241)."""
+    """``Plan.schedule`` (arXiv:2401.10241; DualPipeV: arXiv:2412.19437)."""
 
     fields = ("Plan.schedule",)
 
@@ -63,10 +67,15 @@ class ZeroBubble(Dimension):
     ) -> Iterator[Change]:
         """The usual one."""
         if plan.schedule != "1f1b":
-            yield Change("schedule", f"1f1b instead of {plan.schedule}", replace(plan, schedule="1f1b"))
+            chunks = 1 if plan.schedule in FOLDED else plan.interleave
+            usual = replace(plan, schedule="1f1b", interleave=chunks)
+            yield Change("schedule", f"1f1b instead of {plan.schedule}", usual)
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
-        """Whole gradients and activations on the device, and micro-batches that fill the pipeline."""
+        """Whole gradients and activations on the device, and micro-batches that fill the pipeline.
+
+        Of a folded one the first device has both ends of the model.
+        """
         path, schedule = ("schedule",), plan.schedule
         if schedule == "1f1b":
             return
@@ -76,7 +85,10 @@ class ZeroBubble(Dimension):
         if plan.pp == 1:
             yield Fault(path, f"{schedule} needs a pipeline of at least 2 stages, expected 1f1b")
             return
-        yield from _full(plan, path, schedule)
+        if schedule in FOLDED:
+            yield from _folded(plan, model)
+        else:
+            yield from _full(plan, path, schedule)
         if plan.zero > MOST_ZERO:
             what = f"{schedule} with {target.name} keeps whole gradients until the end of a step"
             yield Fault(("zero",), f"{what}, expected 0 or 1, got {plan.zero}")
@@ -93,10 +105,31 @@ def _full(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
     if plan.micro_batches % plan.pp:
         needs = f"{what} needs a multiple of {plan.pp} micro-batches (one for each stage)"
         yield Fault(path, f"{needs}, the plan has {plan.micro_batches}")
-    elif plan.fewer_steps:
+    else:
+        yield from _as_many(plan, path, what)
+
+
+def _as_many(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
+    if plan.fewer_steps:
         yield Fault(
             path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one less"
         )
+
+
+def _folded(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
+    """Two chunks on each device, as many micro-batches as chunks, and ends that share no embedding."""
+    path, schedule, chunks = ("schedule",), plan.schedule, FOLDED_CHUNKS * plan.pp
+    if plan.interleave != FOLDED_CHUNKS:
+        what = f"{schedule} has two chunks of layers on each device"
+        yield Fault(("interleave",), f"{what}, expected {FOLDED_CHUNKS}, got {plan.interleave}")
+    if plan.micro_batches < chunks:
+        needs = f"{schedule} needs at least {chunks} micro-batches (two for each stage)"
+        yield Fault(path, f"{needs}, the plan has {plan.micro_batches}")
+    else:
+        yield from _as_many(plan, path, schedule)
+    if model.embeds_twice:
+        what = f"{schedule} is not for models whose last stage has a copy of the embedding"
+        yield Fault(path, f"{what}, expected 1f1b or zero-bubble")
 
 
 def interleavings(target: Capabilities, depth: int, micro_batches: int, model: ModelSpec) -> tuple[int, ...]:
@@ -106,10 +139,16 @@ def interleavings(target: Capabilities, depth: int, micro_batches: int, model: M
     return tuple(chunks for chunks in range(1, MAX_INTERLEAVE + 1) if chunks * depth <= model.layers)
 
 
-def divided_schedules(
-    target: Capabilities, depth: int, micro_batches: int, zero: int
-) -> tuple[Schedule, ...]:
-    """Schedules with divided backwards that are worth trying, with one chunk a device."""
-    if depth == 1 or micro_batches % depth or zero > MOST_ZERO:
-        return ()
-    return tuple(schedule for schedule in target.schedules if schedule != "1f1b")
+def divided_orders(
+    target: Capabilities, depth: int, micro_batches: int, zero: int, model: ModelSpec
+) -> Iterator[tuple[int, Schedule]]:
+    """Chunks a device and schedules with divided backwards that are worth trying: one chunk, or two that are folded."""
+    if depth == 1 or zero > MOST_ZERO:
+        return
+    chunks = FOLDED_CHUNKS * depth
+    for schedule in target.schedules:
+        if schedule in FOLDED:
+            if chunks <= min(micro_batches, model.layers) and not model.embeds_twice:
+                yield FOLDED_CHUNKS, schedule
+        elif schedule != "1f1b" and micro_batches % depth == 0:
+            yield 1, schedule

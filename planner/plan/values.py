@@ -450,9 +450,10 @@ class Plan:
     zero_plus: ZeroPlus = PLAIN_ZERO
     """What ZeRO 3 sends less of."""
     interleave: Layers = 1
-    """Chunks of layers per device (virtual pipeline stages); 1 without interleaving."""
+    """Chunks of layers per device (virtual pipeline stages); 1 without interleaving, 2 where layers are folded."""
     schedule: Schedule = "1f1b"
-    """1f1b, or zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait."""
+    """1f1b; zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait; zb-v, dualpipe-v:
+    the same with the layers folded in two, so that the first stage has the first and the last."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
     grid: Grid | None = None

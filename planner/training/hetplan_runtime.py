@@ -37,6 +37,9 @@ IGNORED = -100
 """Label of a token that losses leave out."""
 
 
+FOLDED = ("zb-v", "dualpipe-v")
+"""Schedules in which each stage has two chunks, so that the first one has the first layers and the last."""
+
 PAGED = {"paged-fp32": "paged_adamw_32bit", "paged-int8": "paged_adamw_8bit"}
 """What Trainer calls optimizers whose moments share the memory of device and host; they are bitsandbytes's."""
 
@@ -124,10 +127,11 @@ class RankPlan:
     shards: tuple[int, ...] = ()
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
     chunks: tuple[StagePlan, ...] = ()
-    """Chunks of layers in the order in which a micro-batch passes them, the i-th on stage i modulo their number; none
-    where each stage has one."""
+    """Chunks of layers in the order in which a micro-batch passes them; none where each stage has one. The i-th is on
+    stage i modulo their number, in a folded pipeline of the second half on the stages in reverse order."""
     schedule: str = "1f1b"
-    """``1f1b`` or ``zero-bubble``: how a pipeline orders the work of a stage."""
+    """``1f1b``, ``zero-bubble``, ``zb-v`` or ``dualpipe-v``: how a pipeline orders the work of a stage; the last two
+    are folded."""
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
@@ -149,9 +153,16 @@ class RankPlan:
         return self.chunks or self.stages
 
     @property
-    def own(self) -> range:
+    def own(self) -> tuple[int, ...]:
         """Which of them this rank has."""
-        return range(self.stage, len(self.passed), len(self.stages))
+        if self.schedule in FOLDED:
+            return self.stage, len(self.passed) - 1 - self.stage
+        return tuple(range(self.stage, len(self.passed), len(self.stages)))
+
+    @property
+    def makes_losses(self) -> bool:
+        """True where the last layers are."""
+        return self.own[-1] == len(self.passed) - 1
 
     @property
     def recompute(self) -> str:

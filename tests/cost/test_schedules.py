@@ -18,12 +18,16 @@ from planner.cost.schedules import (
     alive,
     behind_twice,
     busiest_path,
+    chunk_at,
     each_alive,
     own_work,
+    position_of,
     round_trip,
+    sent_with,
     stage_paths,
     uniform_seconds,
 )
+from planner.runtimes.capabilities import FOLDED, Schedule
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])
@@ -31,7 +35,7 @@ UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.
 
 Pipeline = tuple[list[list[float]], list[list[float]], int]
 
-Divided = tuple[list[list[float]], list[list[float]], list[list[float]], int]
+Divided = tuple[list[list[float]], list[list[float]], list[list[float]], int, Schedule]
 
 
 @st.composite
@@ -47,22 +51,28 @@ def pipelines(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> P
 
 @st.composite
 def divided(draw: st.DrawFn) -> Divided:
-    """Forward, backward and weights' seconds [stage][chunk] and a number of micro-batches."""
-    forward, backward, batches = draw(pipelines() | pipelines(UNEQUAL))
-    size, chunks = len(forward), len(forward[0])
+    """Forward, backward and weights' seconds [stage][chunk], a number of micro-batches, and a schedule."""
+    if schedule := draw(st.sampled_from([None, *FOLDED])):
+        size, chunks, seconds = draw(st.integers(2, 6)), 2, draw(st.sampled_from([SECONDS, UNEQUAL]))
+        batches = 2 * size + draw(st.integers(0, 5) | st.integers(0, 40))
+        alike = st.lists(st.lists(seconds, min_size=2, max_size=2), min_size=size, max_size=size)
+        forward, backward = draw(alike), draw(alike)
+    else:
+        forward, backward, batches = draw(pipelines() | pipelines(UNEQUAL))
+        size, chunks = len(forward), len(forward[0])
     rows = st.lists(
         st.lists(SECONDS | UNEQUAL, min_size=chunks, max_size=chunks), min_size=size, max_size=size
     )
-    return forward, backward, draw(rows), batches
+    return forward, backward, draw(rows), batches, schedule or "zero-bubble"
 
 
 @given(divided())
 @settings(max_examples=150, deadline=None)
 def test_the_ends_of_divided_backwards_are_those_of_the_simulation(pipeline: Divided) -> None:
     """Few micro-batches or many, with one chunk a stage or several; a path of their operations adds up to each."""
-    forward, backward, weight, batches = pipeline
-    timeline = simulate(forward, backward, batches, (), weight)
-    found = stage_ends(forward, backward, batches, (), weight)
+    forward, backward, weight, batches, schedule = pipeline
+    timeline = simulate(forward, backward, batches, (), weight, schedule)
+    found = stage_ends(forward, backward, batches, (), weight, schedule)
     assert found == pytest.approx(timeline.stage_ends(), rel=1e-9, abs=0.0)
     for stage, end in enumerate(found):
         path = critical_path(timeline, stage)
@@ -79,11 +89,11 @@ def test_the_ends_of_divided_backwards_are_those_of_the_simulation(pipeline: Div
 @given(divided())
 @settings(max_examples=150, deadline=None)
 def test_no_stage_with_divided_backwards_ends_before_a_path_of_the_table(pipeline: Divided) -> None:
-    """Rows of the ILP and bounds of zero-bubble pipelines."""
-    forward, backward, weight, batches = pipeline
+    """Rows of the ILP and bounds of zero-bubble and folded pipelines."""
+    forward, backward, weight, batches, schedule = pipeline
     depth, chunks = len(forward), len(forward[0])
-    ends = stage_ends(forward, backward, batches, (), weight)
-    for path in stage_paths(depth, batches, chunks, "zero-bubble"):
+    ends = stage_ends(forward, backward, batches, (), weight, schedule)
+    for path in stage_paths(depth, batches, chunks, schedule):
         parts = zip(("forward", "backward", "weight"), (forward, backward, weight), strict=True)
         seconds = 0.0
         for name, each in parts:
@@ -101,8 +111,32 @@ def test_equal_stages_with_divided_backwards_take_the_closed_form(
 ) -> None:
     """m (f + b + w) + (p - 1) / v (f + b - w) (arXiv:2401.10241, table 2)."""
     forward, backward, weight = ([[each / chunks] * chunks] * depth for each in (3.0, 4.0, 2.0))
-    ends = stage_ends(forward, backward, batches, (), weight)
+    ends = stage_ends(forward, backward, batches, (), weight, "zero-bubble")
     assert max(ends) == pytest.approx(batches * 9.0 + (depth - 1) / chunks * 5.0)
+
+
+@pytest.mark.parametrize(("depth", "batches"), [(2, 4), (4, 8), (4, 40), (7, 30)])
+def test_folded_stages_of_equal_parts_wait_for_the_first_micro_batch_alone(depth: int, batches: int) -> None:
+    """ZB-V has no bubble then (arXiv:2401.10241, section 6): a stage begins when the first micro-batch is there."""
+    ones = [[1.0, 1.0]] * depth
+    ends = stage_ends(ones, ones, batches, (), ones, "zb-v")
+    assert ends == tuple(6.0 * batches + stage for stage in range(depth))
+
+
+@pytest.mark.parametrize(("depth", "batches"), [(2, 4), (4, 8), (4, 40), (7, 30)])
+def test_dualpipe_has_the_bubble_that_deepseek_gives_it(depth: int, batches: int) -> None:
+    """(p - 1) (F&B + B - 3 W) of a chunk's times (github.com/deepseek-ai/DualPipe), F&B being one behind the other."""
+    ones = [[1.0, 1.0]] * depth
+    assert max(stage_ends(ones, ones, batches, (), ones, "dualpipe-v")) == 6.0 * batches + (depth - 1) * 2.0
+
+
+@pytest.mark.parametrize("schedule", FOLDED)
+def test_folded_stages_need_two_micro_batches_each(schedule: Schedule) -> None:
+    """With fewer they would not have begun before they end."""
+    ones = [[1.0, 1.0]] * 3
+    for run in (simulate, stage_ends):
+        with pytest.raises(ValueError, match="5 micro-batches are too few for 3 folded stages"):
+            run(ones, ones, 5, (), ones, schedule)
 
 
 def test_the_table_knows_the_end_of_divided_backwards_with_equal_parts() -> None:
@@ -116,26 +150,65 @@ def test_the_table_knows_the_end_of_divided_backwards_with_equal_parts() -> None
     own = path.own.forward + path.own.backward + path.own.weight
     found = own + (depth - 1) * (path.behind.forward + path.behind.backward)
     ones = [[1.0]] * depth
-    assert found == max(stage_ends(ones, ones, batches, (), ones))
+    assert found == max(stage_ends(ones, ones, batches, (), ones, "zero-bubble"))
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
-def test_what_is_alive_while_gradients_of_weights_wait(chunks: int) -> None:
+ORDERS: list[tuple[int, Schedule]] = [
+    (1, "zero-bubble"),
+    (2, "zero-bubble"),
+    *((2, schedule) for schedule in FOLDED),
+]
+
+
+@pytest.mark.parametrize(("chunks", "schedule"), ORDERS)
+@pytest.mark.parametrize(("depth", "batches"), [(2, 4), (4, 8), (5, 20)])
+def test_what_is_alive_while_gradients_of_weights_wait(
+    chunks: int, schedule: Schedule, depth: int, batches: int
+) -> None:
     """As in the order of each device: all between its forward and its weights, those ahead of these once more."""
-    depth, batches = 4, 8
     for stage in range(depth):
-        kept = waiting = peak = 0
-        for operation in device_order(stage, depth, batches, chunks, "zero-bubble"):
-            kept += 0 if operation.backward else 1
-            peak = max(peak, kept + waiting)
-            # The first layers of all make all gradients with those of their weights.
-            begins = stage == operation.chunk == 0
-            kept -= operation.weight
-            waiting += 0 if begins else operation.backward - 2 * operation.weight
-            peak = max(peak, kept + waiting)
-        assert peak == alive(stage, depth, batches, chunks, "zero-bubble")
+        kept, waiting, peak = set[tuple[int, int]](), set[tuple[int, int]](), 0
+        for operation in device_order(stage, depth, batches, chunks, schedule):
+            key = operation.chunk, operation.micro_batch
+            if operation.weight:
+                kept.remove(key)
+                waiting.discard(key)
+            elif not operation.backward:
+                kept.add(key)
+            elif operation.sends_after == 0 and key[0] + stage > 0:
+                # The first layers of all make all gradients with those of their weights, as whole backwards do.
+                waiting.add(key)
+            peak = max(peak, len(kept) + len(waiting))
+        assert peak == alive(stage, depth, batches, chunks, schedule)
         behind = np.array([depth - 1 - stage])
-        assert each_alive(behind, np.array([depth]), batches, chunks, "zero-bubble") == [peak]
+        assert each_alive(behind, np.array([depth]), batches, chunks, schedule) == [peak]
+
+
+@pytest.mark.parametrize("schedule", FOLDED)
+def test_neighbours_in_a_folded_pipeline_send_twice_each(schedule: Schedule) -> None:
+    """Activations of one chunk and gradients of the other; nothing where the pipeline turns back, and at its ends."""
+    depth = 4
+    sent = [
+        [sent_with(stage, chunk, depth, 2, in_turn=False, schedule=schedule) for chunk in range(2)]
+        for stage in range(depth)
+    ]
+    for stage, both in enumerate(sent):
+        to_next = sum(each.forward_to_next + each.backward_to_next for each in both)
+        assert to_next == (0 if stage == depth - 1 else 2)
+        assert sum(each.before for each in both) == (2 if stage else 0)
+    places = [chunk_at(position, depth, schedule) for position in range(2 * depth)]
+    assert places == [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
+    assert [position_of(*place, depth, schedule) for place in places] == list(range(2 * depth))
+
+
+@pytest.mark.parametrize("schedule", FOLDED)
+def test_rounds_of_folded_stages_are_repeated(schedule: Schedule) -> None:
+    """Many micro-batches through unequal stages end as the simulation says."""
+    forward = [[1.0 + stage % 3, 2.0] for stage in range(4)]
+    weight = [[0.5, 1.5]] * 4
+    ends = stage_ends(forward, forward, 500, (), weight, schedule)
+    timeline = simulate(forward, forward, 500, (), weight, schedule)
+    assert ends == pytest.approx(timeline.stage_ends(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.values import Offload, Plan, Stage
+from planner.runtimes.capabilities import FOLDED
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
@@ -151,6 +152,22 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
         (
             plan(target="torch", zero=1, schedule="zero-bubble", offload=Offload(optimizer="cpu")),
             "offload: zero-bubble keeps all on the device",
+        ),
+        (
+            plan(target="torch", schedule="zb-v"),
+            "interleave: zb-v has two chunks of layers on each device, expected 2, got 1",
+        ),
+        (
+            plan(stage(0, 3), stage(3, 6), stage(6, 8), target="torch", schedule="dualpipe-v", interleave=2),
+            "schedule: dualpipe-v needs at least 6 micro-batches (two for each stage), the plan has 4",
+        ),
+        (
+            plan(target="torch", schedule="zb-v", interleave=2, fewer_steps=1),
+            "schedule: zb-v needs as many micro-batches in all replicas, 1 have one less",
+        ),
+        (
+            plan(target="torch", zero=1, schedule="zb-v", interleave=2),
+            "schedule: zb-v is not for models whose last stage has a copy of the embedding, expected 1f1b or zero",
         ),
         (
             plan(stage(0, 8, recompute="selective"), target="deepspeed"),
@@ -330,7 +347,9 @@ def test_offload_that_runs(good: Plan) -> None:
 
 
 def test_stages_that_another_model_or_target_runs() -> None:
-    """Untied embeddings may stand on any degrees, and Megatron comes back to a node."""
+    """Untied embeddings may stand on any degrees, and on the first stage of all; Megatron comes back to a node."""
+    for schedule in FOLDED:
+        check_plan(plan(target="torch", schedule=schedule, interleave=2), CLUSTER, UNTIED)
     check_plan(plan(WIDE, stage(5, 8, group(**T4S)), target="flagscale"), CLUSTER, UNTIED)
     check_plan(plan(stage(0, 3, group(**T4S)), stage(3, 6), stage(6, 8, group(**T4S))), CLUSTER, MODEL)
 

@@ -425,8 +425,12 @@ def _splits(
         (chunks, "1f1b")
         for chunks in (interleavings(row, depth, family.micro_batches, model) if fills else (1,))
     ]
-    if depth > 1 and fills and family.zero < 2 and not family.offload.anything and {*recomputes} == {"none"}:
-        orders += [(1, schedule) for schedule in row.schedules if schedule != "1f1b"]
+    whole = family.zero < 2 and not family.offload.anything and {*recomputes} == {"none"}
+    if depth > 1 and whole and fills and row.name == "torch":
+        orders.append((1, "zero-bubble"))
+    enough = family.micro_batches >= 2 * depth and not family.fewer_steps(model)
+    if depth > 1 and whole and enough and not model.tied_embeddings and row.name == "torch":
+        orders += [(2, "zb-v"), (2, "dualpipe-v")]
     for interleave, schedule in orders:
         for cuts in combinations(range(1, model.layers), depth - 1):
             ends = (0, *cuts, model.layers)

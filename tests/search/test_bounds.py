@@ -15,7 +15,6 @@ from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
-from planner.dims.interleave import interleavings
 from planner.model.spec import ModelSpec
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
@@ -104,20 +103,20 @@ def hold(estimator: Estimator, limits: Limits, target: str) -> None:
             continue
         outer = bounds.family_bound(family, max(found))
         for depth in found:
-            for interleave in interleavings(TARGETS[family.target], depth, family.micro_batches, model):
-                own = bounds.bound(family, depth, interleave)
+            for interleave, schedule in orders_of(family, depth, model, limits):
+                own = bounds.bound(family, depth, interleave, schedule=schedule)
                 assert outer <= own * (1 + 1e-9)
-                best = solved(Choice(family=family, depth=depth, interleave=interleave), estimator, limits)
+                choice = Choice(family=family, depth=depth, interleave=interleave, schedule=schedule)
+                best = solved(choice, estimator, limits)
                 assert own <= best * (1 + 1e-9)
-                quick_looks_hold(
-                    bounds, Choice(family=family, depth=depth, interleave=interleave), max(found), best
-                )
+                quick_looks_hold(bounds, choice, max(found), best)
 
 
 def quick_looks_hold(bounds: FamilyBounds, choice: Choice, most: int, seconds: float) -> None:
     """With a cutoff at which a look without sends might leave out a plan of these seconds, it does not."""
     cutoff = seconds * (1 + 1e-6) / BEYOND
-    assert bounds.bound(choice.family, choice.depth, choice.interleave, cutoff) <= seconds * (1 + 1e-9)
+    own = bounds.bound(choice.family, choice.depth, choice.interleave, cutoff, choice.schedule)
+    assert own <= seconds * (1 + 1e-9)
     if choice.family.dp is not None and seconds < inf:
         assert bounds.late([choice.family], [most], cutoff) == [0.0]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from planner.cost.pipeline_end import stage_ends
+from planner.runtimes.capabilities import FOLDED, Schedule
 from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
 from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
 from planner.search.space.sends import Hops
@@ -109,8 +110,9 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     assert found >= counted.bound(depth) * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("seed", range(100))
-def test_quick_looks_leave_out_no_cut(seed: int) -> None:
+def test_quick_looks_leave_out_no_cut(seed: int, folded: bool) -> None:
     """What the busiest stage of any cut takes at least is not above it, of both looks and at any depth."""
     draw = random.Random(seed)
     layers, steps = draw.randint(3, 7), draw.choice((1, 2, 4, 9))
@@ -119,14 +121,15 @@ def test_quick_looks_leave_out_no_cut(seed: int) -> None:
         for _ in range(draw.randint(1, 2))
     ]
     most = sum(int(item.slots) for item in kinds)
-    least = {depth: _busiest(kinds, layers, depth) * steps for depth in range(2, most + 1)}
+    least = {depth: _busiest(kinds, layers, depth, folded) * steps for depth in range(2, most + 1)}
     able = [seconds for seconds in least.values() if seconds < inf]
     if able:
         cutoff = min(able) * (1 + 1e-6) / BEYOND
-        assert late(work(kinds), layers, [steps], [most], cutoff).tolist() == [0.0]
-    counted = LayerCountBound(
-        kinds, [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(kinds), layers, steps, 1
-    )
+        assert late(work(kinds), layers, [steps], [most], cutoff, [folded]).tolist() == [0.0]
+    free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(kinds)
+    chunks = 2 if folded else 1
+    schedule: Schedule = FOLDED[seed % 2] if folded else "1f1b"
+    counted = LayerCountBound(kinds, free, layers, steps, chunks, schedule=schedule)
     for depth, seconds in least.items():
         if seconds < inf:
             assert counted.beyond([depth], seconds * (1 + 1e-6) / BEYOND).tolist() == [0.0]
@@ -134,8 +137,8 @@ def test_quick_looks_leave_out_no_cut(seed: int) -> None:
         if len(kinds) == 1:
             short = min(seconds, 1e6) * (1 - 1e-6) / BEYOND
             assert counted.beyond([depth], short)[0] > 0
-            if depth == most:
-                assert late(work(kinds), layers, [steps], [most], short)[0] > 0
+            if depth == most and not folded:
+                assert late(work(kinds), layers, [steps], [most], short, [False])[0] > 0
 
 
 def work(kinds: list[Speed]) -> Work:
@@ -155,15 +158,16 @@ def work(kinds: list[Speed]) -> Work:
     )
 
 
-def _busiest(kinds: list[Speed], layers: int, depth: int) -> float:
+def _busiest(kinds: list[Speed], layers: int, depth: int, folded: bool) -> float:
     """Seconds of the busiest stage of one micro-batch, the least of all orders of the types and all cuts."""
+    last = 0 if folded else depth - 1
     slots = [index for index, item in enumerate(kinds) for _ in range(int(item.slots))]
     return min(
         (
             max(
                 count * kinds[kind].layer_seconds
                 + (kinds[kind].first_seconds if place == 0 else 0.0)
-                + (kinds[kind].last_seconds if place == depth - 1 else 0.0)
+                + (kinds[kind].last_seconds if place == last else 0.0)
                 for place, (count, kind) in enumerate(zip(counts, order, strict=True))
             )
             for order in set(permutations(slots, depth))

@@ -17,7 +17,6 @@ from planner.calibration.values import ASSUMED
 from planner.catalog import GpuSpec
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
-from planner.dims.interleave import interleavings
 from planner.errors import OutputError
 from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
@@ -29,7 +28,7 @@ from planner.search.milp.program import Program, ones
 from planner.search.milp.solver import Relaxation, as_pulp, available, solve
 from planner.search.ranking import ranked
 from planner.search.solve import search
-from planner.search.space.choices import Choice, Family, depths, families
+from planner.search.space.choices import Choice, Family, depths, families, orders_of
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
@@ -138,12 +137,9 @@ def drawn_stages(seed: int, count: int) -> Iterator[StageOptions]:
         ]
         if offered:
             depth = draw.choice(offered)
-            chunks = draw.choice(
-                interleavings(TARGETS[family.target], depth, family.micro_batches, part.model)
-            )
-            stages = StageOptions(
-                Choice(family=family, depth=depth, interleave=chunks), part, limits, partition.islands
-            )
+            chunks, schedule = draw.choice([*orders_of(family, depth, part.model, limits)])
+            choice = Choice(family=family, depth=depth, interleave=chunks, schedule=schedule)
+            stages = StageOptions(choice, part, limits, partition.islands)
             if stages.compositions:
                 yield stages
 

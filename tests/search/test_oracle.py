@@ -18,7 +18,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
-from planner.runtimes.capabilities import OFFLOAD_PARTS
+from planner.runtimes.capabilities import FOLDED, OFFLOAD_PARTS
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -408,6 +408,38 @@ def test_unequal_steps_are_the_best_now_and_then() -> None:
     asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(2, 3), tp=(1,))
     bests = answers(with_unequal_steps, lambda seed: asked, 16)
     assert met((plan.fewer_steps > 0 for plan in bests), {True, False}) == {True, False}
+
+
+def folded_limits(seed: int) -> Limits:
+    """Pipelines of torch, of a ZeRO stage that may be folded."""
+    return Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=(2, 3), tp=(1,), recompute=("none",))
+
+
+def untied(seed: int) -> Problem:
+    """A model whose output layer is its own."""
+    spec, model = small_problem(seed)
+    return spec, model.model_copy(update={"tied_embeddings": False}), ASSUMED
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_folded_pipelines(seed: int) -> None:
+    """ZB-V and DualPipeV are the best where exhaustion says so."""
+    check(untied(seed), folded_limits(seed), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_folded_pipelines(seed: int) -> None:
+    """The same of more of them."""
+    check(untied(seed), folded_limits(seed), QUICK)
+
+
+def test_folded_pipelines_are_the_best_now_and_then() -> None:
+    """The search has them as the best, and others."""
+    bests = answers(untied, folded_limits, 24)
+    assert met((plan.schedule in FOLDED for plan in bests), {True, False}) == {True, False}
 
 
 def check_backups(seed: int) -> None:

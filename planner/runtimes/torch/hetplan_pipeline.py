@@ -1,4 +1,4 @@
-"""One-forward-one-backward over a plan's stages or their chunks, with ``torch.distributed.pipelining``.
+"""A plan's schedule over its stages or their chunks, with ``torch.distributed.pipelining``.
 
 Needs torch 2.13 and the launch folder's other modules; the folder holds it as ``hetplan_pipeline.py``::
 
@@ -16,14 +16,23 @@ from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
+    ScheduleDualPipeV,
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+DIVIDED = {
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+    "zb-v": ScheduleZBVZeroBubble,
+    "dualpipe-v": ScheduleDualPipeV,
+}
+"""Schedules with backwards in two parts."""
 
 
 class Inside(nn.Module):  # type: ignore[misc]
@@ -81,7 +90,7 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         self, backward_type: Any, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
         """As the schedule asks, after the layout has been told; of a divided backward also when weights are done."""
-        divided = self.layout.plan.schedule == "zero-bubble"
+        divided = self.layout.plan.schedule in DIVIDED
         self.layout.accumulate(self.sharded, last=last_backward and not divided)
         result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         if divided and backward_type != "input":
@@ -139,8 +148,9 @@ class Pipeline:
             PlannedStage(layout, module, number, outputs if number else inputs, outputs, reached)
             for number, module in zip(plan.own, chunks, strict=True)
         ]
-        if plan.schedule == "zero-bubble":
-            self.schedule = ScheduleInterleavedZeroBubble(stages, plan.steps, weighted, scale_grads=False)
+        if plan.schedule in DIVIDED:
+            schedule = DIVIDED[plan.schedule]
+            self.schedule = schedule(stages, plan.steps, weighted, scale_grads=False)
         elif len(stages) > 1:
             self.schedule = ScheduleInterleaved1F1B(stages, plan.steps, weighted, scale_grads=False)
         else:
@@ -151,7 +161,7 @@ class Pipeline:
     def step(
         self, tokens: torch.Tensor, labels: torch.Tensor, weights: Sequence[float] | None = None
     ) -> list[torch.Tensor]:
-        """Gradients of one optimizer step; returns the weighted losses on the last stage, else a zero.
+        """Gradients of one optimizer step; returns the weighted losses where the last layers are, else a zero.
 
         ``weights`` of the micro-batches' losses; the plan's when absent.
         """
@@ -159,7 +169,7 @@ class Pipeline:
         self.weights = plan.weights if weights is None else tuple(weights)
         losses: list[torch.Tensor] = []
         arguments = (tokens,) if plan.stage == 0 else ()
-        if plan.stage == len(plan.stages) - 1:
+        if plan.makes_losses:
             self.schedule.step(*arguments, target=labels, losses=losses, return_outputs=False)
             return [loss * (plan.steps / self.scale.value) for loss in losses]
         self.schedule.step(*arguments)

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.cost.schedules import divides
 from planner.cost.shape import chunk_spans
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
@@ -14,6 +13,7 @@ from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
+from planner.runtimes.capabilities import Schedule
 from planner.runtimes.torch.runtime import CLIP, PyTorch
 
 LLAMA = {"gated_mlp": True, "tied_embeddings": False, "kv_heads": 8, "vocab": 128256}
@@ -121,11 +121,19 @@ def settings(job: Job) -> dict[str, object]:
     }
 
 
+SCHEDULES: dict[Schedule, str] = {
+    "1f1b": "1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
+"""The names that torch has for them."""
+
+
 def schedule_of(plan: Plan) -> str:
     """The name that torch has for a plan's schedule."""
-    if divides(plan.schedule):
-        return "InterleavedZeroBubble"
-    return "Interleaved1F1B" if plan.interleave > 1 else "1F1B"
+    interleaved = plan.interleave > 1 and plan.schedule == "1f1b"
+    return "Interleaved1F1B" if interleaved else SCHEDULES[plan.schedule]
 
 
 def modules(first: int, end: int, plan: Plan) -> str:

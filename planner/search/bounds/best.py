@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
-from planner.cost.schedules import divides
-from planner.dims.interleave import MAX_INTERLEAVE
+from planner.cost.schedules import divides, folds
+from planner.dims.interleave import MAX_INTERLEAVE, MOST_ZERO
 from planner.runtimes.capabilities import Schedule
 from planner.runtimes.registry import TARGETS
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
@@ -50,6 +50,12 @@ def best_bound(bounds: Iterable[Bound], depth: int, cutoff: float = inf) -> floa
         # No pipeline ends before any of them.
         known = max(known, bound.bound(depth, known, cutoff))
     return known
+
+
+def _may_fold(family: Family) -> bool:
+    """True when pipelines of a family may have both ends of the model on their first stage."""
+    schedules = TARGETS[family.target].schedules
+    return family.zero <= MOST_ZERO and any(folds(schedule) for schedule in schedules)
 
 
 class UniformBounds:
@@ -164,7 +170,8 @@ class FamilyBounds:
             part = slice(begin, begin + AT_ONCE)
             steps = [family.micro_batches for family in families[part]]
             work = self.rates.work(families[part])
-            seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff).tolist()
+            folded = [_may_fold(family) for family in families[part]]
+            seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff, folded).tolist()
         return seconds
 
     def bound(

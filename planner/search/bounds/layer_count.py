@@ -30,6 +30,7 @@ from planner.cost.schedules import (
     busiest_path,
     divides,
     each_alive,
+    folds,
     own_work,
     round_trip,
 )
@@ -121,13 +122,13 @@ class LayerCountBound:
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
-        beside = [
-            inner,
-            outer + np.array([speed.first_seconds for speed in speeds]),
-            outer + np.array([speed.last_seconds for speed in speeds]),
-        ]
+        first, last = (
+            np.array([getattr(speed, name) for speed in speeds]) for name in ("first_seconds", "last_seconds")
+        )
+        if folds(schedule):
+            first, last = first + last, np.zeros_like(last)
         borders = chunks * np.array([item.borders.each for item in hops]).T
-        beside += [*borders[:3], borders[3] + beside[1] - outer, borders[4] + beside[2] - outer]
+        beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
         self._border = self._border_seconds(borders)
         if crossing is not None:
             # A stage between two crossings is at both.
@@ -423,38 +424,59 @@ class LayerCountBound:
         return [(path.once, path.busy) for path in paths if path is not None]
 
 
-def late(work: Work, layers: int, steps: Sequence[int], depths: Sequence[int], cutoff: float) -> Numbers:
+def late(
+    work: Work,
+    layers: int,
+    steps: Sequence[int],
+    depths: Sequence[int],
+    cutoff: float,
+    folded: Sequence[bool],
+) -> Numbers:
     """Seconds above the cutoff before which no pipeline of each family ends by its stages' own work; 0 where one may.
 
-    Of at most so many stages: further ones hold no less. Nothing is sent, and each stage is where most fits.
+    Of at most so many stages: further ones hold no less. Nothing is sent, and each stage is where most fits. ``folded``
+    are families with pipelines whose first stage may have both ends of the model.
     """
     seconds = BEYOND * cutoff
     each, free, layer, activation = np.moveaxis(work.policies, 3, 0)
     # m b <= T
     busy = (seconds / np.array(steps, dtype=np.float64) * (1 + _ROUNDING))[:, None, None]
-    ends = np.stack([np.zeros_like(work.slots), work.ends[:, :, 0], work.ends[:, :, 1]])
+    begin, end = np.moveaxis(work.ends, 2, 0)
+    ends = np.stack([np.zeros_like(work.slots), begin, end, begin + end])
     # [role][family][device type][recomputation][stages behind]
     done = np.maximum(0.0, np.floor((busy - ends[..., None]) / each + _ROUNDING))[..., None]
     stages, behind = np.array(depths)[:, None], np.arange(max(depths))
     flights = np.minimum(behind + 1, np.array(steps)[:, None])[:, None, None]
     bytes_each = layer[..., None] + flights * activation[..., None]
     rooms = np.floor(np.minimum(1e9, np.maximum(0.0, free)[..., None] / bytes_each) + 1e-6)
-    own, first, last = np.minimum(done, rooms).max(axis=3)
-    held = np.where((behind == stages - 1)[:, None] & (behind > 0), first, own)
-    held[:, :, 0] = last[:, :, 0]
-    held *= (behind < stages)[:, None]
-    # Wherever it stands, the commonest device type, and what others gain on it.
-    common = np.argmax(work.slots, axis=1)[:, None]
-    usual = np.take_along_axis(held, common[..., None], axis=1)
-    gains = -np.sort(-np.maximum(0.0, held - usual), axis=2)
-    share = np.clip(work.slots[..., None] - behind, 0.0, 1.0)
-    total = usual[:, 0].sum(axis=1) + (gains * share).sum(axis=(1, 2))
+    own, first, last, both = np.minimum(done, rooms).max(axis=3)
+    total = _wherever(work.slots, stages, own, first, last)
+    if any(folded):
+        total = np.where(folded, np.maximum(total, _wherever(work.slots, stages, own, both, own)), total)
     # The best slots, wherever they stand.
     most = own[:, :, 0]
     order = np.argsort(-most, axis=1)
     taken = _parts(np.minimum(np.cumsum(np.take_along_axis(work.slots, order, axis=1), axis=1), stages))
     total = np.minimum(total, (taken * np.take_along_axis(most, order, axis=1)).sum(axis=1))
     return np.where(total >= layers - _ROUNDING, 0.0, seconds)
+
+
+def _wherever(slots: Numbers, stages: Numbers, own: Numbers, first: Numbers, last: Numbers) -> Numbers:
+    """Layers of all stages of each family, at most: the commonest device type everywhere, and what others gain on it.
+
+    A stage in the middle, the first and the last one hold so many at each position, [family][device type][stages
+    behind].
+    """
+    behind = np.arange(own.shape[2])
+    held = np.where((behind == stages - 1)[:, None] & (behind > 0), first, own)
+    held[:, :, 0] = last[:, :, 0]
+    held *= (behind < stages)[:, None]
+    common = np.argmax(slots, axis=1)[:, None]
+    usual = np.take_along_axis(held, common[..., None], axis=1)
+    gains = -np.sort(-np.maximum(0.0, held - usual), axis=2)
+    share = np.clip(slots[..., None] - behind, 0.0, 1.0)
+    total: Numbers = usual[:, 0].sum(axis=1) + (gains * share).sum(axis=(1, 2))
+    return total
 
 
 def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:

@@ -12,7 +12,7 @@ from math import floor
 
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
-from planner.cost.schedules import sent_with
+from planner.cost.schedules import sent_with, wraps
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
@@ -103,7 +103,8 @@ class _Layers:
         self.chunks = stages.choice.interleave
         self.total = stages.estimator.model.layers
         self.most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
-        back = self._send(slots[-1], slots[0]) if self.chunks > 1 else 0.0
+        self.schedule = stages.choice.schedule
+        back = self._send(slots[-1], slots[0]) if wraps(self.chunks, self.schedule) else 0.0
         self.sends = [*(self._send(*pair) for pair in pairwise(slots)), back]
         """From each stage to the next, from the last one back to the first."""
 
@@ -145,7 +146,7 @@ class _Layers:
             for count in (self.chunks, self.chunks + 1)
         )
         in_turn, depth = self.stages.pricer.target.exchanges_in_turn, len(self.sends)
-        times = sent_with(stage, 0, depth, self.chunks, in_turn=in_turn)
+        times = sent_with(stage, 0, depth, self.chunks, in_turn=in_turn, schedule=self.schedule)
         sends = self.chunks * (
             times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
         )
@@ -176,9 +177,10 @@ class _Layers:
 
     def _ending(self, layers: Sequence[int]) -> tuple[float, list[Option]]:
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
-        forward, backward = with_sends(options, self.sends, self.stages.pricer.target)
+        forward, backward = with_sends(options, self.sends, self.stages.pricer.target, self.schedule)
         held = [option.held_seconds for option in options]
         weight = [option.weight for option in options if option.weight]
-        ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held, weight)
+        steps = self.stages.choice.family.micro_batches
+        ends = stage_ends(forward, backward, steps, held, weight, self.schedule)
         ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
+from planner.cost.schedules import wraps
 from planner.search.deadline import Deadline
 from planner.search.milp.program import Column, Program, Terms, added, ones, total
 from planner.search.milp.slow_links import Edge
@@ -249,7 +250,7 @@ class Flow:
         arriving = self._first_states()
         for stage in range(self.depth - 1):
             arriving = self._flow(stage, arriving)
-        if self.stages.choice.interleave > 1:
+        if wraps(self.stages.choice.interleave, self.stages.choice.schedule):
             self._round_trip()
 
     def _first_states(self) -> dict[State, list[Column]]:

@@ -178,10 +178,11 @@ class PipelineModel:
         seconds = self._stage_sum(
             stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
         )
-        in_turn = self.stages.pricer.target.exchanges_in_turn
-        times = sent_with(stage, chunk, self.depth, self.chunks, in_turn=in_turn)
-        to_next = 0 if back else times.forward_to_next
-        before = times.backward_to_before if back else times.forward_from_before
+        in_turn, schedule = self.stages.pricer.target.exchanges_in_turn, self.stages.choice.schedule
+        times = sent_with(stage, chunk, self.depth, self.chunks, in_turn=in_turn, schedule=schedule)
+        to_next, before = times.forward_to_next, times.forward_from_before + times.forward_to_before
+        if back:
+            to_next, before = times.backward_to_next, times.backward_to_before
         return combined(((1.0, seconds), (before, self.send[stage - 1]), (to_next, self.send[stage])))
 
     def _paths(self) -> None:

@@ -16,7 +16,7 @@ from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.documents import one_stage
 from planner.dims.expert import foldings, holds_experts
-from planner.dims.interleave import divided_schedules, interleavings
+from planner.dims.interleave import divided_orders, interleavings
 from planner.dims.offloading import offloads
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sequence import splits_sequence
@@ -310,7 +310,7 @@ def orders_of(family: Family, depth: int, model: ModelSpec, limits: Limits) -> I
         yield chunks, "1f1b"
     recomputes = limits.recompute or row.recomputes if family.recompute is None else (family.recompute,)
     if "none" in recomputes and not family.offload.anything:
-        yield from ((1, schedule) for schedule in divided_schedules(row, depth, steps, family.zero))
+        yield from divided_orders(row, depth, steps, family.zero, model)
 
 
 def stays_whole(family: Family, model: ModelSpec) -> bool:

@@ -18,7 +18,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
-from planner.cost.schedules import divides, round_trip, sent_with
+from planner.cost.schedules import divides, round_trip, sent_with, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -168,10 +168,10 @@ class StageOptions:
 
     def shape(self, stage: int, layers: int | Whole, recompute: Recompute) -> Shape:
         """The shape of a stage of this choice; with an array of layers, of many at once."""
-        family, chunks = self.choice.family, chunk_layers(layers, self.choice.interleave)
-        model = self.estimator.model
+        family, schedule = self.choice.family, self.choice.schedule
+        model, chunks = self.estimator.model, chunk_layers(layers, self.choice.interleave, schedule)
         shape = family.shape(chunks, stage, self.choice.depth, model, recompute, family.tp)
-        return replace(shape, schedule=self.choice.schedule)
+        return replace(shape, schedule=schedule)
 
     @property
     def outer_wait(self) -> bool:
@@ -358,7 +358,8 @@ class StageOptions:
 
     def talks(self, slots: Sequence[int]) -> bool:
         """True when every stage of these compositions can send to the next one, [stage]."""
-        pairs = {*pairwise(slots), *([(slots[-1], slots[0])] if self.choice.interleave > 1 else [])}
+        around = wraps(self.choice.interleave, self.choice.schedule)
+        pairs = {*pairwise(slots), *([(slots[-1], slots[0])] if around else [])}
         sends = (self.sends(*pair) for pair in pairs)
         return all(min(item.near_seconds, item.far_seconds) < float("inf") for item in sends)
 

@@ -145,7 +145,7 @@ def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **chan
 def ordered(case: Case, schedule: Schedule, interleave: int = 1) -> Case:
     """The same in another schedule, without recomputation where the backward is divided."""
     stages = case.plan.stages
-    if schedule == "zero-bubble":
+    if schedule != "1f1b":
         stages = tuple(replace(stage, recompute="none") for stage in stages)
     chosen = replace(case.plan, stages=stages, schedule=schedule, interleave=interleave)
     return replace(case, name=f"{schedule}-{interleave}-{case.name}", plan=chosen)
@@ -265,6 +265,9 @@ CASES = [
     ordered(pipeline(0, [3, 2, 2, 2], steps=4), "1f1b", 2),
     ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd"), "zero-bubble"),
     ordered(pipeline(0, [2, 1, 1, 2], steps=8, tied_embeddings=False), "zero-bubble"),
+    ordered(pipeline(1, [4, 3], steps=5, optimizer="sgd", tied_embeddings=False), "zb-v", 2),
+    ordered(pipeline(0, [3, 2, 2, 2], steps=9, tied_embeddings=False), "zb-v", 2),
+    ordered(pipeline(0, [3, 2, 2, 3], steps=8, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
     tensor_parallel(
         3,
@@ -312,6 +315,8 @@ OTHERS = [
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
     ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", tied_embeddings=False), "1f1b", 3),
     ordered(pipeline(1, [4, 2], steps=4, precision="bf16", optimizer="sgd"), "zero-bubble", 2),
+    ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
+    ordered(pipeline(0, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False, **T5), "zb-v", 2),
     ordered(tensor_parallel(1, stages=2, optimizer="sgd"), "zero-bubble"),
     ordered(divided(1, stages=2, optimizer="sgd"), "zero-bubble"),
     ordered(pipeline(0, [3, 1], steps=2, optimizer="sgd", output_gate=True, **DELTA), "zero-bubble"),

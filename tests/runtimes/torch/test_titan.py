@@ -126,6 +126,8 @@ def test_its_parser_understands_the_plan(own_answers: dict[str, Any], name: str)
     [
         ({"interleave": 2}, "Interleaved1F1B", [(0, 10), (10, 16), (16, 26), (26, 32)]),
         ({"schedule": "zero-bubble"}, "InterleavedZeroBubble", [(0, 20), (20, 32)]),
+        ({"schedule": "zb-v", "interleave": 2}, "ZBVZeroBubble", [(0, 10), (10, 16), (16, 22), (22, 32)]),
+        ({"schedule": "dualpipe-v", "interleave": 2}, "DualPipeV", [(0, 10), (10, 16), (16, 22), (22, 32)]),
     ],
 )
 def test_schedules_have_torchs_names(
