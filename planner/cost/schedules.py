@@ -101,7 +101,8 @@ class SentWith:
     """How often the durations of a chunk hold the sends at both of its sides.
 
     A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
-    first where neighbours exchange in turn: the forward waits for both.
+    first where neighbours exchange in turn: the forward waits for both. Of several forwards of a micro-batch each is
+    sent, and one gradient.
     """
 
     forward_to_next: int
@@ -115,10 +116,12 @@ class SentWith:
 
 
 @lru_cache(maxsize=1 << 10)
-def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool) -> SentWith:
+def sent_with(
+    stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool, forwards: int
+) -> SentWith:
     """The sends of one chunk; the first one of all receives from none, and the last one sends to none."""
     begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1
-    return SentWith(int(not ends), int(in_turn and not begins), int(not begins))
+    return SentWith(forwards * (not ends), forwards * (in_turn and not begins), int(not begins))
 
 
 @dataclass(frozen=True, slots=True)

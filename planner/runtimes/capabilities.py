@@ -196,9 +196,7 @@ class Capabilities:
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""
     documents: bool = False
-    """True when sequences may be packed of documents, or padded: in plans of one stage, with whole sequences."""
-    documents_in_pipeline: bool = False
-    """True when they may in pipelines too; pairs of answers, whose reference has a forward of its own, may not."""
+    """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

@@ -60,7 +60,7 @@ def test_waiting_at_both_ends_is_counted(seed: int) -> None:
     sends = [draw.uniform(0, 0.5) for _ in range(depth - 1)]
     run = ends(forward, backward, sends, steps)
     stages = [stage_price(*seconds) for seconds in zip(forward, backward, strict=True)]
-    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed")), steps)
+    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed"), 1), steps)
     assert -0.01 < max(counted) / run - 1 < 0.06
 
 

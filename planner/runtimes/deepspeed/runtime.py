@@ -53,6 +53,7 @@ class DeepSpeed(Runtime):
         return (
             EmittedFile("ds_config.json", document(common_config(job.plan, job.model))),
             *example_files(job),
+            node_file("planner.runtimes.deepspeed.example_pipeline"),
             node_file("planner.runtimes.deepspeed.example_tensor"),
             node_file("planner.runtimes.deepspeed.train"),
             *([EmittedFile("hostfile", slots)] if slots else []),

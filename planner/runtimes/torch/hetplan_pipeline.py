@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -23,7 +24,8 @@ from torch.distributed.pipelining import (
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class Inside(nn.Module):  # type: ignore[misc]
@@ -36,8 +38,8 @@ class Inside(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module = module
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.module(hidden)
+    def forward(self, *hidden: torch.Tensor) -> Any:
+        return self.module(*hidden)
 
 
 class SendsAfter(list[Any]):
@@ -62,11 +64,12 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         layout: Layout,
         module: nn.Module,
         number: int,
-        inputs: torch.Tensor,
-        outputs: torch.Tensor,
+        inputs: Tensors,
+        outputs: Tensors,
         reach: Callable[[int], None],
     ) -> None:
-        self.layout, self.sharded, self.reach = layout, module, reach
+        self.layout, self.reach = layout, reach
+        self.sharded = next(each for each in module.modules() if isinstance(each, FSDPModule))
         super().__init__(
             Inside(module),
             number,
@@ -115,13 +118,13 @@ class Pipeline:
         layout: Layout,
         chunks: Sequence[nn.Module],
         inputs: torch.Tensor,
-        outputs: torch.Tensor,
+        outputs: Tensors,
         loss: Loss,
         scale: LossScale,
         reach: Callable[[int], None] = lambda micro_batch: None,
     ) -> None:
-        """``inputs`` of the model and ``outputs`` of a stage have the shape and type of a micro-batch, and say whether
-        they have gradients.
+        """``inputs`` of the model and ``outputs`` of a stage, one or several, have the shape and type of a micro-batch,
+        and say whether they have gradients.
 
         ``reach`` is told of each micro-batch before the stage computes anything of it.
         """
@@ -132,8 +135,8 @@ class Pipeline:
             self.current = micro_batch
             reach(micro_batch)
 
-        def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return loss(logits, labels) * (self.weights[self.current] * scale.value / plan.steps)
+        def weighted(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+            return loss(outputs, labels) * (self.weights[self.current] * scale.value / plan.steps)
 
         stages = [
             PlannedStage(layout, module, number, outputs if number else inputs, outputs, reached)

@@ -12,7 +12,6 @@ from math import floor
 
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
-from planner.cost.schedules import sent_with
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
@@ -144,8 +143,7 @@ class _Layers:
             self.stages.option(stage, self.slots[stage], count).busy_seconds
             for count in (self.chunks, self.chunks + 1)
         )
-        in_turn, depth = self.stages.pricer.target.exchanges_in_turn, len(self.sends)
-        times = sent_with(stage, 0, depth, self.chunks, in_turn=in_turn)
+        times = self.stages.pricer.sent_with(stage, 0, len(self.sends), self.chunks)
         sends = self.chunks * (
             times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
         )
@@ -175,8 +173,9 @@ class _Layers:
                 yield layers
 
     def _ending(self, layers: Sequence[int]) -> tuple[float, list[Option]]:
+        pricer = self.stages.pricer
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
-        forward, backward = with_sends(options, self.sends, self.stages.pricer.target)
+        forward, backward = with_sends(options, self.sends, pricer.target, pricer.model.training.forwards)
         held = [option.held_seconds for option in options]
         weight = [option.weight for option in options if option.weight]
         ends = stage_ends(forward, backward, self.stages.choice.family.micro_batches, held, weight)
