@@ -180,7 +180,7 @@ class Capabilities:
     """True when every product whose outputs are divided adds up the gradient of its input over the devices of a replica
     on its own: queries and keys do so apart from each other."""
     tensor_parallel_in_pipeline: bool = True
-    """True when it divides layers with several pipeline stages too."""
+    """True when it divides layers with several pipeline stages too: its groups of ranks know of both."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
     grids: bool = False

@@ -279,6 +279,10 @@ CASES = [
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     recomputed(uneven(2, documents=PACKED)),
     recomputed(uneven(3, optimizer="sgd", preference=PAIRS)),
+    pipeline(3, [1, 2], steps=3, optimizer="sgd", preference=PAIRS),
+    ordered(
+        pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zero-bubble"
+    ),
     uneven(3, optimizer="sgd", documents=PADDED, learned_positions=16),
     uneven(3, optimizer="sgd", **T5),
     uneven(1, optimizer="sgd", tied_embeddings=False, **SWITCH, **EXPERTS),
@@ -340,6 +344,8 @@ OTHERS = [
     *(uneven(zero, precision="bf16", reduce_dtype="bf16") for zero in (0, 3)),
     uneven(3),
     uneven(1, optimizer="sgd", preference=PAIRS),
+    ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", preference=PAIRS), "1f1b", 3),
+    pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", preference=PAIRS),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
     uneven(3, optimizer_states="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
