@@ -98,7 +98,7 @@ class Load:
     block_bytes: float = 0.0
     """Blocks of weights and activations on their way through a grid."""
     passed: int = 0
-    """Hidden states of a micro-batch alive that come and go beside those that are trained: of a pipeline's reference."""
+    """Hidden states of a micro-batch alive that come and go beside its own: those of a pipeline's reference."""
 
     @property
     def expert_dp(self) -> float:

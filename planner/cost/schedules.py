@@ -116,9 +116,7 @@ class SentWith:
 
 
 @lru_cache(maxsize=1 << 10)
-def sent_with(
-    stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool, forwards: int
-) -> SentWith:
+def sent_with(stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool, forwards: int) -> SentWith:
     """The sends of one chunk; the first one of all receives from none, and the last one sends to none."""
     begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1
     return SentWith(forwards * (not ends), forwards * (in_turn and not begins), int(not begins))

@@ -114,7 +114,7 @@ def dealt(
 
 
 class StepBatches:
-    """The micro-batches of a step in a pipeline, all dealt ahead, and what every stage must know of the one it is at."""
+    """The micro-batches of a step in a pipeline, dealt ahead, and what every stage must know of the one it is at."""
 
     def __init__(self, plan: RankPlan, shape: Shape, text: Path | None, sharing: Sharing) -> None:
         self.plan, self.shape, self.text, self.sharing = plan, shape, text, sharing

@@ -691,7 +691,7 @@ def objective(shape: Shape) -> Callable[[Any, torch.Tensor], torch.Tensor]:
     if shape.preference is None:
         return loss_of
     beta = shape.preference.beta
-    return lambda outputs, labels: preference_loss(*outputs, labels, beta)
+    return lambda outputs, labels: preference_loss(outputs[0], outputs[1], labels, beta)
 
 
 def likelihoods(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,7 @@ def ends(
 @pytest.mark.parametrize("forwards", [1, 2])
 @pytest.mark.parametrize("seed", range(60))
 def test_waiting_at_both_ends_is_counted(seed: int, forwards: int) -> None:
-    """Unequal stages, sends of up to half a forward: 1 % too fast at most, 6 % too slow in short pipelines."""
+    """Unequal stages, sends of up to half a forward: 1 % too fast at most, 7 % too slow in short pipelines."""
     draw = random.Random(seed)
     depth = draw.randint(2, 6)
     steps = depth * draw.choice((1, 2, 4, 8))
@@ -65,7 +65,7 @@ def test_waiting_at_both_ends_is_counted(seed: int, forwards: int) -> None:
     run = ends(forward, backward, sends, steps, forwards)
     stages = [stage_price(*seconds) for seconds in zip(forward, backward, strict=True)]
     counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed"), forwards), steps)
-    assert -0.01 < max(counted) / run - 1 < 0.06
+    assert -0.01 < max(counted) / run - 1 < 0.07
 
 
 def stage_price(forward: float, backward: float) -> StagePrice:

@@ -277,11 +277,11 @@ def test_the_search_proposes_plans_for_pairs() -> None:
     assert not target_faults(result.best.plan, pairs())
 
 
-HALVES = {"documents": DocumentsSpec(mean_length=LENGTH // 2, spread=0.0)}
+HALVES = DocumentsSpec(mean_length=LENGTH // 2, spread=0.0)
 """What takes as long as pairs but for their second forward."""
 
 
-.mark.parametrize(("target", "busy"), [("torch", 3), ("deepspeed", 5)])
+@pytest.mark.parametrize(("target", "busy"), [("torch", 3), ("deepspeed", 5)])
 def test_both_forwards_are_sent(target: str, busy: int) -> None:
     """And one gradient; with DeepSpeed the stage below waits for what it receives."""
     stages = [(group("a", "A100", share=16, steps=8),)] * 3
@@ -293,7 +293,10 @@ def test_both_forwards_are_sent(target: str, busy: int) -> None:
     alone = priced.stages[1].forward[0] + priced.stages[1].backward[0]
     sent = priced.forward[1][0] + priced.backward[1][0] - alone
     assert sent == pytest.approx(busy * sends.pop())
-    assert priced.backward[1][0] - priced.stages[1].backward[0] < priced.forward[0][0] - priced.stages[0].forward[0]
+    assert (
+        priced.backward[1][0] - priced.stages[1].backward[0]
+        < priced.forward[0][0] - priced.stages[0].forward[0]
+    )
 
 
 def test_stages_keep_hidden_states_of_the_copy() -> None:
@@ -302,7 +305,7 @@ def test_stages_keep_hidden_states_of_the_copy() -> None:
     chosen = plan("torch", 1, [8, 8, 8], stages, recompute="full")
     halves, both = (
         estimate(chosen, WHERE, each).stages
-        for each in (gpt(global_batch=16, sequence_length=LENGTH, **HALVES), pairs())
+        for each in (gpt(global_batch=16, sequence_length=LENGTH, documents=HALVES), pairs())
     )
     hidden = 2.0 * 2 * LENGTH * 2048
     for stage, kept in ((0, 3), (1, 2 * 2), (2, 1)):
@@ -313,8 +316,8 @@ def test_stages_keep_hidden_states_of_the_copy() -> None:
         assert two.logits_bytes - one.logits_bytes == pytest.approx(more)
 
 
-.mark.parametrize("target", ["torch", "deepspeed"])
-.mark.parametrize("spec", [made(), pairs()], ids=["documents", "pairs"])
+@pytest.mark.parametrize("target", ["torch", "deepspeed"])
+@pytest.mark.parametrize("spec", [made(), pairs()], ids=["documents", "pairs"])
 def test_pipelines_of_both_are_found(target: str, spec: ModelSpec) -> None:
     """Where pipelines alone are asked for."""
     found = search(WHERE, spec, limits=Limits(target=target, pp=(2, 4)), explain=False)

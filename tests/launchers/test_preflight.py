@@ -239,7 +239,9 @@ def test_full_disk_and_wrong_clock(tmp_path: Path) -> None:
 
 def test_the_folder_on_nvme(tmp_path: Path) -> None:
     """Where the plan keeps something on NVMe, each node must have a folder for it that can be written."""
-    chosen = plan("deepspeed", 3, [4], [(group("big", "A100-SXM-80GB", count=8),)], offload=Offload(optimizer="nvme"))
+    chosen = plan(
+        "deepspeed", 3, [4], [(group("big", "A100-SXM-80GB", count=8),)], offload=Offload(optimizer="nvme")
+    )
     folder = folder_of(tmp_path, "ssh", chosen)
     unset = "NVME_PATH is not set, name a folder on NVMe in env/big.sh"
     done = look(tmp_path, HOST_OF_SSH="big-0")

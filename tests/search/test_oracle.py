@@ -522,7 +522,9 @@ def test_pairs_in_pipelines(seed: int, target: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-@given(SEEDS, st.sampled_from(["torch", "deepspeed"]), st.sampled_from([plain, with_constants, with_fast_nodes]))
+@given(
+    SEEDS, st.sampled_from(["torch", "deepspeed"]), st.sampled_from([plain, with_constants, with_fast_nodes])
+)
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_pairs_in_pipelines(
     part: int, seed: int, target: str, problem: Callable[[int], Problem]

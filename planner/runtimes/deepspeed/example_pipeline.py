@@ -1,4 +1,4 @@
-"""The example in DeepSpeed's pipeline: its modules, and what its stages must know that the engine tells none of them."""
+"""The example in DeepSpeed's pipeline: its modules, and what its engine tells none of its stages."""
 
 from __future__ import annotations
 

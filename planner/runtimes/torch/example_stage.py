@@ -97,7 +97,7 @@ class ModelPart(nn.Module):  # type: ignore[misc]
 
 
 class Beside(nn.Module):  # type: ignore[misc]
-    """A part of the model, and beside it what the same part made before it was trained: it without adapters, or a copy."""
+    """A part of the model beside what the same part made before it was trained: it without adapters, or a copy."""
 
     def __init__(self, part: nn.Module, copy: nn.Module | None) -> None:
         super().__init__()
@@ -105,7 +105,9 @@ class Beside(nn.Module):  # type: ignore[misc]
         # No parameters of this module's: what they are for is done.
         self._before = (part if copy is None else copy,)
 
-    def forward(self, hidden: torch.Tensor, known: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, hidden: torch.Tensor, known: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs of both; ``known`` is what the copy's part ahead made, where there is one."""
         with torch.no_grad(), without_adapters(self.part):
             known = self._before[0](hidden if known is None else known)

@@ -24,7 +24,6 @@ from torch.distributed.pipelining import (
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 
-Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
@@ -64,8 +63,8 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         layout: Layout,
         module: nn.Module,
         number: int,
-        inputs: Tensors,
-        outputs: Tensors,
+        inputs: Any,
+        outputs: Any,
         reach: Callable[[int], None],
     ) -> None:
         self.layout, self.reach = layout, reach
@@ -118,7 +117,7 @@ class Pipeline:
         layout: Layout,
         chunks: Sequence[nn.Module],
         inputs: torch.Tensor,
-        outputs: Tensors,
+        outputs: Any,
         loss: Loss,
         scale: LossScale,
         reach: Callable[[int], None] = lambda micro_batch: None,

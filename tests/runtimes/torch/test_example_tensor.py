@@ -1,4 +1,4 @@
-"""What the ranks of a replica that divide a layer say to each other; that they train alike is in test_hetplan_torch.py."""
+"""What the ranks of a replica that divide a layer say to each other; test_hetplan_torch.py has them train."""
 
 from __future__ import annotations
 

@@ -281,7 +281,8 @@ CASES = [
     recomputed(uneven(3, optimizer="sgd", preference=PAIRS)),
     pipeline(3, [1, 2], steps=3, optimizer="sgd", preference=PAIRS),
     ordered(
-        pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zero-bubble"
+        pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False),
+        "zero-bubble",
     ),
     uneven(3, optimizer="sgd", documents=PADDED, learned_positions=16),
     uneven(3, optimizer="sgd", **T5),
