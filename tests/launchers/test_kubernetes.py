@@ -271,7 +271,7 @@ def test_names_of_pools_stay_apart(tmp_path: Path) -> None:
 def test_pods_see_the_nvme_of_their_node(tmp_path: Path) -> None:
     """At the path that they know it by; plans that keep nothing there mount nothing."""
     where = cluster(pool("a", ("T4",), 2))
-    chosen = plan("deepspeed", 3, [4], [(group("a", "T4", count=2),)], offload=Offload(parameters="nvme"))
+    chosen = plan("deepspeed", 3, [4], [(group("a", "T4", count=2),)], offload=Offload(optimizer="nvme"))
     folder = folder_of(tmp_path, "kubernetes", chosen, where)
     specs = resource(folder, "pytorchjob.yaml", PYTORCHJOB)["spec"]["pytorchReplicaSpecs"]
     for one in specs.values():
