@@ -8,7 +8,7 @@ Needs torch 2.13 and the launch folder's other modules; the folder holds it as `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -95,10 +95,36 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         self.reach(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *given, **named)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        """The same backward."""
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> None:
+        """The same backward, after which what the stage has received of the micro-batch is let go."""
         self.reach(bwd_chunk_id)
-        return super().backward_one_chunk(bwd_chunk_id, *given, **named)
+        super().backward_one_chunk(bwd_chunk_id, *given, **named)
+        self._let_go(bwd_chunk_id)
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:
+        """Activations, for which there is room from now on; torch would have room for all micro-batches at once."""
+        self._make_room(self.args_recv_info[fwd_chunk_id])
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[Any]:
+        """Gradients, likewise."""
+        self._make_room(self.grad_recv_info[bwd_chunk_id])
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def _setup_backward_recv_info(self, num_microbatches: int) -> None:
+        super()._setup_backward_recv_info(num_microbatches)
+        for micro_batch in range(num_microbatches):
+            self._let_go(micro_batch)
+
+    def _make_room(self, received: Iterable[Any]) -> None:
+        for each in received:
+            if not each.is_root_arg and each.tensor_meta is not None:
+                meta = each.tensor_meta
+                each.buffer = torch.empty(meta.shape, dtype=meta.dtype, device=self.device)
+
+    def _let_go(self, micro_batch: int) -> None:
+        for each in (*self.args_recv_info[micro_batch], *self.grad_recv_info[micro_batch]):
+            each.buffer = None
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Activations, after gradients from the same stage."""
