@@ -18,7 +18,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "planner"
 
 HOMES: dict[str, tuple[str, ...]] = {
-    "deepspeed": ("runtimes/deepspeed/train.py", "runtimes/deepspeed/example_tensor.py"),
+    "deepspeed": (
+        "runtimes/deepspeed/example_pipeline.py",
+        "runtimes/deepspeed/example_tensor.py",
+        "runtimes/deepspeed/train.py",
+    ),
     "highspy": ("search/milp",),
     "jinja2": ("job/files.py", "report/page/page.py"),
     "matplotlib": ("report/validation.py",),
@@ -36,6 +40,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "torch": (
         "measure",
+        "runtimes/deepspeed/example_pipeline.py",
         "runtimes/deepspeed/example_tensor.py",
         "runtimes/deepspeed/train.py",
         "runtimes/megatron/start_megatron.py",

@@ -156,7 +156,9 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     for path in dict.fromkeys(sent.link for sent in priced.sends):
         sends = [sent.seconds * (sent.link == path) for sent in priced.sends]
         kept = [sent.seconds - free for sent, free in zip(priced.sends, sends, strict=True)]
-        forward, backward = with_sends(priced.stages, kept, target(plan.target), plan.schedule)
+        forward, backward = with_sends(
+            priced.stages, kept, target(plan.target), priced.forwards, plan.schedule
+        )
         free = _step(plan, replace(priced, forward=forward, backward=backward))
         yield from link("sends", path, sends.__getitem__, step - free)
     causes = estimator.estimate(plan).breakdown

@@ -76,6 +76,8 @@ class Priced:
     """The ring of its island, the largest, [group]; empty where all replicas are exact among themselves."""
     fed: Fed = NOTHING
     """What the data of a step takes, read ahead beside the step before."""
+    forwards: int = 1
+    """Forwards of a micro-batch, each of which goes to the next stage."""
 
 
 class Estimator:
@@ -328,8 +330,9 @@ class Estimator:
             pricer.price(shape, stage.replicas, ring)
             for shape, stage, ring in zip(shapes, plan.stages, rings, strict=True)
         )
-        sent_seconds = [sent.seconds for sent in sends]
-        forward, backward = with_sends(stages, sent_seconds, target(plan.target), plan.schedule)
+        forwards = self.model.training.forwards
+        seconds = [sent.seconds for sent in sends]
+        forward, backward = with_sends(stages, seconds, target(plan.target), forwards, plan.schedule)
         return Priced(
             placement=placement,
             shapes=shapes,
@@ -342,6 +345,7 @@ class Estimator:
             held=tuple(stage.held_seconds for stage in stages),
             outer_wait=outer_stages_wait(self.model, target(plan.target), plan.pp),
             fed=fed,
+            forwards=forwards,
         )
 
     def _price_islands(self, plan: Plan) -> Priced:
@@ -379,7 +383,7 @@ class Estimator:
             list(exchanges.values()),
             plan.sync.every,
         )
-        forward, backward = with_sends((price,), (0.0,), target(plan.target))
+        forward, backward = with_sends((price,), (0.0,), target(plan.target), 1)
         return Priced(
             placement=placement,
             shapes=(shape,),
@@ -510,16 +514,30 @@ class Durations(Protocol):
 
 
 def with_sends(
-    stages: Sequence[Durations], sends: Sequence[float], runtime: Capabilities, schedule: Schedule = "1f1b"
+    stages: Sequence[Durations],
+    sends: Sequence[float],
+    runtime: Capabilities,
+    forwards: int,
+    schedule: Schedule = "1f1b",
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage]."""
+    """Forward and backward seconds [stage][chunk] with the sends that go with each; ``sends`` to the next, [stage].
+
+    ``forwards`` of a micro-batch are sent.
+    """
     depth, chunks = len(stages), len(stages[0].forward)
     forward = [list(stage.forward) for stage in stages]
     backward = [list(stage.backward) for stage in stages]
     for index in range(depth):
         for chunk in range(chunks):
-            in_turn = runtime.exchanges_in_turn
-            times = sent_with(index, chunk, depth, chunks, in_turn=in_turn, schedule=schedule)
+            times = sent_with(
+                index,
+                chunk,
+                depth,
+                chunks,
+                in_turn=runtime.exchanges_in_turn,
+                forwards=forwards,
+                schedule=schedule,
+            )
             forward[index][chunk] += times.forward_to_next * sends[index]
             backward[index][chunk] += times.backward_to_before * sends[index - 1]
             forward[index][chunk] += (times.forward_from_before + times.forward_to_before) * sends[index - 1]

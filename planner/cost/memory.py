@@ -105,6 +105,8 @@ class Load:
     """Devices that keep a second copy of the parameters between them."""
     block_bytes: float = 0.0
     """Blocks of weights and activations on their way through a grid."""
+    passed: int = 0
+    """Hidden states of a micro-batch alive that come and go beside its own: those of a pipeline's reference."""
 
     @property
     def expert_dp(self) -> float:
@@ -508,8 +510,8 @@ class Footprint:
         return self._device_type.host.memory_bytes - self._host_bytes(layers, in_flight)
 
     def activation_bytes(self) -> float:
-        """Bytes of one more micro-batch of one layer in the middle of the model."""
-        return self._tensors(1, 2.0)[3] - self._tensors(1, 1.0)[3]
+        """Bytes of one more micro-batch of one layer, without what a stage keeps beside layers."""
+        return self._layer
 
     def memory(self, layers: int, in_flight: float) -> Memory:
         """The same by component."""
@@ -570,8 +572,9 @@ def _copies(model: ModelSpec, load: Load) -> float:
 def _embedding(model: ModelSpec, load: Load) -> float:
     """Output of the embedding and of an encoder for one micro-batch, and what layers at either end keep."""
     ends = _ends_alive(model, load) if load.offload.activations == "none" else 0.0
-    # What layers of this stage attend to.
-    ends += load.micro_batch * ELEMENT_BYTES[model.training.precision] * model.encoded
+    # What layers of this stage attend to, and what comes and goes beside their inputs and outputs.
+    beside = model.encoded + load.passed * model.training.sequence_length * model.hidden
+    ends += load.micro_batch * ELEMENT_BYTES[model.training.precision] * beside
     if load.last and model.training.mtp_layers:
         # Embeddings and hidden states, both once more normalised and side by side.
         wide = 4.0 * model.hidden * model.training.mtp_layers / norm_ways(load.tp, load.sequence_parallel)
@@ -681,6 +684,8 @@ def _logits(model: ModelSpec, load: Load) -> float:
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
     element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
+    # Those of the reference of pairs wait beside them.
+    element += size * (model.training.forwards - 1)
     # Those of every token that is predicted wait for the same backward.
     tokens *= 1 + model.training.mtp_layers
     return larger(0.0, element * tokens * model.outputs / load.tp - _working(model, load))

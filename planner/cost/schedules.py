@@ -129,8 +129,9 @@ class SentWith:
     """How often the durations of a chunk hold the sends at both of its sides.
 
     A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
-    first where neighbours exchange in turn: the forward waits for both. The second chunk of a folded pipeline passes
-    activations to the stage before and gradients to the one behind.
+    first where neighbours exchange in turn: the forward waits for both. Of several forwards of a micro-batch each is
+    sent, and one gradient. The second chunk of a folded pipeline passes activations to the stage before and gradients to
+    the one behind.
     """
 
     forward_to_next: int
@@ -147,7 +148,14 @@ class SentWith:
 
 @lru_cache(maxsize=1 << 10)
 def sent_with(
-    stage: int, chunk: int, depth: int, chunks: int, *, in_turn: bool, schedule: Schedule = "1f1b"
+    stage: int,
+    chunk: int,
+    depth: int,
+    chunks: int,
+    *,
+    in_turn: bool,
+    forwards: int,
+    schedule: Schedule = "1f1b",
 ) -> SentWith:
     """The sends of one chunk; the first one of all receives from none, and the last one sends to none.
 
@@ -155,9 +163,9 @@ def sent_with(
     """
     if folds(schedule):
         ahead, behind = int(stage > 0), int(stage < depth - 1)
-        return SentWith(0, 0, 0, ahead, behind) if chunk else SentWith(behind, 0, ahead)
+        return SentWith(0, 0, 0, forwards * ahead, behind) if chunk else SentWith(forwards * behind, 0, ahead)
     begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1
-    return SentWith(int(not ends), int(in_turn and not begins), int(not begins))
+    return SentWith(forwards * (not ends), forwards * (in_turn and not begins), int(not begins))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from planner.cost.offload import (
     host_optimizer_seconds,
     paging_seconds,
 )
-from planner.cost.schedules import alive, divides, layers_in_flight
+from planner.cost.schedules import SentWith, alive, divides, layers_in_flight, sent_with
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
     EachLength,
@@ -87,7 +87,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
-from planner.runtimes.capabilities import Capabilities, Recompute
+from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,8 +547,8 @@ class Pricer:
         slowest = self.stretch(device_type, ring, tp)
         forwards = self.model.training.forwards
         if forwards > 1:
-            # Such plans have neither tensor parallelism nor divided sequences.
-            forward, routing_forward = forwards * forward, forwards * routing_forward
+            # Such plans have neither tensor parallelism nor divided sequences; what the host does is for messages.
+            forward, routing_forward = forwards * (forward - host / 2) + host / 2, forwards * routing_forward
         exposed_forward, hidden_forward = self.traffic.exposed(forwards * gather, slowest * forward)
         exposed_backward, hidden_backward = self.traffic.exposed(
             gather + scatter, slowest * (backward + again)
@@ -586,6 +586,13 @@ class Pricer:
             weight_seconds=on_backward + wait_backward if first else slowest * weight,
         )
 
+    def sent_with(
+        self, stage: int, chunk: int, depth: int, chunks: int, schedule: Schedule = "1f1b"
+    ) -> SentWith:
+        """How often the durations of a chunk of the model hold the sends at both of its sides."""
+        in_turn, forwards = self.target.exchanges_in_turn, self.model.training.forwards
+        return sent_with(stage, chunk, depth, chunks, in_turn=in_turn, forwards=forwards, schedule=schedule)
+
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
         """What the slowest device of a stage takes over what they take on average; no less with more replicas."""
         if not self.varies:
@@ -610,9 +617,10 @@ class Pricer:
         if self._behind:
             more = self._priced_runs(self._behind, device_type, group.tp, *how)
             behind = more.forward_seconds + more.backward_seconds
+        forwards = self.model.training.forwards
         return (
-            embedding.forward_seconds + embedding.backward_seconds + ahead,
-            head.forward_seconds + head.backward_seconds + behind,
+            forwards * embedding.forward_seconds + embedding.backward_seconds + ahead,
+            forwards * head.forward_seconds + head.backward_seconds + behind,
         )
 
     @staticmethod
@@ -679,7 +687,7 @@ class Pricer:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
         more = shape.sequence_parallel, shape.offload, shape.folding, kept_on_device(shape.sync), padding
-        key = *same, *more, shape.zero_plus.secondary
+        key = *same, *more, shape.zero_plus.secondary, self._passed(shape)
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
@@ -723,10 +731,17 @@ class Pricer:
             error_bytes=kept_on_device(shape.sync),
             padding=padding,
             block_bytes=self._block_bytes(sequences),
+            passed=self._passed(shape),
         )
         return Footprint(
             self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
+
+    def _passed(self, shape: Shape) -> int:
+        """What the chunks of a stage get and give of the reference of pairs, for each micro-batch."""
+        if self.model.training.forwards == 1:
+            return 0
+        return 2 * len(shape.chunks) - shape.first - shape.last
 
     def _block_bytes(self, sequences: int) -> float:
         """Blocks of weights and activations on their way through a grid."""

@@ -3,7 +3,8 @@
 State is what training goes on from: weights in fp32 and moments. A device holds it for the layers of its stage and,
 in each of them, for a part: that of its place in the replica and, from ZeRO 1 on, of its place among the replicas
 that shard. Parts count by layer, as FSDP2 has them; flat buffers that run over several layers are dealt alike in
-other places. The working weights that ZeRO 1 and 2 keep whole follow from the state in the first step.
+other places. The working weights that ZeRO 1 and 2 keep whole, and the second copies of ZeRO++, follow from the
+state in the first step.
 """
 
 from __future__ import annotations

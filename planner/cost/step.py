@@ -117,7 +117,15 @@ def _work(
         timeline.operations[stage], timeline.starts_seconds[stage], timeline.ends_seconds[stage], strict=True
     )
     for position, (work, start, end) in enumerate(times):
-        sent = sent_with(stage, work.chunk, plan.pp, plan.interleave, in_turn=in_turn, schedule=plan.schedule)
+        sent = sent_with(
+            stage,
+            work.chunk,
+            plan.pp,
+            plan.interleave,
+            in_turn=in_turn,
+            forwards=priced.forwards,
+            schedule=plan.schedule,
+        )
         before = after = 0.0
         kind: SpanKind = "weights" if work.weight else "backward" if work.backward else "forward"
         if kind == "backward":

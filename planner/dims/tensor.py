@@ -37,7 +37,7 @@ class TensorParallelism(Dimension):
             if target.tensor_parallel == "per-stage" and tp != own:
                 yield Fault(where, f"{target.name} has one tp in a stage, expected {own}, got {tp}")
             if tp > 1 and plan.pp > 1 and not target.tensor_parallel_in_pipeline:
-                what = f"{target.name} divides layers without a pipeline only, expected 1 in {plan.pp} stages"
+                what = f"{target.name} divides layers over groups that know no stages, expected 1 in {plan.pp} stages"
                 yield Fault(where, f"{what}, got {tp}")
             if tp > 1 and model.training.optimizer in target.whole_optimizers:
                 what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"

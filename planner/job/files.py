@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from planner import __version__
 from planner.files.short_lists import expand_hosts
 from planner.job.job import LOOPBACK, MASTER_PORT, Job
-from planner.job.network import pool_environment
+from planner.job.network import FILL_IN, NOT_NAMED, pool_environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
@@ -148,9 +148,6 @@ def nodes_table(job: Job) -> str:
 WORD = re.compile(r"[\w.-]+")
 """What may be a host's name in a file."""
 
-FILL_IN = "# EDIT:"
-"""Marks a line of an environment file that the user has to complete."""
-
 
 def readme(
     job: Job,
@@ -171,13 +168,19 @@ def readme(
         hetplan_version=__version__,
         sizes_text=sizes_text,
         listed=listed,
-        to_edit=[file.path for file in files if FILL_IN in file.text and file.path.startswith("env/")],
+        to_edit=_marked(files, FILL_IN),
+        cards_to_name=_marked(files, NOT_NAMED),
         placeholders=placeholders,
         holders=holders(placeholders, files),
         launcher_readme=launcher_readme,
         **notes,
     )
     return EmittedFile("README.md", text)
+
+
+def _marked(files: Sequence[EmittedFile], mark: str) -> list[str]:
+    """Environment files with such a line."""
+    return [file.path for file in files if mark in file.text and file.path.startswith("env/")]
 
 
 def sizes_text(sizes: Iterable[int]) -> str:

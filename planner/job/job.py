@@ -18,6 +18,9 @@ MASTER_PORT = 29500
 LOOPBACK = "127.0.0.1"
 """Where the processes of a job on one node meet, whatever the node is called."""
 
+NVME_FOLDER = "/local_nvme"
+"""Stands for the folder of each node that NVME_PATH names, and where pods see theirs."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.plan.placement import Agent
 
+FILL_IN = "# EDIT:"
+"""Marks a line of an environment file that the user has to complete."""
+NOT_NAMED = f"{FILL_IN} the cluster file has no"
+"""The same of a network card's name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNetwork:
@@ -120,7 +125,7 @@ def pool_lines(
 
 def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[Line]:
     where = f"{key} for fabric {fabric} in pool {pool.name}"
-    why = f"# EDIT: the cluster file has no {where}; fill in and uncomment."
+    why = f"{NOT_NAMED} {where}; fill in and uncomment."
     return [why, *(f"# {line}" for line in lines)]
 
 

@@ -11,7 +11,7 @@ from planner.cluster.spec import PoolSpec
 from planner.errors import EmitError
 from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
-from planner.job.job import MASTER_PORT, Job, is_unnamed, label
+from planner.job.job import MASTER_PORT, NVME_FOLDER, Job, is_unnamed, label
 from planner.model.spec import HALVES
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.deepspeed.hostfile import include, keeps_types
@@ -78,7 +78,7 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
 
 def _kubernetes_notes(job: Job) -> Mapping[str, object]:
     """What the README needs besides the job."""
-    return {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER}
+    return {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER, "nvme": NVME_FOLDER}
 
 
 def fits_pytorchjob(job: Job) -> bool:
@@ -89,7 +89,15 @@ def fits_pytorchjob(job: Job) -> bool:
 
 def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
     return EmittedFile(
-        name, rendered(f"launchers/{name}.j2", job=job, pods=pods, folder=POD_FOLDER, port=MASTER_PORT)
+        name,
+        rendered(
+            f"launchers/{name}.j2",
+            job=job,
+            pods=pods,
+            folder=POD_FOLDER,
+            port=MASTER_PORT,
+            nvme=NVME_FOLDER if job.plan.offload.uses_nvme else "",
+        ),
     )
 
 
@@ -293,6 +301,7 @@ def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
         packages=[name for name in own.tried if name != PYTORCH.name],
         unnamed=[pool.name for pool in job.pools if is_unnamed(pool)],
         here=here,
+        nvme=job.plan.offload.uses_nvme,
         **job.libraries,
     )
     return (

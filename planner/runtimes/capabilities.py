@@ -192,7 +192,7 @@ class Capabilities:
     """True when every product whose outputs are divided adds up the gradient of its input over the devices of a replica
     on its own: queries and keys do so apart from each other."""
     tensor_parallel_in_pipeline: bool = True
-    """True when it divides layers with several pipeline stages too."""
+    """True when it divides layers with several pipeline stages too: its groups of ranks know of both."""
     context_in_pipeline: bool = True
     """True when it divides sequences with several pipeline stages too."""
     grids: bool = False
@@ -208,9 +208,7 @@ class Capabilities:
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""
     documents: bool = False
-    """True when sequences may be packed of documents, or padded: in plans of one stage, with whole sequences."""
-    documents_in_pipeline: bool = False
-    """True when they may in pipelines too; pairs of answers, whose reference has a forward of its own, may not."""
+    """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
     parallelism."""

@@ -227,6 +227,8 @@ class OpenChoice:
     def _longest(self) -> float:
         """All work of all stages one after another, which no plan exceeds."""
         slowest, stages = 0.0, self.stages
+        times = stages.pricer.sent_with(1, 0, 3, 1)
+        each = times.forward_to_next + times.before
         for stage in range(self.choice.depth):
             for composition in range(len(stages.compositions)):
                 most = stages.most_layers(stage, composition)
@@ -235,7 +237,7 @@ class OpenChoice:
                     pairs = [stages.sends(composition, other) for other in range(len(stages.compositions))]
                     both = [value for pair in pairs for value in (pair.near_seconds, pair.far_seconds)]
                     sends = max((value for value in both if value < float("inf")), default=0.0)
-                    busy = option.busy_seconds + 3 * self.choice.interleave * sends
+                    busy = option.busy_seconds + each * self.choice.interleave * sends
                     slowest = max(slowest, self.choice.family.micro_batches * busy + option.tail_seconds)
         return max(self.bound, 1e-9) + (self.choice.depth + 1) * slowest
 

@@ -6,6 +6,7 @@ them goes back to the replicas that have the tokens (arXiv:2309.14509, section 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,6 +46,10 @@ class Sharing:
         mixed = self.mix(query, key, value, causal)
         return _Exchange.apply(mixed, self.group, self.ways, 2, 1) if self.ways > 1 else mixed
 
+    def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that may run once more for the same sequences, when others have come meanwhile."""
+        return function
+
     def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
         """Attention among all tokens of a sequence."""
         mixed: torch.Tensor = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
@@ -58,6 +63,16 @@ class Packed(Sharing):
         super().__init__()
         self.lengths: tuple[tuple[int, ...], ...] = ()
         """Tokens of the documents of the sequences that come next, [sequence][document]."""
+
+    def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, which finds their documents as they are now."""
+        lengths = self.lengths
+
+        def of_these(*inputs: Any) -> Any:
+            self.lengths = lengths
+            return function(*inputs)
+
+        return of_these
 
     def positions(self, length: int, device: torch.device) -> torch.Tensor:
         """By document, [sequence][position]."""

@@ -113,6 +113,34 @@ def dealt(
         yield replace(micro, weight=weight, torch_weight=weight / plan.steps), batch
 
 
+class StepBatches:
+    """The micro-batches of a step in a pipeline, dealt ahead, and what every stage must know of the one it is at."""
+
+    def __init__(self, plan: RankPlan, shape: Shape, text: Path | None, sharing: Sharing) -> None:
+        self.plan, self.shape, self.text, self.sharing = plan, shape, text, sharing
+        self.weights: tuple[float, ...] = ()
+        """Factor of each one's loss."""
+        self.reached = -1
+        """The last one that the stage has begun."""
+        self._lengths: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def deal(self, step: int) -> list[Batch]:
+        """Inputs and labels of each (collective where sequences have documents)."""
+        weights, lengths, batches = [], [], []
+        for micro, batch in dealt(self.plan, step, self.shape, self.text, self.sharing):
+            weights.append(micro.weight)
+            batches.append(batch)
+            lengths.append(self.sharing.lengths if isinstance(self.sharing, Packed) else ())
+        self.weights, self._lengths, self.reached = tuple(weights), tuple(lengths), -1
+        return batches
+
+    def reach(self, micro_batch: int) -> None:
+        """Call ahead of each forward."""
+        self.reached = micro_batch
+        if isinstance(self.sharing, Packed):
+            self.sharing.lengths = self._lengths[micro_batch]
+
+
 REJECTED = 1_000_003
 """From a sequence to that whose words are its rejected answer."""
 

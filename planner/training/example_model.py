@@ -546,11 +546,10 @@ class Layer(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
         """``encoded`` is an encoder's output, which a layer of mixer ``cross`` attends to."""
         inputs = (hidden, encoded) if self.mixer == "cross" else (hidden,)
-        if self.recompute == "full" and torch.is_grad_enabled():
-            return self.checkpoint(self._forward, *inputs)
-        if self.recompute == "selective" and torch.is_grad_enabled():
-            return kept_in_part(self._forward, *inputs)
-        return self._forward(*inputs)
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._forward(*inputs)
+        recomputed = self.sharing.again(self._forward)
+        return (self.checkpoint if self.recompute == "full" else kept_in_part)(recomputed, *inputs)
 
     def _forward(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
         if self.mixer == "none":
@@ -687,6 +686,14 @@ def preference_loss(
     gained = likelihoods(logits, labels) - likelihoods(before, labels)
     chosen, rejected = gained.unbind(dim=1)
     return -functional.logsigmoid(beta * (chosen - rejected)).mean()
+
+
+def objective(shape: Shape) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """What is minimised, of a model's outputs and the labels; beside outputs for pairs stand those of the reference."""
+    if shape.preference is None:
+        return loss_of
+    beta = shape.preference.beta
+    return lambda outputs, labels: preference_loss(outputs[0], outputs[1], labels, beta)
 
 
 def likelihoods(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

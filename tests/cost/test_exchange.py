@@ -16,8 +16,10 @@ from planner.runtimes.registry import target
 schedule = pytest.importorskip("deepspeed.runtime.pipe.schedule")
 
 
-def ends(forward: Sequence[float], backward: Sequence[float], sends: Sequence[float], steps: int) -> float:
-    """Run what DeepSpeed's schedule tells each stage; the last end.
+def ends(
+    forward: Sequence[float], backward: Sequence[float], sends: Sequence[float], steps: int, forwards: int
+) -> float:
+    """Run what DeepSpeed's schedule tells each stage; the last end. Activations are those of so many forwards.
 
     A message starts when both ends are there and takes what it takes; the sender is free once it has started.
     """
@@ -43,25 +45,27 @@ def ends(forward: Sequence[float], backward: Sequence[float], sends: Sequence[fl
                     if waiting != name.replace("Send", "Recv"):
                         break
                     start = max(clock[stage], clock[other])
-                    clock[stage], clock[other] = start, start + sends[min(stage, other)]
+                    messages = forwards if name == "SendActivation" else 1
+                    clock[stage], clock[other] = start, start + messages * sends[min(stage, other)]
                     todo[other].pop(0)
                 todo[stage].pop(0)
     return max(clock)
 
 
+@pytest.mark.parametrize("forwards", [1, 2])
 @pytest.mark.parametrize("seed", range(60))
-def test_waiting_at_both_ends_is_counted(seed: int) -> None:
-    """Unequal stages, sends of up to half a forward: 1 % too fast at most, 6 % too slow in short pipelines."""
+def test_waiting_at_both_ends_is_counted(seed: int, forwards: int) -> None:
+    """Unequal stages, sends of up to half a forward: 1 % too fast at most, 7 % too slow in short pipelines."""
     draw = random.Random(seed)
     depth = draw.randint(2, 6)
     steps = depth * draw.choice((1, 2, 4, 8))
     forward = [draw.uniform(0.5, 1.5) for _ in range(depth)]
     backward = [2 * seconds * draw.uniform(0.8, 1.2) for seconds in forward]
-    sends = [draw.uniform(0, 0.5) for _ in range(depth - 1)]
-    run = ends(forward, backward, sends, steps)
+    sends = [draw.uniform(0, 0.5 / forwards) for _ in range(depth - 1)]
+    run = ends(forward, backward, sends, steps, forwards)
     stages = [stage_price(*seconds) for seconds in zip(forward, backward, strict=True)]
-    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed")), steps)
-    assert -0.01 < max(counted) / run - 1 < 0.06
+    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed"), forwards), steps)
+    assert -0.01 < max(counted) / run - 1 < 0.07
 
 
 def stage_price(forward: float, backward: float) -> StagePrice:

@@ -189,7 +189,10 @@ def test_neighbours_in_a_folded_pipeline_send_twice_each(schedule: Schedule) -> 
     """Activations of one chunk and gradients of the other; nothing where the pipeline turns back, and at its ends."""
     depth = 4
     sent = [
-        [sent_with(stage, chunk, depth, 2, in_turn=False, schedule=schedule) for chunk in range(2)]
+        [
+            sent_with(stage, chunk, depth, 2, in_turn=False, forwards=1, schedule=schedule)
+            for chunk in range(2)
+        ]
         for stage in range(depth)
     ]
     for stage, both in enumerate(sent):

@@ -103,10 +103,6 @@ def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
     ("chosen", "what"),
     [
         (
-            plan("deepspeed", 1, [2, 2], [(group("a", "A100", share=8, steps=4),)] * 2),
-            "needs one stage with deepspeed, got 2",
-        ),
-        (
             plan("torch", 1, [4], [(group("a", "A100", count=2, share=8),)], cp=2, cp_kind="ulysses"),
             "whole sequences, got 2 parts",
         ),
@@ -251,10 +247,6 @@ def test_the_search_prices_the_second_forward_of_zero_3() -> None:
 @pytest.mark.parametrize(
     ("chosen", "what"),
     [
-        (
-            plan("torch", 1, [2, 2], [(group("a", "A100", share=8, steps=4),)] * 2),
-            "pairs of answers needs one",
-        ),
         (plan("torch", 1, [4], [(group("a", "A100", tp=2, share=8),)]), "replicas of one device, got tp 2"),
         (
             plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]),
@@ -279,10 +271,59 @@ def test_rules_of_pairs(chosen: Plan, what: str) -> None:
 
 
 def test_the_search_proposes_plans_for_pairs() -> None:
-    """One stage of whole devices, which hold the copy too."""
+    """Stages of whole devices, which hold the copy too."""
     result = search(WHERE, pairs(), limits=Limits())
     assert result.best is not None
     assert not target_faults(result.best.plan, pairs())
+
+
+HALVES = DocumentsSpec(mean_length=LENGTH // 2, spread=0.0)
+"""What takes as long as pairs but for their second forward."""
+
+
+@pytest.mark.parametrize(("target", "busy"), [("torch", 3), ("deepspeed", 5)])
+def test_both_forwards_are_sent(target: str, busy: int) -> None:
+    """And one gradient; with DeepSpeed the stage below waits for what it receives."""
+    stages = [(group("a", "A100", share=16, steps=8),)] * 3
+    chosen = plan(target, 1, [8, 8, 8], stages)
+    spec = pairs()
+    priced = Estimator(WHERE, spec, ASSUMED).price(chosen)
+    sends = {send.seconds for send in priced.sends[:2]}
+    assert len(sends) == 1
+    alone = priced.stages[1].forward[0] + priced.stages[1].backward[0]
+    sent = priced.forward[1][0] + priced.backward[1][0] - alone
+    assert sent == pytest.approx(busy * sends.pop())
+    assert (
+        priced.backward[1][0] - priced.stages[1].backward[0]
+        < priced.forward[0][0] - priced.stages[0].forward[0]
+    )
+
+
+def test_stages_keep_hidden_states_of_the_copy() -> None:
+    """Those that come and go with each micro-batch alive, and at the end its logits, beside its part of the copy."""
+    stages = [(group("a", "A100", share=16, steps=8),)] * 3
+    chosen = plan("torch", 1, [8, 8, 8], stages, recompute="full")
+    halves, both = (
+        estimate(chosen, WHERE, each).stages
+        for each in (gpt(global_batch=16, sequence_length=LENGTH, documents=HALVES), pairs())
+    )
+    hidden = 2.0 * 2 * LENGTH * 2048
+    for stage, kept in ((0, 3), (1, 2 * 2), (2, 1)):
+        one, two = (each[stage].groups[0].memory for each in (halves, both))
+        assert two.activations_bytes - one.activations_bytes == pytest.approx(kept * hidden)
+        assert two.parameters_bytes > one.parameters_bytes
+        more = 2.0 * 2 * LENGTH * 51200 if stage == 2 else 0.0
+        assert two.logits_bytes - one.logits_bytes == pytest.approx(more)
+
+
+@pytest.mark.parametrize("target", ["torch", "deepspeed"])
+@pytest.mark.parametrize("spec", [made(), pairs()], ids=["documents", "pairs"])
+def test_pipelines_of_both_are_found(target: str, spec: ModelSpec) -> None:
+    """Where pipelines alone are asked for."""
+    found = search(WHERE, spec, limits=Limits(target=target, pp=(2, 4)), explain=False)
+    assert found.best is not None
+    assert found.best.plan.pp > 1
+    assert not target_faults(found.best.plan, spec)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +397,6 @@ def test_what_does_not_go_with_a_configuration(
 def test_families_say_what_rules_them_out() -> None:
     """Pipelines are not missing because of memory."""
     for spec, family, what in (
-        (made(), "deepspeed: pipeline", "not with documents"),
         (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
         (pairs(), "torch: data + tensor", "not with pairs of answers"),
         (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: pipeline", "not with adapters"),

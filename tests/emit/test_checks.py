@@ -21,7 +21,7 @@ CLUSTER = cluster(pool("a", ("A100",) * 8, 1))
     [
         (
             plan("deepspeed", 1, [2, 2], [(group(*A, tp=2, share=8, steps=2),)] * 2),
-            r"stages\[0\].replicas\[0\].tp: deepspeed divides layers without a pipeline only",
+            r"stages\[0\].replicas\[0\].tp: deepspeed divides layers over groups that know no stages",
         ),
         (
             plan("megatron", 3, [4], [(group(*A, share=8),)]),

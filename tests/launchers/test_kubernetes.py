@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from planner.cluster.spec import ClusterSpec
-from planner.plan.values import Plan
+from planner.plan.values import Offload, Plan
 from tests.launchers.stand_ins import TORCHRUN, folder_of, journal, run
 from tests.worlds import cluster, group, nic, plan, pool
 
@@ -54,6 +54,7 @@ VOLUME = {
     "oneOf": [
         closed({"name": NAME, "persistentVolumeClaim": closed({"claimName": NAME})}),
         closed({"name": NAME, "emptyDir": closed({"medium": {"const": "Memory"}})}),
+        closed({"name": NAME, "hostPath": closed({"path": TEXT, "type": {"const": "Directory"}})}),
     ]
 }
 TERM = closed({"key": TEXT, "operator": {"enum": ["In", "NotIn", "Exists"]}, "values": listed(TEXT)})
@@ -265,6 +266,22 @@ def test_names_of_pools_stay_apart(tmp_path: Path) -> None:
     chosen = plan("deepspeed", 0, [4], [tuple(group(name, "T4", count=2) for name in ("a_1", "a-1", "9"))])
     found = resource(folder_of(tmp_path, "kubernetes", chosen, where), "jobset.yaml", JOBSET)
     assert [job["name"] for job in found["spec"]["replicatedJobs"]] == ["a-1", "a-1-1", "pool-9"]
+
+
+def test_pods_see_the_nvme_of_their_node(tmp_path: Path) -> None:
+    """At the path that they know it by; plans that keep nothing there mount nothing."""
+    where = cluster(pool("a", ("T4",), 2))
+    chosen = plan("deepspeed", 3, [4], [(group("a", "T4", count=2),)], offload=Offload(optimizer="nvme"))
+    folder = folder_of(tmp_path, "kubernetes", chosen, where)
+    specs = resource(folder, "pytorchjob.yaml", PYTORCHJOB)["spec"]["pytorchReplicaSpecs"]
+    for one in specs.values():
+        pod = one["template"]["spec"]
+        volume = next(each for each in pod["volumes"] if "hostPath" in each)
+        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert {"name": "NVME_PATH", "value": mounts[volume["name"]]} in pod["containers"][0]["env"]
+    assert "folder on the NVMe of each pool" in (folder / "README.md").read_text()
+    plain = folder_of(tmp_path / "plain", "kubernetes")
+    assert "nvme" not in (plain / "jobset.yaml").read_text()
 
 
 @pytest.mark.parametrize("break_it", ["a third kind of replica", "no image"])

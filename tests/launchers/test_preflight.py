@@ -12,6 +12,7 @@ import pytest
 
 from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import ClusterSpec
+from planner.plan.values import Offload
 from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, install, run, three_nodes
 from tests.worlds import GPUS, cluster, group, plan, pool
 
@@ -234,6 +235,25 @@ def test_full_disk_and_wrong_clock(tmp_path: Path) -> None:
     assert f"big-1: less than 1 GiB is free in {tmp_path / 'a run'}" in done.stdout
     assert "small-0: warning: its clock differs from the one here by -" in done.stdout
     assert "big-0" not in done.stdout
+
+
+def test_the_folder_on_nvme(tmp_path: Path) -> None:
+    """Where the plan keeps something on NVMe, each node must have a folder for it that can be written."""
+    chosen = plan(
+        "deepspeed", 3, [4], [(group("big", "A100-SXM-80GB", count=8),)], offload=Offload(optimizer="nvme")
+    )
+    folder = folder_of(tmp_path, "ssh", chosen)
+    unset = "NVME_PATH is not set, name a folder on NVMe in env/big.sh"
+    done = look(tmp_path, HOST_OF_SSH="big-0")
+    assert done.returncode == 1
+    assert [line for line in done.stdout.splitlines() if "EDIT" not in line] == [
+        f"{host}: {unset}" for host in ("big-0", "big-1")
+    ]
+    assert "env/big.sh has lines to complete, marked EDIT" in done.stdout
+    assert "`NVME_PATH` names a folder" in (folder / "README.md").read_text()
+    named = look(tmp_path, "--local", "0", NVME_PATH=str(tmp_path / "absent"))
+    assert f"fault: NVME_PATH={tmp_path}/absent is no folder that can be written\n" in named.stdout
+    assert look(tmp_path, "--local", "0", NVME_PATH=str(tmp_path)).returncode == 0
 
 
 ROCM = """#!/bin/bash

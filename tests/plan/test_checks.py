@@ -89,7 +89,7 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
         (plan(stage(0, 8), zero=3), "zero: megatron runs ZeRO 0, 1 without a pipeline, got 3"),
         (
             plan(stage(0, 4, group(tp=2)), stage(4, 8, group(tp=2)), target="deepspeed"),
-            "divides layers without a pipeline only, expected 1 in 2 stages, got 2",
+            "divides layers over groups that know no stages, expected 1 in 2 stages, got 2",
         ),
         (
             plan(stage(0, 5, group(tp=2)), stage(5, 8)),

@@ -239,7 +239,7 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
         (
             "dp: 1\ntp: 2\npp: 2\ntarget: deepspeed\n",
             2,
-            "tp: deepspeed divides layers without a pipeline only, expected 1 in 2 stages, got 2",
+            "tp: deepspeed divides layers over groups that know no stages, expected 1 in 2 stages, got 2",
         ),
         (
             "dp: 4\nzero: 2\nzero_plus: {secondary: 2}\ntarget: deepspeed\n",

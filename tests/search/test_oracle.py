@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import DocumentsSpec
+from planner.model.spec import DocumentsSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
 from planner.runtimes.capabilities import FOLDED, OFFLOAD_PARTS
@@ -569,6 +569,34 @@ def test_documents_and_paged_moments(seed: int) -> None:
         check((*problem, ASSUMED), limits(seed, target), QUICK)
 
 
+def check_pairs(seed: int, target: str, problem: Callable[[int], Problem] = plain) -> None:
+    """Pairs of answers in pipelines, where the parts of a copy, two forwards and their sends go with every stage."""
+    spec, model, calibration = problem(seed)
+    training = model.training.model_copy(update={"preference": PreferenceSpec()})
+    changed = model.model_copy(update={"training": training})
+    check((spec, changed, calibration), limits(seed, target, (2, 3, 4)), QUICK)
+
+
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_pairs_in_pipelines(seed: int, target: str) -> None:
+    """Of both runtimes that have them."""
+    check_pairs(seed, target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(
+    SEEDS, st.sampled_from(["torch", "deepspeed"]), st.sampled_from([plain, with_constants, with_fast_nodes])
+)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_pairs_in_pipelines(
+    part: int, seed: int, target: str, problem: Callable[[int], Problem]
+) -> None:
+    """The same on more problems."""
+    check_pairs(PARTS * seed + part, target, problem)
+
+
 def test_shared_experts_are_the_best_now_and_then() -> None:
     """The oracle sees experts that all devices of a replica share, and whole ones, as the best with wide replicas."""
     best = [
@@ -799,7 +827,7 @@ TRAININGS = (
     {"optimizer_states": "bf16"},
     {"documents": DocumentsSpec(mean_length=100)},
 )
-"""Formats and optimizers that some targets have with some ZeRO stages only, and documents, with one stage only."""
+"""Formats and optimizers that some targets have with some ZeRO stages only, and documents."""
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]), st.sampled_from(TRAININGS))

@@ -217,9 +217,15 @@ WITH_SECOND_COPY = [Case("data", 3, "sgd", secondary=2)]
 WITH_PAIRS = [
     *(Case("data", zero, "sgd", documents="pairs") for zero in (1, 3)),
     Case("data", 2, "sgd", documents="pairs", lora="whole"),
+    *(Case(layout, zero, "sgd", documents="pairs") for layout, zero in (("pp2", 1), ("pp4", 0))),
 ]
-"""With a copy, and without adapters."""
-WITH_DOCUMENTS = [Case("data", 1, "sgd", documents="packed"), Case("data", 3, "sgd", documents="padded")]
+"""With a copy, also a part of it on each stage, and without adapters."""
+WITH_DOCUMENTS = [
+    Case("data", 1, "sgd", documents="packed"),
+    Case("data", 3, "sgd", documents="padded"),
+    Case("pp2", 1, "sgd", documents="packed"),
+    Case("pp4", 0, "sgd", documents="padded"),
+]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
     "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},

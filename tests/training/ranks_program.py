@@ -27,6 +27,7 @@ MODULES = (
     "example_adapters",
     "example_context",
     "example_model",
+    "example_pipeline",
     "example_tensor",
     "example_data",
     "step_log",

@@ -18,7 +18,8 @@ from planner.cost.memory import (
 from planner.dims.gradients import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
-from planner.job.job import LOOPBACK, Job
+from planner.job.job import LOOPBACK, NVME_FOLDER, Job
+from planner.job.network import FILL_IN
 from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES
@@ -26,11 +27,8 @@ from planner.runtimes.deepspeed.hostfile import hostfile, include, keeps_types
 from planner.runtimes.deepspeed.log import DeepSpeedLines
 from planner.runtimes.interface import Runtime
 
-NVME_FOLDER = "/local_nvme"
-"""Stands for the folder of each node, which NVME_PATH names."""
-
 NVME_LINES = (
-    "# A folder on the NVMe of these nodes, for what the plan keeps there:",
+    f"{FILL_IN} a folder on the NVMe of these nodes, for what the plan keeps there; fill in and uncomment.",
     f"# export NVME_PATH={NVME_FOLDER}",
 )
 
@@ -60,6 +58,7 @@ class DeepSpeed(Runtime):
         return (
             EmittedFile("ds_config.json", document(common_config(job.plan, job.model))),
             *example_files(job),
+            node_file("planner.runtimes.deepspeed.example_pipeline"),
             node_file("planner.runtimes.deepspeed.example_tensor"),
             node_file("planner.runtimes.deepspeed.train"),
             *([EmittedFile("hostfile", slots)] if slots else []),

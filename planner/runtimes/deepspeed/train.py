@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,18 +19,15 @@ import deepspeed
 import deepspeed.ops
 import torch
 from deepspeed.accelerator import get_accelerator
-from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.pipe import PipelineModule
 
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_adapters import without_adapters
 from planner.training.example_context import Sharing, sharing_of
-from planner.training.example_data import Batch, dealt, packing_of, sequences
+from planner.training.example_data import dealt, packing_of
 from planner.training.example_encoder import Encoder
 from planner.training.example_model import (
     Embedding,
-    Finish,
-    Head,
-    Layer,
     Shape,
     Transformer,
     kept_on_device,
@@ -41,6 +38,7 @@ from planner.training.example_model import (
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
+from planner.runtimes.deepspeed.example_pipeline import Steps, modules_of
 from planner.runtimes.deepspeed.example_tensor import SplitEmbedding, join, replicas, split_loss, with_layers
 
 FOLDER = Path(__file__).parent
@@ -183,40 +181,31 @@ def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
 
 def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds the layers of its stage; all replicas have the same batch."""
-    modules = pipeline_modules(shape, plan.recompute)
+    steps = Steps(plan, shape, options.text)
     planned = plan.pipeline_class(PipelineModule, before=1 + shape.dense_layers, after=2)
     model = planned(
-        layers=modules, num_stages=len(plan.stages), loss_fn=loss_of, seed_layers=True, base_seed=options.seed
+        layers=modules_of(shape, plan.recompute, steps.sharing),
+        num_stages=len(plan.stages),
+        loss_fn=steps.loss,
+        seed_layers=True,
+        base_seed=options.seed,
     )
+    model.register_forward_pre_hook(steps.reach)
     optimizer = make_optimizer(model, shape, options)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=with_resumption(plan.deepspeed_config(), options)
     )
+    if shape.preference is not None:
+        for module in model.forward_funcs:
+            module.remember()
     begin = resumed(engine, options)
     log = StepLog(plan)
     for step in steps_of(begin, options):
-        log.step(step, engine.train_batch(micro_batch_data(plan, shape, options, step)))
+        log.step(step, engine.train_batch(steps.begin(step)))
         if is_kept(step, options):
             engine.save_checkpoint(str(options.keep))
     log.peak()
     return engine
-
-
-def pipeline_modules(shape: Shape, recompute: str) -> list[Any]:
-    """The model as DeepSpeed's pipeline takes it: embedding, layers, finish, head."""
-    if shape.tied_embeddings:
-        first = TiedLayerSpec("embedding", Embedding, shape)
-        last = TiedLayerSpec("embedding", Embedding, shape)
-    else:
-        first, last = LayerSpec(Embedding, shape), LayerSpec(Head, shape)
-    layers = [LayerSpec(Layer, shape, recompute, kind=kind) for kind in shape.kinds]
-    return [first, *layers, LayerSpec(Finish, shape), last]
-
-
-def micro_batch_data(plan: RankPlan, shape: Shape, options: argparse.Namespace, step: int) -> Iterator[Batch]:
-    """The micro-batches of one step, for the stages that read data."""
-    for micro in plan.micro_batches(step):
-        yield sequences(micro.sequences, shape, options.text)
 
 
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:

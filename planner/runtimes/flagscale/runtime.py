@@ -10,9 +10,9 @@ from typing import Any
 
 from planner.errors import EmitError
 from planner.files.writing import dump
-from planner.job.files import FILL_IN, EmittedFile, rendered
+from planner.job.files import EmittedFile, rendered
 from planner.job.job import MASTER_PORT, Job
-from planner.job.network import Line, pool_lines
+from planner.job.network import FILL_IN, Line, pool_lines
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage

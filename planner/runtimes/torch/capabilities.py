@@ -63,7 +63,6 @@ CAPABILITIES = Capabilities(
     fewer_steps_zero=(0, 1),
     backup_zero=(0, 1),
     documents=True,
-    documents_in_pipeline=True,
     frozen_parts=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

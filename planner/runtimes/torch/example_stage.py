@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from planner.training.hetplan_runtime import RankPlan
+from planner.training.example_adapters import without_adapters
 from planner.training.example_beside import Beside, BesideShape
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape
@@ -100,6 +101,24 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         unused = () if self.last else ("narrow", "bias")
         for name in unused if self.first else ("positions", "types", "norm", "widen"):
             setattr(self.embedding, name, None)
+
+
+class WithReference(nn.Module):  # type: ignore[misc]
+    """A part of the model beside what the same part made before it was trained: it without adapters, or a copy."""
+
+    def __init__(self, part: nn.Module, copy: nn.Module | None) -> None:
+        super().__init__()
+        self.part = part
+        # No parameters of this module's: what they are for is done.
+        self._before = (part if copy is None else copy,)
+
+    def forward(
+        self, hidden: torch.Tensor, known: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs of both; ``known`` is what the copy's part ahead made, where there is one."""
+        with torch.no_grad(), without_adapters(self.part):
+            known = self._before[0](hidden if known is None else known)
+        return self.part(hidden), known
 
 
 class Chunks(nn.Module):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,13 @@ def _split_layer(layer: Layer, mesh: DeviceMesh) -> None:
             # These see the rank's own heads, so their gradients are added up over the ranks.
             styles[name] = SequenceParallel(sequence_dim=HEADS, use_local_output=True)
     parallelize_module(layer, mesh, styles)
+    for norm in (layer.norm_attention, layer.norm_mlp):
+        norm.register_forward_hook(partial(_for_all_products, mesh))
+
+
+def _for_all_products(mesh: DeviceMesh, _: nn.Module, inputs: object, outputs: torch.Tensor) -> DTensor:
+    """What several products take as one tensor of all ranks, whose gradient is summed once: each would sum its own."""
+    return DTensor.from_local(outputs, mesh, [Replicate()])
 
 
 def _split_table(name: str, module: nn.Module, mesh: DeviceMesh) -> None:

@@ -8,11 +8,12 @@ Needs torch 2.13 and the launch folder's other modules; the folder holds it as `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -25,7 +26,7 @@ from torch.distributed.pipelining import (
 
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 DIVIDED = {
     "zero-bubble": ScheduleInterleavedZeroBubble,
@@ -45,8 +46,8 @@ class Inside(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.module = module
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.module(hidden)
+    def forward(self, *hidden: torch.Tensor) -> Any:
+        return self.module(*hidden)
 
 
 class SendsAfter(list[Any]):
@@ -71,11 +72,12 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         layout: Layout,
         module: nn.Module,
         number: int,
-        inputs: torch.Tensor,
-        outputs: torch.Tensor,
+        inputs: Any,
+        outputs: Any,
         reach: Callable[[int], None],
     ) -> None:
-        self.layout, self.sharded, self.reach = layout, module, reach
+        self.layout, self.reach = layout, reach
+        self.sharded = next(each for each in module.modules() if isinstance(each, FSDPModule))
         super().__init__(
             Inside(module),
             number,
@@ -102,10 +104,36 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         self.reach(fwd_chunk_id)
         return super().forward_one_chunk(fwd_chunk_id, *given, **named)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        """The same backward."""
+    def backward_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> None:
+        """The same backward, after which what the stage has received of the micro-batch is let go."""
         self.reach(bwd_chunk_id)
-        return super().backward_one_chunk(bwd_chunk_id, *given, **named)
+        super().backward_one_chunk(bwd_chunk_id, *given, **named)
+        self._let_go(bwd_chunk_id)
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:
+        """Activations, for which there is room from now on; torch would have room for all micro-batches at once."""
+        self._make_room(self.args_recv_info[fwd_chunk_id])
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[Any]:
+        """Gradients, likewise."""
+        self._make_room(self.grad_recv_info[bwd_chunk_id])
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def _setup_backward_recv_info(self, num_microbatches: int) -> None:
+        super()._setup_backward_recv_info(num_microbatches)
+        for micro_batch in range(num_microbatches):
+            self._let_go(micro_batch)
+
+    def _make_room(self, received: Iterable[Any]) -> None:
+        for each in received:
+            if not each.is_root_arg and each.tensor_meta is not None:
+                meta = each.tensor_meta
+                each.buffer = torch.empty(meta.shape, dtype=meta.dtype, device=self.device)
+
+    def _let_go(self, micro_batch: int) -> None:
+        for each in (*self.args_recv_info[micro_batch], *self.grad_recv_info[micro_batch]):
+            each.buffer = None
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[Any]:
         """Activations, after gradients from the same stage."""
@@ -124,13 +152,13 @@ class Pipeline:
         layout: Layout,
         chunks: Sequence[nn.Module],
         inputs: torch.Tensor,
-        outputs: torch.Tensor,
+        outputs: Any,
         loss: Loss,
         scale: LossScale,
         reach: Callable[[int], None] = lambda micro_batch: None,
     ) -> None:
-        """``inputs`` of the model and ``outputs`` of a stage have the shape and type of a micro-batch, and say whether
-        they have gradients.
+        """``inputs`` of the model and ``outputs`` of a stage, one or several, have the shape and type of a micro-batch,
+        and say whether they have gradients.
 
         ``reach`` is told of each micro-batch before the stage computes anything of it.
         """
@@ -141,8 +169,8 @@ class Pipeline:
             self.current = micro_batch
             reach(micro_batch)
 
-        def weighted(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return loss(logits, labels) * (self.weights[self.current] * scale.value / plan.steps)
+        def weighted(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+            return loss(outputs, labels) * (self.weights[self.current] * scale.value / plan.steps)
 
         stages = [
             PlannedStage(layout, module, number, outputs if number else inputs, outputs, reached)

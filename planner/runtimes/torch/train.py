@@ -26,14 +26,13 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
-from planner.training.example_context import Packed, Sharing, sharing_of
-from planner.training.example_data import dealt, packing_of
-from planner.training.example_adapters import without_adapters
-from planner.training.example_model import Layer, Shape, load_shape, loss_of, preference_loss
+from planner.training.example_context import Sharing, sharing_of
+from planner.training.example_data import StepBatches, dealt, packing_of
+from planner.training.example_model import Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
-from planner.runtimes.torch.example_stage import Chunks, ModelPart
+from planner.runtimes.torch.example_stage import Chunks, ModelPart, WithReference
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
@@ -85,11 +84,11 @@ def run(options: argparse.Namespace) -> None:
     if shape.tied_embeddings and len(plan.stages) > 1:
         layout.tie(getattr(model.embedding, "weight", None))
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
+    parts = beside_references(chunks, shape, layout, options.seed, sharing)
     if len(plan.stages) > 1:
-        gradients_of = pipeline_gradients(layout, chunks, shape, options, scale, sharing)
+        gradients_of = pipeline_gradients(layout, parts, shape, options, scale, sharing)
     else:
-        before = reference_of(model, shape, layout, options.seed, sharing)
-        gradients_of = whole_gradients(layout, model, shape, options, scale, sharing, before)
+        gradients_of = whole_gradients(layout, model, parts[0], shape, options, scale, sharing)
     optimizer = make_optimizer(model, shape, options)
     origin = options.resume or last_kept(options.keep)
     begin = restored(model, optimizer, origin, layout, len(shape.kinds)) if origin else 0
@@ -153,46 +152,40 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], torch.nn.Module]:
     return place
 
 
-def reference_of(
-    model: ModelPart, shape: Shape, layout: Layout, seed: int, sharing: Sharing
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes the logits of the model as it is now, whatever is trained later: it without adapters, or a copy."""
-    copy: Any = None
-    if shape.preference is not None and shape.lora is None:
-        copy = ModelPart(shape.untrained, layout.plan, seed, placing(layout), sharing)
-        layout.shard(copy)
-
-    def before(inputs: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), without_adapters(model):
-            logits: torch.Tensor = model(inputs) if copy is None else copy(inputs)
-        return logits
-
-    return before
+def beside_references(
+    chunks: list[ModelPart], shape: Shape, layout: Layout, seed: int, sharing: Sharing
+) -> list[torch.nn.Module]:
+    """What runs in place of a rank's chunks: with pairs of answers each beside itself as it is now."""
+    if shape.preference is None:
+        return [*chunks]
+    plan, copies = layout.plan, list[Any]()
+    for number in plan.own:
+        copy = None
+        if shape.lora is None:
+            copy = ModelPart(shape.untrained, plan, seed, placing(layout), sharing, number)
+            layout.shard(copy)
+        copies.append(copy)
+    return [WithReference(*both) for both in zip(chunks, copies, strict=True)]
 
 
 def whole_gradients(
     layout: Layout,
     model: Any,
+    part: torch.nn.Module,
     shape: Shape,
     options: argparse.Namespace,
     scale: LossScale,
     sharing: Sharing,
-    before: Callable[[torch.Tensor], torch.Tensor],
 ) -> Callable[[int], list[torch.Tensor]]:
     """A function that makes the gradients of a step without a pipeline and returns the weighted losses."""
-    plan = layout.plan
+    plan, minimised = layout.plan, objective(shape)
 
     def of(step: int) -> list[torch.Tensor]:
         losses = []
         micro_batches = dealt(plan, step, shape, options.text, sharing)
         for index, (micro, (inputs, labels)) in enumerate(micro_batches):
             layout.accumulate(model, last=index == plan.steps - 1)
-            inputs, labels = inputs.to(DEVICE), labels.to(DEVICE)
-            if shape.preference is None:
-                loss = loss_of(model(inputs), labels) * micro.weight
-            else:
-                known = before(inputs)
-                loss = preference_loss(model(inputs), known, labels, shape.preference.beta) * micro.weight
+            loss = minimised(part(inputs.to(DEVICE)), labels.to(DEVICE)) * micro.weight
             (loss * (scale.value / plan.steps)).backward()
             losses.append(loss)
         return losses
@@ -202,7 +195,7 @@ def whole_gradients(
 
 def pipeline_gradients(
     layout: Layout,
-    chunks: list[ModelPart],
+    parts: list[torch.nn.Module],
     shape: Shape,
     options: argparse.Namespace,
     scale: LossScale,
@@ -216,24 +209,15 @@ def pipeline_gradients(
     if shape.encoder is not None:
         inputs, width = shape.encoded
         sizes = plan.sizes[0], inputs * width + length * shape.hidden
-    hidden = torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)
-    lengths: list[tuple[tuple[int, ...], ...]] = []
-
-    def reach(micro_batch: int) -> None:
-        if isinstance(sharing, Packed):
-            sharing.lengths = lengths[micro_batch]
-
-    pipeline = Pipeline(layout, chunks, tokens, hidden, loss_of, scale, reach)
+    sent = [torch.empty(sizes, dtype=layout.working_type, device="meta", requires_grad=True)]
+    if shape.preference is not None:
+        sent.append(torch.empty_like(sent[0], requires_grad=False))
+    batches = StepBatches(plan, shape, options.text, sharing)
+    pipeline = Pipeline(layout, parts, tokens, tuple(sent), objective(shape), scale, batches.reach)
 
     def of(step: int) -> list[torch.Tensor]:
-        lengths.clear()
-        weights, batches = [], []
-        for micro, batch in dealt(plan, step, shape, options.text, sharing):
-            weights.append(micro.weight)
-            batches.append(batch)
-            lengths.append(sharing.lengths if isinstance(sharing, Packed) else ())
-        inputs, labels = (torch.cat(each).to(DEVICE) for each in zip(*batches, strict=True))
-        return pipeline.step(inputs, labels, weights)
+        inputs, labels = (torch.cat(each).to(DEVICE) for each in zip(*batches.deal(step), strict=True))
+        return pipeline.step(inputs, labels, batches.weights)
 
     return of
 

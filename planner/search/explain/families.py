@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
-from planner.dims.documents import one_stage
 from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
@@ -208,15 +207,14 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
 
 def _barred(model: ModelSpec, limits: Limits) -> str | None:
     """What of the training rules out every plan of a family; None for nothing."""
-    pairs = model.training.preference is not None
     stages, tensor = (
         limits.pp is not None and 1 not in limits.pp,
         limits.tp is not None and 1 not in limits.tp,
     )
     if model.frozen and (stages or tensor):
         return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
-    if (stages and all(one_stage(row, model) for row in targets_of(limits))) or (tensor and pairs):
-        return f"not with {'pairs of answers' if pairs else 'documents'}"
+    if tensor and model.training.preference is not None:
+        return "not with pairs of answers"
     return None
 
 

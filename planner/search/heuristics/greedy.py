@@ -12,7 +12,7 @@ from math import floor
 
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
-from planner.cost.schedules import sent_with, wraps
+from planner.cost.schedules import wraps
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
@@ -145,8 +145,7 @@ class _Layers:
             self.stages.option(stage, self.slots[stage], count).busy_seconds
             for count in (self.chunks, self.chunks + 1)
         )
-        in_turn, depth = self.stages.pricer.target.exchanges_in_turn, len(self.sends)
-        times = sent_with(stage, 0, depth, self.chunks, in_turn=in_turn, schedule=self.schedule)
+        times = self.stages.pricer.sent_with(stage, 0, len(self.sends), self.chunks, self.schedule)
         sends = self.chunks * (
             times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
         )
@@ -176,8 +175,11 @@ class _Layers:
                 yield layers
 
     def _ending(self, layers: Sequence[int]) -> tuple[float, list[Option]]:
+        pricer = self.stages.pricer
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
-        forward, backward = with_sends(options, self.sends, self.stages.pricer.target, self.schedule)
+        forward, backward = with_sends(
+            options, self.sends, pricer.target, pricer.model.training.forwards, self.schedule
+        )
         held = [option.held_seconds for option in options]
         weight = [option.weight for option in options if option.weight]
         steps = self.stages.choice.family.micro_batches

@@ -19,7 +19,7 @@ from itertools import chain
 
 from planner.cluster.topology import DeviceType
 from planner.cost.pipeline_end import CriticalPath
-from planner.cost.schedules import NEVER, StagePath, Visits, divides, sent_with, stage_paths
+from planner.cost.schedules import NEVER, StagePath, Visits, divides, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching, Subset
 from planner.search.milp.flow import Flow
@@ -178,8 +178,8 @@ class PipelineModel:
         seconds = self._stage_sum(
             stage, lambda option: option.backward[chunk] if back else option.forward[chunk]
         )
-        in_turn, schedule = self.stages.pricer.target.exchanges_in_turn, self.stages.choice.schedule
-        times = sent_with(stage, chunk, self.depth, self.chunks, in_turn=in_turn, schedule=schedule)
+        schedule = self.stages.choice.schedule
+        times = self.stages.pricer.sent_with(stage, chunk, self.depth, self.chunks, schedule)
         to_next, before = times.forward_to_next, times.forward_from_before + times.forward_to_before
         if back:
             to_next, before = times.backward_to_next, times.backward_to_before

@@ -14,7 +14,6 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
-from planner.dims.documents import one_stage
 from planner.dims.expert import foldings, holds_experts
 from planner.dims.interleave import divided_orders, interleavings
 from planner.dims.offloading import offloads
@@ -319,7 +318,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return bool(model.frozen) or one_stage(row, model) or divided or crosses or split
+    return bool(model.frozen) or divided or crosses or split
 
 
 def depths(

@@ -9,7 +9,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides, folds
 from planner.dims.context import LEAST_TOKENS, offers_context
-from planner.dims.documents import dealt_whole, one_stage
+from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
 from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, not_ahead
@@ -79,7 +79,6 @@ def _of_target(
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
     pipelines = deepest > 1 and not model.frozen and (limits.pp is None or max(limits.pp) > 1)
-    pipelines = pipelines and not one_stage(row, model)
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
@@ -134,7 +133,7 @@ def _of_target(
         yield f"pipelines and tensor parallelism with {what}"
     if dealt_whole(model) and devices > 1 and row.documents:
         what = "pairs of answers" if model.training.preference else "documents"
-        yield f"{'pipelines and ' if one_stage(row, model) else ''}context parallelism with {what}"
+        yield f"context parallelism with {what}"
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"

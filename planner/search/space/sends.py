@@ -9,7 +9,7 @@ from math import inf
 
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
-from planner.cost.schedules import sent_with
+from planner.cost.schedules import SentWith
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
 from planner.plan.placement import Slot, one_replica, place_stages
@@ -72,12 +72,10 @@ def least_sends(
     compositions: Sequence[Composition],
     sends: Callable[[int, int], Sends],
     topology: Topology,
-    *,
-    in_turn: bool,
+    times: SentWith,
 ) -> tuple[Hops, ...]:
-    """Least sends of a stage of each composition, whatever its neighbours are."""
+    """Least sends of a stage of each composition, whatever its neighbours are; ``times`` of one in the middle."""
     everyone = range(len(compositions))
-    times = sent_with(1, 0, 3, 1, in_turn=in_turn).before
     hops = []
     for own in everyone:
         after = _Side(compositions, own, [sends(own, other) for other in everyone])
@@ -109,20 +107,22 @@ class _Side:
         """On other nodes, if it is of one device type."""
 
 
-def _least(after: _Side, before: _Side, near: int, times: int) -> Hops:
-    """With at most ``near`` neighbours of the same kind on the node; what comes is sent ``times``."""
-    both = [after.apart + times * before.apart]
+def _least(after: _Side, before: _Side, near: int, times: SentWith) -> Hops:
+    """With at most ``near`` neighbours of the same kind on the node."""
+    down, up = times.forward_to_next, times.before
+    both = [down * after.apart + up * before.apart]
     if near >= 1:
-        both += [after.best + times * before.apart, after.apart + times * before.best]
+        both += [down * after.best + up * before.apart, down * after.apart + up * before.best]
     if near >= 2:
-        both.append(after.best + times * before.best)
-    one = min(after.best, before.best) if near >= 1 else min(after.apart, before.apart)
+        both.append(down * after.best + up * before.best)
+    # The first stage has the sends to the next, the last one those from the one before it.
+    one = min(down * after.best, up * before.best) if near else min(down * after.apart, up * before.apart)
     borders = Borders(
-        next_seconds=after.far + times * before.best,
-        before_seconds=after.best + times * before.far,
-        both_seconds=after.far + times * before.far,
-        first_seconds=after.far,
-        last_seconds=times * before.far,
+        next_seconds=down * after.far + up * before.best,
+        before_seconds=down * after.best + up * before.far,
+        both_seconds=down * after.far + up * before.far,
+        first_seconds=down * after.far,
+        last_seconds=up * before.far,
     )
     return Hops(inner_seconds=min(both), outer_seconds=one, borders=borders)
 

@@ -18,7 +18,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
-from planner.cost.schedules import divides, round_trip, sent_with, wraps
+from planner.cost.schedules import divides, round_trip, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -286,14 +286,15 @@ class StageOptions:
         self, stage: int, composition: int, *, slow_next: bool, slow_before: bool
     ) -> tuple[float, float]:
         """Least sends in forward and backward of a micro-batch, to stages of any island or of others only."""
-        times = sent_with(stage, 0, self.choice.depth, 1, in_turn=self.pricer.target.exchanges_in_turn)
+        times = self.pricer.sent_with(stage, 0, self.choice.depth, 1)
         to_next, before = self._sides[composition]
         behind, ahead = (
             self.choice.interleave * to_next[slow_next],
             self.choice.interleave * before[slow_before],
         )
         # A side where nothing is sent must not bring in an infinite send.
-        forward = (behind if times.forward_to_next else 0.0) + (ahead if times.forward_from_before else 0.0)
+        forward = times.forward_to_next * behind if times.forward_to_next else 0.0
+        forward += times.forward_from_before * ahead if times.forward_from_before else 0.0
         return forward, ahead if times.backward_to_before else 0.0
 
     @cached_property
@@ -328,8 +329,7 @@ class StageOptions:
         """Least sends of a stage of each composition; nothing at all where there are too many pairs to price."""
         if not self.few_pairs:
             return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
-        in_turn = self.pricer.target.exchanges_in_turn
-        return least_sends(self.compositions, self.sends, self.topology, in_turn=in_turn)
+        return least_sends(self.compositions, self.sends, self.topology, self.pricer.sent_with(1, 0, 3, 1))
 
     @cached_property
     def least_layer_seconds(self) -> float:

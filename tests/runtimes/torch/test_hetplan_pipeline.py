@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from planner.cost.pipeline_end import device_order, stage_ends
 from planner.cost.schedules import position_of
 from planner.runtimes.capabilities import FOLDED, Schedule
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from torch.distributed.pipelining import (
+from torch.distributed.pipelining import (  # noqa: E402
     PipelineStage,
     ScheduleDualPipeV,
     ScheduleInterleaved1F1B,
@@ -21,7 +22,7 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
-from planner.runtimes.torch.hetplan_pipeline import PlannedStage
+from planner.runtimes.torch.hetplan_pipeline import PlannedStage  # noqa: E402
 
 CLASSES = {
     "1f1b": ScheduleInterleaved1F1B,
@@ -146,3 +147,37 @@ def test_a_stage_asks_before_it_sends(monkeypatch: pytest.MonkeyPatch, sends: st
     found = getattr(stage, sends)(3)
     assert list(found) == ["send 3"]
     assert found + ["receive"] == ["receive", "send 3"]  # noqa: RUF005
+
+
+def test_there_is_room_for_what_is_received_while_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the receive to the backward, and not for all micro-batches at once."""
+    for name, table in (("get_fwd_recv_ops", "args_recv_info"), ("get_bwd_recv_ops", "grad_recv_info")):
+        asked = lambda stage, index, table=table: [each.buffer for each in getattr(stage, table)[index]]  # noqa: E731
+        monkeypatch.setattr(PipelineStage, name, asked)
+    for name in ("backward_one_chunk", "_setup_backward_recv_info"):
+        monkeypatch.setattr(PipelineStage, name, lambda stage, index: None)
+    stage, reached = object.__new__(PlannedStage), []
+    stage.device, stage.reach = torch.device("cpu"), reached.append
+    meta = SimpleNamespace(shape=(2, 3), dtype=torch.bfloat16)
+
+    def received(meta: Any = meta) -> SimpleNamespace:
+        return SimpleNamespace(is_root_arg=False, tensor_meta=meta, buffer=torch.empty(6))
+
+    stage.args_recv_info = {index: (received(), received()) for index in range(2)}
+    stage.grad_recv_info = {index: (received(), received(None)) for index in range(2)}
+    every = [
+        each
+        for table in (stage.args_recv_info, stage.grad_recv_info)
+        for both in table.values()
+        for each in both
+    ]
+    stage._setup_backward_recv_info(2)
+    assert all(each.buffer is None for each in every)
+    assert [(each.shape, each.dtype) for each in stage.get_fwd_recv_ops(0)] == [((2, 3), torch.bfloat16)] * 2
+    gradient, none = stage.get_bwd_recv_ops(0)
+    assert gradient.shape == (2, 3)
+    assert none is None
+    assert sum(each.buffer is not None for each in every) == 3
+    stage.backward_one_chunk(0)
+    assert all(each.buffer is None for each in every)
+    assert reached == [0]
