@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import cast
 
@@ -263,14 +263,10 @@ class Pricer:
             model = model.model_copy(update={"training": training})
         self.model = model
         """That of the part of a sequence that a replica has."""
-        training = model.training.model_copy(update={"attention": "unfused"})
-        self._unfused = model.model_copy(update={"training": training})
         self.calibration = calibration
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        self.varies = any(family.sigma for family in calibration.families.values())
-        """True when some devices are known to vary from step to step."""
         self.traffic = Traffic(model, target, self.framework)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
@@ -292,11 +288,22 @@ class Pricer:
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
 
+    @cached_property
+    def varies(self) -> bool:
+        """True when some devices are known to vary from step to step."""
+        return any(family.sigma for family in self.calibration.families.values())
+
+    @cached_property
+    def _unfused(self) -> ModelSpec:
+        """The model with attention of single kernels."""
+        training = self.model.training.model_copy(update={"attention": "unfused"})
+        return self.model.model_copy(update={"training": training})
+
     def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
-        key = shape.as_long(shape.chunks), groups, ring
+        key = shape.likeness, groups, ring
         price = self._prices.get(key)
         if price is None:
             if len(self._prices) == MOST_PRICES:
@@ -577,10 +584,10 @@ class Pricer:
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
         """What the slowest device of a stage takes over what they take on average; no less with more replicas."""
-        if not self.varies:
+        sigma = self._device(device_type).family.sigma
+        if not sigma:
             return 1.0
         copies = ring.copies.size if ring.copies else 1
-        sigma = self.calibration.family(device_type.family, self.kernels).sigma
         return stretch(sigma, ring.size * copies * tp, ring.dropped)
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
@@ -1036,19 +1043,15 @@ class Pricer:
         if len(shape.chunks) == 1:
             return _ways([whole], divided=divides(shape.schedule))
         device_type = self.topology.device_type(group.pool, group.gpu)
-        parts = [
-            self._micro_batch(
-                device_type,
-                group.tp,
-                group.micro_batch,
-                shape,
-                layers,
-                shape.first and index == 0,
-                shape.last and index == len(shape.chunks) - 1,
-                ring,
-            )
-            for index, layers in enumerate(shape.chunks)
-        ]
+        alike = device_type, group.tp, group.micro_batch, shape
+        known: dict[tuple[object, bool, bool], MicroBatch] = {}
+        parts = []
+        for index, layers in enumerate(shape.chunks):
+            ends = shape.first and index == 0, shape.last and index == len(shape.chunks) - 1
+            key = index if isinstance(layers, np.ndarray) else layers, *ends
+            if key not in known:
+                known[key] = self._micro_batch(*alike, layers, *ends, ring)
+            parts.append(known[key])
         return _ways(parts, divided=divides(shape.schedule))
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:
