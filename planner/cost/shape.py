@@ -65,7 +65,7 @@ class Shape:
 
     @property
     def likeness(self) -> tuple[object, ...]:
-        """Equal for stages whose micro-batches and end take as long: of the pipeline only its ends tell stages apart."""
+        """Equal for stages whose micro-batches and end take as long: only the ends of a pipeline tell them apart."""
         held = self.chunks, self.first, self.last, self.recompute, self.schedule
         return *held, self.zero, self.zero_plus, self.sequence_parallel, self.offload, self.folding
 

@@ -113,16 +113,22 @@ class LayerPrice:
 
 
 def layer_price(
-    one: LayerPass, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
+    one: LayerPass,
+    moved: Collectives,
+    model: ModelSpec,
+    recompute: Recompute,
+    by_operation: bool = False,
+    routing: float = 0.0,
 ) -> LayerPrice:
-    """A layer by formula.
+    """A layer by formula, whose host goes on while collectives run.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    ``routing`` are seconds of the all-to-alls of experts in one direction.
     """
     ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
+    forward = with_host(one.forward_seconds + ahead + routing, one.host_seconds) - ahead - routing
     again = 0.0
     if whole:
         again = forward
@@ -131,16 +137,20 @@ def layer_price(
         device = streams + products_again(model) * one.product_seconds
         if model.training.attention == "unfused":
             device += one.attention_seconds
-        # The host goes on while a collective runs, as in the whole layer, so that no part of it takes longer.
-        again = with_host(device + 0.5 * ahead, one.host_seconds) - 0.5 * ahead
+        # As in the whole layer, so that no part of it takes longer.
+        beside = 0.5 * ahead + routing
+        again = with_host(device + beside, one.host_seconds) - beside
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + back, one.host_seconds) - back,
+        backward_seconds=with_host(one.backward_seconds + back + routing, one.host_seconds) - back - routing,
         recompute_seconds=again,
         collective_forward=ahead,
         collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
+        # What selective recomputation by operation runs again ends with the experts' outputs.
+        routing_forward=routing,
+        routing_backward=(2 if whole or partly else 1) * routing,
         collective_hidden=moved.hidden_forward * (2 if whole else 1) + moved.hidden_backward,
         weight_seconds=one.weight_seconds,
     )
@@ -789,33 +799,22 @@ class Pricer:
             self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, folding)
         return self._layers[key]
 
-    def _with_routing(
-        self,
-        price: LayerPrice,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-        folding: Folding,
-    ) -> LayerPrice:
-        """The layer with its tokens sent to their experts and back, in the forward and in the backward.
+    def _routing_seconds(self, device_type: DeviceType, tp: int, sequences: int, folding: Folding) -> float:
+        """A layer's tokens sent to their experts and back, in a forward or a backward.
 
         Megatron-Core's dispatcher gathers over the devices that share an expert after the all-to-all, and scatters
         their sums ahead of the one that leads back (``MoEAlltoAllTokenDispatcher``).
         """
         ep, etp = folding
         if folding.ways == 1:
-            return price
+            return 0.0
         tokens = sequences * self.model.training.sequence_length
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.hidden
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
         both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep, width=etp)
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.
         ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)
-        both += ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
-        # What selective recomputation by operation runs again ends with the experts' outputs.
-        again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
-        return replace(price, routing_forward=both, routing_backward=(2 if again else 1) * both)
+        return both + ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
 
     def _with_context(
         self,
@@ -878,8 +877,8 @@ class Pricer:
         if measured:
             price = measured_layer(measured, moved, self.model, recompute, by_operation)
             return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
-        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation)
-        price = self._with_routing(price, device_type, tp, sequences, recompute, folding)
+        routing = self._routing_seconds(device_type, tp, sequences, folding)
+        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:
