@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from planner.training.hetplan_runtime import SyncPlan
 
@@ -44,6 +44,7 @@ class Exchange:
         assert layout.plan.sync is not None
         self.sync: SyncPlan = layout.plan.sync
         self.island = layout.group
+        self.alone = distributed.get_world_size(self.island) == 1
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         leaders = [ranks[0] for ranks in self.sync.islands]
         # Every rank takes part in the making of the group.
@@ -109,13 +110,16 @@ class Exchange:
         begin = 0
         for tensor in tensors:
             mine = tensor.to_local()
-            whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
+            there = _is_whole(tensor) and mine.is_contiguous()
+            whole = mine if there else torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
             if self.leads:
                 whole.copy_(row[begin : begin + whole.numel()].view(whole.shape))
                 begin += whole.numel()
-            distributed.broadcast(whole, group_src=0, group=self.island)
-            own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
-            mine.copy_(own.to_local())
+            if not self.alone:
+                distributed.broadcast(whole, group_src=0, group=self.island)
+            if not there:
+                own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                mine.copy_(own.to_local())
 
     def save(self, folder: Path) -> None:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
@@ -136,9 +140,15 @@ def updated(
     anchor -= change
 
 
-def _whole(tensor: Any) -> torch.Tensor:
+def _is_whole(tensor: DTensor) -> bool:
+    """True when each rank holds all of a tensor: a DTensor that is asked for it would dispatch and copy."""
+    spread = zip(tensor.device_mesh.shape, tensor.placements, strict=True)
+    return all(size == 1 or placement.is_replicate() for size, placement in spread)
+
+
+def _whole(tensor: DTensor) -> torch.Tensor:
     """What the ranks of an island hold of a tensor together (collective)."""
-    whole: torch.Tensor = tensor.detach().full_tensor()
+    whole: torch.Tensor = tensor.to_local() if _is_whole(tensor) else tensor.detach().full_tensor()
     return whole
 
 
@@ -242,19 +252,15 @@ class Largest:
 
     def __init__(self, ratio: float, like: Sequence[Any]) -> None:
         self.ratio = ratio
-        self.errors = [torch.zeros(each.shape, device=each.device) for each in like]
+        self.error = torch.zeros(sum(each.numel() for each in like), device=like[0].device)
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
         """The sum of what the ranks of a group send, in a row (collective)."""
-        whole = torch.cat(
-            [(each.float() + error).flatten() for each, error in zip(gradients, self.errors, strict=True)]
-        )
+        whole = torch.cat([each.float().flatten() for each in gradients]).add_(self.error)
         kept = max(1, round(self.ratio * whole.numel()))
         places = whole.abs().topk(kept, sorted=False).indices
         values, places = whole[places].cpu(), places.to("cpu", torch.int32)
-        left = whole.index_fill(0, places.to(whole.device, torch.int64), 0.0)
-        for error, part in zip(self.errors, left.split([each.numel() for each in self.errors]), strict=True):
-            error.copy_(part.view(error.shape))
+        self.error = whole.index_fill(0, places.to(whole.device, torch.int64), 0.0)
         ranks = distributed.get_world_size(group)
         all_values = [torch.empty_like(values) for _ in range(ranks)]
         all_places = [torch.empty_like(places) for _ in range(ranks)]
