@@ -325,8 +325,10 @@ class Calibration:
         )
 
     def _residual(self, family: str, framework: str, work: Work) -> Residual | None:
-        key = family, framework, work
-        return next((item for item in self.residuals if item.key == key), None)
+        for item in self.residuals:
+            if item.family == family and item.framework == framework and item.work == work:
+                return item
+        return None
 
     def _foreign(self, family: str, framework: str, work: Work) -> float:
         """That of a pair without a residual: kernels that its maker's other devices have run are half of it."""

@@ -312,7 +312,7 @@ def data_ring(
         crosses="node" if _in_node(link) else link,
         curves=curves,
         link=link,
-        sharing=1 if _in_node(link) else max(_rings(slot, load) for slot in slots),
+        sharing=1 if _in_node(link) else max(leaving(slot, load) for slot in slots),
     )
 
 
@@ -329,7 +329,7 @@ def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
     return inside_rate(device_type, calibration), 1, device_type.intra_latency_seconds, f"node:{slot.gpu}"
 
 
-def _rings(slot: Slot, load: NodeLoad) -> int:
+def leaving(slot: Slot, load: NodeLoad) -> int:
     """Data-parallel rings that leave the fullest node of a slot."""
     return max((load[node] for node in _known(slot, load)), default=slot.tp)
 
@@ -341,7 +341,7 @@ def _between(
     rings: dict[str, int] = {}
     nodes: dict[str, set[tuple[int, int]]] = {}
     for slot in slots:
-        rings[slot.pool] = max(rings.get(slot.pool, 1), _rings(slot, load))
+        rings[slot.pool] = max(rings.get(slot.pool, 1), leaving(slot, load))
         nodes.setdefault(slot.pool, set()).add((slot.first_node, slot.nodes))
     ways = ways or max(slot.tp for slot in slots)
     for first, last in combinations_with_replacement(sorted(rings), 2):

@@ -22,7 +22,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
 from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import divides, sent_with, wraps
-from planner.cost.sends import Send, send
+from planner.cost.sends import Send, likeness, send
 from planner.cost.shape import Shape, shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
@@ -118,7 +118,7 @@ class Estimator:
         """What a job sees of the cluster, and the same with its equal pools joined."""
         if sockets not in self._seen:
             topology = Topology(sockets_only(self.cluster)) if sockets else self.topology
-            self._seen[sockets] = topology, Joined(topology.cluster)
+            self._seen[sockets] = topology, Joined(topology)
         return self._seen[sockets]
 
     def pricer(
@@ -435,14 +435,17 @@ class Estimator:
         """Sends from each stage to the next; from the last to the first only with interleaved chunks."""
         if plan.pp == 1:
             return (Send(seconds=0.0, link="node"),)
-        sends = []
+        sends, known = [], dict[object, Send]()
         for index, stage in enumerate(plan.stages):
             if index == plan.pp - 1 and not wraps(plan.interleave, plan.schedule):
                 sends.append(Send(seconds=0.0, link="node"))
                 continue
             size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave, plan.schedule)
-            following = placement[(index + 1) % plan.pp]
-            sends.append(send(placement[index], following, size, topology, self.calibration, self.curves))
+            ends = placement[index], placement[(index + 1) % plan.pp]
+            key = size, likeness(*ends)
+            if key not in known:
+                known[key] = send(*ends, size, topology, self.calibration, self.curves)
+            sends.append(known[key])
         return tuple(sends)
 
     def send_of(self, plan: Plan, stage: int, size_bytes: float) -> Send:

@@ -418,7 +418,7 @@ class Footprint:
         # One checkpoint is in use and one on its way while the others are in host memory.
         self._most_alive = float("inf") if offload.activations == "none" else 2.0
         self._working, self._embedding = _working(model, load), _embedding(model, load)
-        self._logits = _logits(model, load)
+        self._logits = _logits(model, load, self._working)
         self._copy = _gradient_copy(model, load) / ways
         self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
         self._context = min(framework.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
@@ -675,7 +675,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
     )
 
 
-def _logits(model: ModelSpec, load: Load) -> float:
+def _logits(model: ModelSpec, load: Load, working: float) -> float:
     """Logits and their gradients beyond the working set of a recomputed layer, which comes when they are gone."""
     if not load.last:
         return 0.0
@@ -688,7 +688,7 @@ def _logits(model: ModelSpec, load: Load) -> float:
     element += size * (model.training.forwards - 1)
     # Those of every token that is predicted wait for the same backward.
     tokens *= 1 + model.training.mtp_layers
-    return larger(0.0, element * tokens * model.outputs / load.tp - _working(model, load))
+    return larger(0.0, element * tokens * model.outputs / load.tp - working)
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

@@ -47,6 +47,20 @@ def send(
     return worst
 
 
+def likeness(first: Sequence[Slot], last: Sequence[Slot]) -> object:
+    """Equal for pairs of stages between which sends take equally long: those of one slot each, near or apart."""
+    if len(first) > 1 or len(last) > 1:
+        return tuple(first), tuple(last)
+    one, other = first[0], last[0]
+    ends = ((each.pool, each.gpu, each.nodes, each.replicas_per_node) for each in (one, other))
+    return *ends, _same_node(one, other)
+
+
+def _same_node(one: Slot, other: Slot) -> bool:
+    place = one.pool, one.nodes, one.first_node
+    return place == (other.pool, 1, other.first_node)
+
+
 def least_send(
     first: Sequence[Slot],
     last: Sequence[Slot],
@@ -155,12 +169,7 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
         while position < end - 1e-9:
             stop = min(end, ends[index][0])
             other = ends[index][1]
-            same = (
-                slot.pool == other.pool
-                and slot.nodes == other.nodes == 1
-                and slot.first_node == other.first_node
-            )
-            segments.append(_Segment(slot, other, stop - position, ratio, same))
+            segments.append(_Segment(slot, other, stop - position, ratio, _same_node(slot, other)))
             position = stop
             if position >= ends[index][0] - 1e-9 and index + 1 < len(ends):
                 index += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -64,15 +64,11 @@ class Shape:
         """True when the head is here."""
         return self.stage == (0 if folds(self.schedule) else self.depth - 1)
 
-    def as_long(self, chunks: tuple[int, ...]) -> Shape:
-        """With such chunks, the one stage that stands for all whose micro-batches and end take as long as its own."""
-        return replace(
-            self,
-            chunks=chunks,
-            stage=0 if self.first else 2 if self.last else 1,
-            depth=1 if self.depth == 1 else 3,
-            micro_batches=1,
-        )
+    @property
+    def likeness(self) -> tuple[object, ...]:
+        """Equal for stages whose micro-batches and end take as long: only the ends of a pipeline tell them apart."""
+        held = self.chunks, self.first, self.last, self.recompute, self.schedule
+        return *held, self.zero, self.zero_plus, self.sequence_parallel, self.offload, self.folding
 
 
 def shape_of(plan: Plan, index: int) -> Shape:

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import Topology
-from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring
+from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring, leaving
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
 
@@ -48,7 +48,10 @@ def stage_rings(
         return tuple(replace(one, near=each) for one, each in zip(whole, near, strict=True))
     if shard_size is None:
         load = crossing_rings(placement)
-        rings = tuple(ring(slots, load) for slots in placement)
+        stands = [_stands(slots, load) for slots in placement]
+        unlike = dict(zip(stands, placement, strict=True))
+        each = {where: ring(slots, load) for where, slots in unlike.items()}
+        rings = tuple(each[where] for where in stands)
         if expert_ways in (1, placement[0][0].tp):
             return rings
         between = [_across(_groups(slots, expert_ways // slots[0].tp)) for slots in placement]
@@ -61,6 +64,14 @@ def stage_rings(
         replace(shards, copies=copies)
         for shards, copies in zip(_slowest(inside, ring), _slowest(between, ring), strict=True)
     )
+
+
+def _stands(slots: Sequence[Slot], load: NodeLoad) -> object:
+    """Equal for stages whose rings are equally fast: those of one slot each, wherever it is, and otherwise the same."""
+    if len(slots) > 1:
+        return tuple(slots)
+    slot = slots[0]
+    return slot.pool, slot.gpu, slot.tp, slot.nodes, slot.replicas_per_node, leaving(slot, load)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import cast
 
@@ -119,16 +119,22 @@ class LayerPrice:
 
 
 def layer_price(
-    one: LayerPass, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
+    one: LayerPass,
+    moved: Collectives,
+    model: ModelSpec,
+    recompute: Recompute,
+    by_operation: bool = False,
+    routing: float = 0.0,
 ) -> LayerPrice:
-    """A layer by formula.
+    """A layer by formula, whose host goes on while collectives run.
 
     Selective recomputation ``by_operation`` does all again but attention, every second product and the last collective.
+    ``routing`` are seconds of the all-to-alls of experts in one direction.
     """
     ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
+    forward = with_host(one.forward_seconds + ahead + routing, one.host_seconds) - ahead - routing
     again = 0.0
     if whole:
         again = forward
@@ -137,16 +143,20 @@ def layer_price(
         device = streams + products_again(model) * one.product_seconds
         if model.training.attention == "unfused":
             device += one.attention_seconds
-        # The host goes on while a collective runs, as in the whole layer, so that no part of it takes longer.
-        again = with_host(device + 0.5 * ahead, one.host_seconds) - 0.5 * ahead
+        # As in the whole layer, so that no part of it takes longer.
+        beside = 0.5 * ahead + routing
+        again = with_host(device + beside, one.host_seconds) - beside
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + back, one.host_seconds) - back,
+        backward_seconds=with_host(one.backward_seconds + back + routing, one.host_seconds) - back - routing,
         recompute_seconds=again,
         collective_forward=ahead,
         collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
+        # What selective recomputation by operation runs again ends with the experts' outputs.
+        routing_forward=routing,
+        routing_backward=(2 if whole or partly else 1) * routing,
         collective_hidden=moved.hidden_forward * (2 if whole else 1) + moved.hidden_backward,
         weight_seconds=one.weight_seconds,
     )
@@ -269,14 +279,10 @@ class Pricer:
             model = model.model_copy(update={"training": training})
         self.model = model
         """That of the part of a sequence that a replica has."""
-        training = model.training.model_copy(update={"attention": "unfused"})
-        self._unfused = model.model_copy(update={"training": training})
         self.calibration = calibration
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        self.varies = any(family.sigma for family in calibration.families.values())
-        """True when some devices are known to vary from step to step."""
         self.traffic = Traffic(model, target, self.framework)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
@@ -299,11 +305,22 @@ class Pricer:
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
 
+    @cached_property
+    def varies(self) -> bool:
+        """True when some devices are known to vary from step to step."""
+        return any(family.sigma for family in self.calibration.families.values())
+
+    @cached_property
+    def _unfused(self) -> ModelSpec:
+        """The model with attention of single kernels."""
+        training = self.model.training.model_copy(update={"attention": "unfused"})
+        return self.model.model_copy(update={"training": training})
+
     def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
-        key = shape.as_long(shape.chunks), groups, ring
+        key = shape.likeness, groups, ring
         price = self._prices.get(key)
         if price is None:
             if len(self._prices) == MOST_PRICES:
@@ -595,10 +612,10 @@ class Pricer:
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
         """What the slowest device of a stage takes over what they take on average; no less with more replicas."""
-        if not self.varies:
+        sigma = self._device(device_type).family.sigma
+        if not sigma:
             return 1.0
         copies = ring.copies.size if ring.copies else 1
-        sigma = self.calibration.family(device_type.family, self.kernels).sigma
         return stretch(sigma, ring.size * copies * tp, ring.dropped)
 
     def ends_seconds(self, shape: Shape, group: ReplicaGroup, sequences: int) -> tuple[float, float]:
@@ -808,33 +825,22 @@ class Pricer:
             self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, folding)
         return self._layers[key]
 
-    def _with_routing(
-        self,
-        price: LayerPrice,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-        folding: Folding,
-    ) -> LayerPrice:
-        """The layer with its tokens sent to their experts and back, in the forward and in the backward.
+    def _routing_seconds(self, device_type: DeviceType, tp: int, sequences: int, folding: Folding) -> float:
+        """A layer's tokens sent to their experts and back, in a forward or a backward.
 
         Megatron-Core's dispatcher gathers over the devices that share an expert after the all-to-all, and scatters
         their sums ahead of the one that leads back (``MoEAlltoAllTokenDispatcher``).
         """
         ep, etp = folding
         if folding.ways == 1:
-            return price
+            return 0.0
         tokens = sequences * self.model.training.sequence_length
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.expert_width
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
         both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep, width=etp)
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.
         ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)
-        both += ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
-        # What selective recomputation by operation runs again ends with the experts' outputs.
-        again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
-        return replace(price, routing_forward=both, routing_backward=(2 if again else 1) * both)
+        return both + ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
 
     def _with_context(
         self,
@@ -897,8 +903,8 @@ class Pricer:
         if measured:
             price = measured_layer(measured, moved, self.model, recompute, by_operation)
             return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
-        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation)
-        price = self._with_routing(price, device_type, tp, sequences, recompute, folding)
+        routing = self._routing_seconds(device_type, tp, sequences, folding)
+        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:
@@ -1062,19 +1068,15 @@ class Pricer:
         if len(shape.chunks) == 1:
             return _ways([whole], divided=divides(shape.schedule))
         device_type = self.topology.device_type(group.pool, group.gpu)
-        parts = [
-            self._micro_batch(
-                device_type,
-                group.tp,
-                group.micro_batch,
-                shape,
-                layers,
-                shape.first and index == 0,
-                shape.last and index == len(shape.chunks) - 1,
-                ring,
-            )
-            for index, layers in enumerate(shape.chunks)
-        ]
+        alike = device_type, group.tp, group.micro_batch, shape
+        known: dict[tuple[object, bool, bool], MicroBatch] = {}
+        parts = []
+        for index, layers in enumerate(shape.chunks):
+            ends = shape.first and index == 0, shape.last and index == len(shape.chunks) - 1
+            key = index if isinstance(layers, np.ndarray) else layers, *ends
+            if key not in known:
+                known[key] = self._micro_batch(*alike, layers, *ends, ring)
+            parts.append(known[key])
         return _ways(parts, divided=divides(shape.schedule))
 
     def _work(self, shape: Shape, group: ReplicaGroup, ring: Ring, largest: MicroBatch) -> float:

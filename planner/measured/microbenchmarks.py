@@ -10,7 +10,9 @@ from typing import Literal
 from planner.cluster.spec import FabricKind
 from planner.files.fields import Cards, Devices, Dtype, Frozen, Name, Nodes, Rate
 
-Quantity = Literal["matmul", "memory", "host_copy", "copy", "all_reduce", "all_gather", "reduce_scatter"]
+Quantity = Literal[
+    "matmul", "sustained", "memory", "host_copy", "copy", "all_reduce", "all_gather", "reduce_scatter"
+]
 _WHOLE = ("payload_bytes", "members", "nodes", "nics")
 
 
@@ -20,8 +22,9 @@ class Microbenchmark(Frozen):
     device: Name | None = None
     """Device type, a name of the catalogue; None where only the network was measured."""
     quantity: Quantity
-    """``matmul``: one matrix product; ``memory``: reads and writes of device memory; ``host_copy``: copies between host
-    and device in one direction; ``copy``: from device to device or node to node in one direction; collectives."""
+    """``matmul``: one matrix product; ``sustained``: one of many in a row, at the clock that the power limit leaves;
+    ``memory``: reads and writes of device memory; ``host_copy``: copies between host and device in one direction;
+    ``copy``: from device to device or node to node in one direction; collectives."""
     precision: Dtype | None = None
     """Number format of the matrices or vectors."""
     shape: str = ""

@@ -16,7 +16,7 @@ from typing import get_args
 
 from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Framework, Link
-from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
+from planner.measured.microbenchmarks import Microbenchmark, Quantity, microbenchmarks
 from planner.model.spec import Kernels
 from planner.runtimes.registry import REFERENCE, TARGETS
 from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
@@ -47,9 +47,9 @@ FAMILY = {
 MEASURED = {"matmul_efficiency": 0.05, "memory_efficiency": 0.06, "link_efficiency": 0.05}
 """Spread of a constant that microbenchmarks of its own family tell."""
 
-SUSTAINED = {"T4": Prior(0.45, 0.30)}
-"""Products of devices whose power limit a burst does not reach: a T4 of 70 W lowers its clock under load
-(arXiv:1903.07486); the number is a guess, as its spread says."""
+SUSTAINED_SPREAD = 0.15
+"""Of products of a family that lowers its clock under load, where somebody has measured many in a row (a T4 of 70 W,
+arXiv:1903.07486): power limits, coolers and what the rows of numbers hold differ from machine to machine."""
 
 ATTENTION = {
     "A100": Prior(0.58, 0.10),
@@ -157,8 +157,8 @@ def family_prior(family: str, constant: str) -> Prior:
         return Prior(round(min(own.value * lost, 0.9 * best_share(name)), 3), own.spread)
     if constant == "attention_efficiency" and name in ATTENTION:
         return ATTENTION[name]
-    if constant == "matmul_efficiency" and name in SUSTAINED:
-        return SUSTAINED[name]
+    if constant == "matmul_efficiency" and (sustained := _shares(name, "sustained")):
+        return Prior(round(median(sustained), 3), SUSTAINED_SPREAD)
     shares = _shares(name, constant, users=True) or _shares(name, constant)
     if not shares:
         return FAMILY[constant]
@@ -188,9 +188,13 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
 
     ``users``: without those of its maker, which say what can be reached, less what is.
     """
-    reader = {"matmul_efficiency": _matmul, "memory_efficiency": _memory, "link_efficiency": _link}.get(
-        constant
-    )
+    readers = {
+        "matmul_efficiency": _matmul,
+        "sustained": _sustained,
+        "memory_efficiency": _memory,
+        "link_efficiency": _link,
+    }
+    reader = readers.get(constant)
     if reader is None:
         return []
     shares = (
@@ -203,11 +207,15 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
     return [round(min(share, 0.98), 4) for share in shares if share is not None]
 
 
-def _matmul(row: Microbenchmark) -> float | None:
-    if row.quantity != "matmul" or row.precision is None or row.precision not in HALF_FORMATS:
+def _matmul(row: Microbenchmark, quantity: Quantity = "matmul") -> float | None:
+    if row.quantity != quantity or row.precision is None or row.precision not in HALF_FORMATS:
         return None
     peak = catalog.gpu(row.device or "").tflops.get(row.precision)
     return row.value / flops_from_tflops(peak) if peak else None
+
+
+def _sustained(row: Microbenchmark) -> float | None:
+    return _matmul(row, "sustained")
 
 
 def _memory(row: Microbenchmark) -> float | None:

@@ -126,8 +126,10 @@ def on_joined_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan
 class Joined:
     """What a cluster is once its equal pools are joined, and where its nodes are then."""
 
-    def __init__(self, cluster: ClusterSpec) -> None:
-        self.topology = Topology(joined(cluster))
+    def __init__(self, topology: Topology) -> None:
+        cluster = topology.cluster
+        whole = joined(cluster)
+        self.topology = topology if whole is cluster else Topology(whole)
         self._starts: dict[str, tuple[str, int]] = {}
         for pools in _alike(cluster):
             ends = accumulate((len(pool.hosts) for pool in pools), initial=0)
@@ -137,7 +139,10 @@ class Joined:
 
     def placement(self, placed: Placement) -> Placement:
         """The same nodes; what the pools of the cluster cut apart is one run of nodes again."""
-        return tuple(tuple(_runs(map(self._moved, slots))) for slots in placed)
+        return tuple(
+            tuple(_runs(map(self._moved, slots))) if len(slots) > 1 else (self._moved(slots[0]),)
+            for slots in placed
+        )
 
     def _moved(self, slot: Slot) -> Slot:
         pool, first = self._starts[slot.pool]

@@ -39,7 +39,7 @@ from planner.cost.compute import (
     model_flops,
     optimizer_seconds,
 )
-from planner.cost.measured_curves import LayerTimes
+from planner.cost.measured_curves import LayerTimes, with_host
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
 from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
@@ -420,6 +420,21 @@ def test_host_and_device_run_side_by_side(device: float, host: float) -> None:
         busy = device + found.collective_forward
         assert max(busy, host) * (1 - 1e-9) <= forward <= busy + host
         assert max(busy + device, host) * (1 - 1e-9) <= backward <= busy + device + host
+
+
+@given(*[st.floats(1e-6, 1e-2)] * 3)
+@settings(deadline=None)
+def test_all_to_alls_run_beside_the_host(device: float, host: float, routing: float) -> None:
+    """Where the host holds a layer with experts up they cost little more; recomputation has them again."""
+    item = LayerPass(
+        forward_seconds=device, backward_seconds=2 * device, attention_seconds=0.0, host_seconds=host
+    )
+    found = layer_price(item, UNDIVIDED, TINY, "full", routing=routing)
+    forward = found.forward_seconds + found.routing_forward
+    assert forward == pytest.approx(with_host(device + routing, host))
+    backward = found.backward_seconds + found.recompute_seconds + found.routing_backward
+    assert backward == pytest.approx(with_host(2 * device + routing, host) + forward)
+    assert min(found.forward_seconds, found.backward_seconds) >= device * (1 - 1e-9)
 
 
 def test_recomputation_costs_a_forward() -> None:

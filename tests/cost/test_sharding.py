@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +13,10 @@ from planner.calibration.values import ASSUMED, Calibration, LinkPoint
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, PoolSpec
 from planner.cluster.topology import Topology
 from planner.cost.binding import binding
-from planner.cost.communication import Ring
+from planner.cost.communication import Ring, crossing_rings, data_ring
 from planner.cost.estimate import Estimator
 from planner.cost.measured_curves import LinkCurves
+from planner.cost.sends import Send, likeness, send
 from planner.cost.sharding import stage_rings
 from planner.cost.values import Estimate
 from planner.plan.placement import place_stages
@@ -289,3 +291,25 @@ def test_the_replica_that_ends_last_counts() -> None:
         step = estimator.estimate(plan(3, 8, *groups)).step_seconds
         assert step >= before
         before = step
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 4, 8]), st.integers(1, 12)),
+        min_size=2,
+        max_size=6,
+    )
+)
+@settings(deadline=None)
+def test_stages_that_stand_alike_have_equal_rings_and_sends(wanted: list[tuple[str, int, int]]) -> None:
+    """Each is priced once for all of them."""
+    spec = cluster(pool("a", nodes=80, cards=2), pool("b", nodes=80))
+    topology, stages = Topology(spec), [(group(name, count, tp),) for name, tp, count in wanted]
+    placed = place_stages(stages, spec)
+    load = crossing_rings(placed)
+    for slots, ring in zip(placed, stage_rings(placed, None, topology, ASSUMED, "torch"), strict=True):
+        assert ring == data_ring(slots, load, topology, ASSUMED, "torch")
+    found: dict[object, Send] = {}
+    for first, last in pairwise(placed):
+        sent = send(first, last, SIZE, topology, ASSUMED)
+        assert found.setdefault(likeness(first, last), sent) == sent

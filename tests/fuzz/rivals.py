@@ -85,7 +85,7 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
     shares a node there, or where joined pools have no place for it: the search has no such plans.
     """
     try:
-        own_placement = Joined(cluster).placement(place(plan, cluster))
+        own_placement = Joined(Topology(cluster)).placement(place(plan, cluster))
     except PlanError:
         return False
     as_one = on_joined_pools(plan, seen, cluster)

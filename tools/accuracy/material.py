@@ -9,9 +9,9 @@ from pathlib import Path
 from textwrap import fill
 
 from planner.calibration.file import shipped
-from planner.calibration.values import Calibration
+from planner.calibration.values import Calibration, LayerPoint
 from planner.cost.estimate import work_of
-from planner.measured.fit import Fit, certain, families_of, fit, fit_memory, kernels_of
+from planner.measured.fit import Fit, certain, families_of, fit, fit_memory, kernels_of, profiles
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table
@@ -37,12 +37,15 @@ class Material:
     """Of every run with the shipped constants."""
     left_out: tuple[Prediction, ...]
     """Of every run with constants fitted to all other sources."""
+    beside_profile: tuple[Prediction, ...]
+    """The same of runs whose layers have a published profile, beside it: as after ``hetplan calibrate device``."""
     fitted_truth: Truth
     left_out_truth: Truth
 
-    def of(self, source: str) -> list[Prediction]:
+    def of(self, source: str, *, beside_profile: bool = False) -> list[Prediction]:
         """Predictions of a source that was left out."""
-        return [entry for entry in self.left_out if entry.run.source == source]
+        found = self.beside_profile if beside_profile else self.left_out
+        return [entry for entry in found if entry.run.source == source]
 
 
 @cache
@@ -56,19 +59,29 @@ def material() -> Material:
         for source in sorted({run.source for run in table.runs})
         for entry in _left_out(source, table, found)
     ]
+    named = {point.model for point in profiles()}
+    profiled = sorted({run.source for run in table.runs if run.model.name in named})
     return Material(
         table=table,
         calibration=calibration,
         fit=found,
         fitted=fitted,
         left_out=tuple(left_out),
+        beside_profile=tuple(
+            entry for source in profiled for entry in _left_out(source, table, found, profiles())
+        ),
         fitted_truth=truth(fitted),
         left_out_truth=truth(left_out),
     )
 
 
-def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
-    """Predictions of a source's runs by what all others say, of memory too where it has measured peaks."""
+def _left_out(
+    source: str, table: Table, found: Fit, layers: tuple[LayerPoint, ...] = ()
+) -> Iterator[Prediction]:
+    """Predictions of a source's runs by what all others say, of memory too where it has measured peaks.
+
+    ``layers`` are measured ones, to which those of their model are anchored.
+    """
     own = [run for run in table.runs if run.source == source]
     constants = found.without(lambda run: run.source == source)
     if any(run.peak_memory_bytes or not run.fits for run in own):
@@ -85,6 +98,7 @@ def _left_out(source: str, table: Table, found: Fit) -> Iterator[Prediction]:
         own,
         replace(
             constants,
+            layers=layers,
             residuals=tuple(item for item in calibration.residuals if item.key in pairs),
             default_spread=calibration.default_spread,
             family_spread=calibration.family_spread,
