@@ -38,7 +38,10 @@ GIVEN: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128, "first_k_dense_replace": 3},
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "vision_use_head": False}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
-    "gemma4": {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}},
+    "gemma4": {
+        "vision_config": {"model_type": "gemma4_vision"},
+        "audio_config": {"model_type": "gemma4_audio"},
+    },
     "hunyuan_v1_moe": {**SMALL, "num_hidden_layers": 2, "num_experts": 8, "moe_topk": [2, 2]},
     "ministral": SMALL,
     "hunyuan_v1_dense": SMALL,
