@@ -259,7 +259,6 @@ _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text",
 _TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
-    "glm46v",
     "minimax_m3_vl",
     "glm4v",
     "llava",
@@ -270,8 +269,10 @@ _TIED_BY_EITHER = (
     "shieldgemma2",
 )
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
-_TIED_BY_TEXT = ("blip-2", "internvl_chat", "kosmos-2", "llama4")
+_TIED_BY_TEXT = ("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2", "llama4")
 """Where that of the text alone says it."""
+_NEVER_TIED = ("qwen2_audio", "voxtral")
+"""Where they are not tied, whatever is said."""
 _TIED = {
     **dict.fromkeys(
         (
@@ -282,7 +283,7 @@ _TIED = {
     ),
     **dict.fromkeys(
         (
-            *("aria", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
+            *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
             *("video_llava", "vipllava", "voxtral"),
         ),
         False,
@@ -420,6 +421,8 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     kind, tied = str(config.get("model_type")), config.get("tie_word_embeddings")
     if document.part("text_config") is not None and kind in _TIED:
         tied = tied if isinstance(tied, bool) else _TIED[kind]
+    if kind in _NEVER_TIED:
+        tied = False
     if isinstance(tied, bool) and kind not in _TIED_BY_TEXT:
         tied = tied or (kind in _TIED_BY_EITHER and shape["tied_embeddings"])
         shape = {**shape, "tied_embeddings": tied}

@@ -58,7 +58,7 @@ def test_published_shapes_are_counted(tmp_path: Path, name: str) -> None:
 
 
 FLOPS = {
-    # A forward of one image, a multiplication and an addition apart: He et al., Liu et al., as papers give them doubled.
+    # Of a forward of one image; papers count a multiplication and an addition as one.
     "resnet-50": 2 * 4.1e9,
     "swin-tiny": 2 * 4.5e9,
     "convnext-tiny": 2 * 4.5e9,

@@ -20,6 +20,7 @@ from planner.model.spec import (
     LoraSpec,
     ModelSpec,
     PreferenceSpec,
+    ProductSpec,
     RunSpec,
     StateSpec,
     TowerSpec,
@@ -76,7 +77,10 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
-OF_THEIR_OWN = ("experts", "state", "block", "behind", "tower", "encoder", "documents", "front", "preference")
+OF_THEIR_OWN = (
+    *("experts", "state", "block", "behind", "tower", "encoder", "documents", "front", "preference"),
+    "beside",
+)
 """Parts of a model with too much in them for a name."""
 
 
@@ -84,7 +88,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     """A folder name that says what is special."""
     tower = changes.get("tower")
     special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
-    special += ["encoder"] if "encoder" in changes else []
+    special += [key for key in ("encoder", "beside") if key in changes]
     special += ["pairs"] if "preference" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
@@ -197,6 +201,10 @@ DUALITY: dict[str, Any] = {
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
     "behind": (RunSpec(mixer="state"),),
 }
+BESIDE = (
+    ProductSpec(inputs=12, outputs=16, tokens=9, times=2, bias=True),
+    ProductSpec(inputs=16, outputs=9, tokens=9, weights=False),
+)
 TOWER = TowerSpec(
     layers=2,
     hidden=16,
@@ -292,7 +300,7 @@ CASES = [
     uneven(1, optimizer="sgd", tied_embeddings=False, **SWITCH, **EXPERTS),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
     uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
-    pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER),
+    pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
     pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
@@ -491,7 +499,7 @@ def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Cas
 def test_a_tower_has_what_the_plan_counts(tmp_path: Path) -> None:
     """All parameters, and of a frozen one those of the projector and the text alone to train."""
     for frozen_tower in (False, True):
-        case = uneven(1, tower=TOWER.model_copy(update={"frozen": frozen_tower}))
+        case = uneven(1, tower=TOWER.model_copy(update={"frozen": frozen_tower}), beside=BESIDE)
         folder = written(case, four_ranks(), tmp_path / str(frozen_tower))
         network = whole_model(folder, load_shape(folder / "model.json"))
         every = list(network.parameters())
