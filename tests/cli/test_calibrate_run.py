@@ -89,7 +89,7 @@ def test_one_stage_shows_what_layers_take_in_training(hetplan: Command, files: P
     assert (done.code, done.err) == (0, "")
     assert " times as long in deepspeed as measured alone" in " ".join(done.out.split())
     found = estimate(plan, spec, jobs.MODEL, load_calibration(files / "new.yaml")).step_seconds
-    assert found == pytest.approx(seconds, rel=1e-3)
+    assert found == pytest.approx(seconds, rel=0.005)
 
 
 def test_what_compare_says_can_be_typed(hetplan: Command, predicted: float, files: Path) -> None:
