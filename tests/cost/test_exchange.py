@@ -64,7 +64,7 @@ def test_waiting_at_both_ends_is_counted(seed: int, forwards: int) -> None:
     sends = [draw.uniform(0, 0.5 / forwards) for _ in range(depth - 1)]
     run = ends(forward, backward, sends, steps, forwards)
     stages = [stage_price(*seconds) for seconds in zip(forward, backward, strict=True)]
-    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed"), forwards), steps)
+    counted = stage_ends(*with_sends(stages, [*sends, 0.0], target("deepspeed"), forwards=forwards), steps)
     assert -0.01 < max(counted) / run - 1 < 0.07
 
 

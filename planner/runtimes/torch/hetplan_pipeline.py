@@ -110,12 +110,12 @@ class PlannedStage(PipelineStage):  # type: ignore[misc]
         super().backward_one_chunk(bwd_chunk_id, *given, **named)
         self._let_go(bwd_chunk_id)
 
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[Any]:
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
         """Activations, for which there is room from now on; torch would have room for all micro-batches at once."""
         self._make_room(self.args_recv_info[fwd_chunk_id])
         return super().get_fwd_recv_ops(fwd_chunk_id)
 
-    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[Any]:
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
         """Gradients, likewise."""
         self._make_room(self.grad_recv_info[bwd_chunk_id])
         return super().get_bwd_recv_ops(bwd_chunk_id)

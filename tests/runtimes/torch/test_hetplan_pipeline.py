@@ -156,7 +156,7 @@ def test_there_is_room_for_what_is_received_while_it_is_needed(monkeypatch: pyte
         monkeypatch.setattr(PipelineStage, name, asked)
     for name in ("backward_one_chunk", "_setup_backward_recv_info"):
         monkeypatch.setattr(PipelineStage, name, lambda stage, index: None)
-    stage, reached = object.__new__(PlannedStage), []
+    stage, reached = object.__new__(PlannedStage), list[int]()
     stage.device, stage.reach = torch.device("cpu"), reached.append
     meta = SimpleNamespace(shape=(2, 3), dtype=torch.bfloat16)
 
