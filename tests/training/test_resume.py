@@ -35,24 +35,35 @@ def stages() -> Plan:
 
 
 def trained(
-    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, lr: float = 0.01, **training: Any
+    folder: Path, chosen: Plan, where: ClusterSpec, *arguments: str, lr: float = 0.01, **changes: Any
 ) -> list[float]:
     """Losses of an emitted folder."""
-    write_folder(emit(chosen, where, model(8, precision="fp32", **training)), folder)
+    write_folder(emit(chosen, where, model(8, precision="fp32", **changes)), folder)
     return losses(launch(folder, 1, "--lr", str(lr), *arguments))
+
+
+def folded() -> Plan:
+    """Four layers on two stages, of which the first has the first and the last."""
+    alike = (group("a", "A100", share=8, steps=4),)
+    return plan("torch", 1, [2, 2], [alike] * 2, schedule="zb-v", interleave=2)
 
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [(data_parallel("torch", 3), stages()), (stages(), data_parallel("torch", 1))],
-    ids=["to-stages", "from-stages"],
+    [
+        (data_parallel("torch", 3), stages()),
+        (stages(), data_parallel("torch", 1)),
+        (folded(), stages()),
+        (stages(), folded()),
+    ],
+    ids=["to-stages", "from-stages", "from-folded", "to-folded"],
 )
 def test_torch_goes_on_under_another_plan(tmp_path: Path, first: Plan, then: Plan) -> None:
     """Weights, moments and the place in the data: the losses are those of one plan that goes through."""
-    saved = str(tmp_path / "saved")
-    whole = trained(tmp_path / "whole", first, HERE, "--steps", "4")
-    before = trained(tmp_path / "first", first, HERE, "--steps", "2", "--save", saved)
-    after = trained(tmp_path / "then", then, HERE, "--steps", "2", "--resume", saved)
+    saved, changes = str(tmp_path / "saved"), {"tied_embeddings": folded() not in (first, then)}
+    whole = trained(tmp_path / "whole", first, HERE, "--steps", "4", **changes)
+    before = trained(tmp_path / "first", first, HERE, "--steps", "2", "--save", saved, **changes)
+    after = trained(tmp_path / "then", then, HERE, "--steps", "2", "--resume", saved, **changes)
     assert before == whole[:2]
     assert after == pytest.approx(whole[2:], rel=1e-5)
 
