@@ -15,7 +15,7 @@ share of the global batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from planner.training.hetplan_runtime import SyncPlan
 
 BLOCK = 1024
 """Elements that share a scale in fp8 and int8."""
+BUCKET = 2**24
+"""Elements that an island is told in one message."""
 SCALED = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 """Formats with a scale, and the largest value of each."""
 OUTER = "outer.pt"
@@ -108,18 +110,22 @@ class Exchange:
     def _tell(self, row: torch.Tensor, tensors: Sequence[Any]) -> None:
         """Copy what the first rank of an island has in a row into the tensors of all its ranks (collective)."""
         begin = 0
-        for tensor in tensors:
-            mine = tensor.to_local()
-            there = _is_whole(tensor) and mine.is_contiguous()
-            whole = mine if there else torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
+        for bucket in _buckets(tensors):
+            sizes = [each.numel() for each in bucket]
+            end = begin + sum(sizes)
+            like = bucket[0].to_local()
+            told = like.new_empty(sum(sizes))
             if self.leads:
-                whole.copy_(row[begin : begin + whole.numel()].view(whole.shape))
-                begin += whole.numel()
+                told.copy_(row[begin:end])
             if not self.alone:
-                distributed.broadcast(whole, group_src=0, group=self.island)
-            if not there:
-                own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
-                mine.copy_(own.to_local())
+                distributed.broadcast(told, group_src=0, group=self.island)
+            for tensor, part in zip(bucket, told.split(sizes), strict=True):
+                whole = part.view(tensor.shape)
+                if not _is_whole(tensor):
+                    spread = tensor.device_mesh, tensor.placements
+                    whole = distribute_tensor(whole, *spread, src_data_rank=None).to_local()
+                tensor.to_local().copy_(whole)
+            begin = end
 
     def save(self, folder: Path) -> None:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
@@ -138,6 +144,19 @@ def updated(
         momentum.mul_(sync.outer_momentum).add_(change)
         change.add_(momentum, alpha=sync.outer_momentum).mul_(sync.outer_lr)
     anchor -= change
+
+
+def _buckets(tensors: Iterable[Any]) -> Iterator[list[Any]]:
+    """Neighbours of one type that travel together: the largest tensor, or as many as have no more than a bucket."""
+    bucket: list[Any] = []
+    for tensor in tensors:
+        held = sum(each.numel() for each in bucket)
+        if bucket and (held + tensor.numel() > BUCKET or tensor.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
 
 
 def _is_whole(tensor: DTensor) -> bool:
