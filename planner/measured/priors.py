@@ -8,7 +8,7 @@ far products, element-wise kernels and overlap of frameworks differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -188,7 +188,7 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
 
     ``users``: without those of its maker, which say what can be reached, less what is.
     """
-    readers = {
+    readers: dict[str, Callable[[Microbenchmark], float | None]] = {
         "matmul_efficiency": _matmul,
         "sustained": _sustained,
         "memory_efficiency": _memory,
