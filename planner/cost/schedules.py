@@ -130,8 +130,8 @@ class SentWith:
 
     A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
     first where neighbours exchange in turn: the forward waits for both. Of several forwards of a micro-batch each is
-    sent, and one gradient. The second chunk of a folded pipeline passes activations to the stage before and gradients to
-    the one behind.
+    sent, and one gradient. The second chunk of a folded pipeline passes activations to the stage before and gradients
+    to the one behind.
     """
 
     forward_to_next: int
