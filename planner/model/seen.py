@@ -392,7 +392,7 @@ def _pooler(config: Config) -> int:
 def _found(config: Config) -> int:
     """Classes and boxes of patches, and in the second version whether anything is there."""
     width, text = int(config["vision_config"]["hidden_size"]), int(config["text_config"]["hidden_size"])
-    second = config["model_type"] == "owlv2"
+    second: bool = config["model_type"] == "owlv2"
     boxes = 2 * width * (width + 1) * (1 + second) + (width + 1) * (4 + second)
     return (width + 1) * (text + 2) + boxes + 2 * width
 
