@@ -66,14 +66,15 @@ def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> Non
 
     A plan of one stage, best on one device, shows how much longer layers take in training than measured alone. A
     plan of two stages of few layers with many small micro-batches shows the host overhead per micro-batch of a stage.
-    Run either for about twenty steps, the first one first; the time beyond the prediction becomes a constant of the
-    runtime. Measure devices and networks before: the output also contains everything in the --calibration file.
+    Run the first for about ten steps and the second for about twenty, in that order; the time beyond the prediction
+    becomes a constant of the runtime. Measure devices and networks before: the output also contains everything in the
+    --calibration file.
     """
     saved, constants, seen = fit.read(plan)
     with concerning(plan, *fit.log):
         trial = fit_trial(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     target = saved.plan.target
-    then = fit.write(trial.measured(target))
+    then = fit.write(trial.measured())
     if as_json:
         show_document(TrialDocument(command="calibrate run", file=str(fit.output), stack=target, trial=trial))
     else:

@@ -15,9 +15,10 @@ from planner.described import told
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
+from planner.runtimes.registry import target
 
 Told = Literal["micro_batch_launches", "layer_factor"]
-"""The constants of a framework that a run tells: the first with a pipeline, the second without."""
+"""The constants of a kernel set that a run tells: the first with a pipeline, the second without."""
 
 VALUES = {"micro_batch_launches": (0.0, 0.0, 1e6), "layer_factor": (1.0, 0.1, 10.0)}
 """Without effect, least and most: more launches would be a second and longer for each micro-batch."""
@@ -30,6 +31,8 @@ WORDS = {"micro_batch_launches": "work of the host", "layer_factor": "pace of it
 class Trial:
     """A run, and what makes the prediction agree with it."""
 
+    kernels: str
+    """Kernel set that the run had, whose constant it tells."""
     launches: float | None = None
     """Of a pipeline: host work for a micro-batch, in kernel launches; 0 when the run was no slower than predicted."""
     layer_factor: float | None = None
@@ -39,43 +42,57 @@ class Trial:
     observed_seconds: float
     """Median step of the run."""
 
-    def measured(self, framework: str) -> Calibration:
-        """The constant of a framework, to be merged into a calibration."""
+    def measured(self) -> Calibration:
+        """The constant of the kernel set, to be merged into a calibration."""
         found = {"micro_batch_launches": self.launches, "layer_factor": self.layer_factor}
         ((name, value),) = ((name, value) for name, value in found.items() if value is not None)
         return Calibration(
-            frameworks={framework: Framework(**{name: value})},
-            constants=(Constant(name=f"frameworks.{framework}.{name}", value=value, provenance="measured"),),
+            frameworks={self.kernels: Framework(**{name: value})},
+            constants=(Constant(name=f"frameworks.{self.kernels}.{name}", value=value, provenance="measured"),),
         )
 
 
 def fit_trial(
     plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration, observed_seconds: float
 ) -> Trial:
-    """Find the constant of the plan's runtime with which the prediction is the observed time; it grows with either.
+    """Find the constant of the runtime's kernels with which the prediction is the observed time.
 
     A pipeline shows what the host does for each micro-batch, a plan of one stage how much longer measured layers take
-    in training. Raises UsageError for one stage on devices without measured layers, and for a run that the constant
-    cannot explain.
+    in training; the step time grows with either constant. Raises UsageError for one stage on devices without measured
+    layers, and for a run that the constant cannot explain.
     """
+    kernels = target(plan.target).kernels_of(model.training.kernels, model.training.attention)
     constant: Told = "micro_batch_launches" if plan.pp > 1 else "layer_factor"
     none, least, most = VALUES[constant]
     if plan.pp == 1:
         _require_layers(plan, model, calibration)
 
     def predicted(value: float) -> float:
-        constants = with_constant(calibration, plan.target, constant, value)
+        constants = with_constant(calibration, kernels, constant, value)
         return estimate(plan, cluster, model, constants).step_seconds
 
+    if predicted(least) == predicted(most):
+        raise UsageError(
+            "the prediction of this plan uses no measured layer: packed documents, divided sequences, a grid and layers of "
+            "several kinds are priced by formulas",
+            hint="run a plan of one device with whole sequences, or a plan of two stages",
+        )
     if predicted(most) < observed_seconds:
-        raise UsageError(f"the run is slower than any {WORDS[constant]} would make it")
+        raise UsageError(
+            f"the run is slower than any {WORDS[constant]} would make it",
+            hint="`hetplan compare PLAN --log FILE` says where it differs from the plan",
+        )
     value = least
     if predicted(least) < observed_seconds:
         value = brentq(lambda each: predicted(each) - observed_seconds, least, most, rtol=1e-6)
     elif plan.pp == 1:
-        raise UsageError(f"the run is faster than any {WORDS[constant]} would make it")
+        raise UsageError(
+            f"the run is faster than any {WORDS[constant]} would make it",
+            hint="`hetplan compare PLAN --log FILE` says where it differs from the plan",
+        )
     launches, factor = (value, None) if plan.pp > 1 else (None, value)
     return Trial(
+        kernels=kernels,
         launches=launches,
         layer_factor=factor,
         before_seconds=predicted(none),
@@ -96,7 +113,7 @@ def _require_layers(plan: Plan, model: ModelSpec, calibration: Calibration) -> N
         )
 
 
-def with_constant(calibration: Calibration, framework: str, constant: Told, value: float) -> Calibration:
-    """The calibration with another value of a framework's constant."""
-    changed = replace(calibration.framework(framework), **{constant: value})
-    return replace(calibration, frameworks={**calibration.frameworks, framework: changed})
+def with_constant(calibration: Calibration, kernels: str, constant: Told, value: float) -> Calibration:
+    """The calibration with another value of a kernel set's constant."""
+    changed = replace(calibration.framework(kernels), **{constant: value})
+    return replace(calibration, frameworks={**calibration.frameworks, kernels: changed})

@@ -46,7 +46,7 @@ def test_every_micro_batch_of_a_stage_takes_as_long_more() -> None:
 
 def test_it_is_a_measured_constant_of_its_stack() -> None:
     """Beside what the calibration knew."""
-    found = Trial(launches=80.0, before_seconds=1.0, observed_seconds=1.1).measured("torch")
+    found = Trial(kernels="torch", launches=80.0, before_seconds=1.0, observed_seconds=1.1).measured()
     together = merged(ASSUMED, found)
     assert together.framework("torch").micro_batch_launches == 80.0
     assert together.framework("torch").overlap == ASSUMED.framework("torch").overlap
@@ -92,10 +92,22 @@ def test_one_stage_gives_what_layers_take_more() -> None:
         found = fit_trial(plan, spec, jobs.MODEL, measured, seconds)
         assert found.layer_factor == pytest.approx(factor, rel=1e-3)
         assert (found.before_seconds < seconds) == (factor > 1)
-        again = merged(measured, found.measured(plan.target))
+        again = merged(measured, found.measured())
         assert estimate(plan, spec, jobs.MODEL, again).step_seconds == pytest.approx(seconds, rel=1e-3)
     assert estimate(
         plan, spec, jobs.MODEL, with_constant(ASSUMED, plan.target, "layer_factor", 2.0)
     ) == estimate(plan, spec, jobs.MODEL, ASSUMED)
     with pytest.raises(UsageError, match="faster than any pace"):
         fit_trial(plan, spec, jobs.MODEL, measured, 1e-6)
+
+
+def test_the_constant_is_that_of_the_kernels_of_the_run() -> None:
+    """Which are not named like the runtime where it has several sets."""
+    plan, spec = jobs.pipeline(), examples.cluster()
+    unfused = jobs.MODEL.training.model_copy(update={"attention": "unfused"})
+    model = jobs.MODEL.model_copy(update={"training": unfused})
+    found = fit_trial(plan, spec, model, ASSUMED, 1.5 * estimate(plan, spec, model, ASSUMED).step_seconds)
+    assert found.kernels != plan.target
+    assert found.launches
+    again = merged(ASSUMED, found.measured())
+    assert estimate(plan, spec, model, again).step_seconds == pytest.approx(found.observed_seconds, rel=1e-3)

@@ -301,7 +301,7 @@ def documents() -> dict[str, object]:
             command="calibrate run",
             file="c.yaml",
             stack="torch",
-            trial=Trial(launches=3.0, before_seconds=1.0, observed_seconds=2.0),
+            trial=Trial(kernels="torch", launches=3.0, before_seconds=1.0, observed_seconds=2.0),
         ),
         "compare --log": observed_document(SEEN, all_observed(), FOUND),
         "calibrate sigma": VariationDocument(

@@ -98,10 +98,10 @@ def _calibrated(cluster: Rehearsed, target: str, folder: Path) -> tuple[ClusterS
     if len(cluster.nodes) > 1 and not found.framework(target).micro_batch_launches:
         trial = measure_layers(cluster, target, spec, found, folder)
         _tell(f"{cluster.name}, {target}: layers take {trial.layer_factor:.3f} times as long as alone")
-        found = merged(found, trial.measured(target))
+        found = merged(found, trial.measured())
         trial = measure_host(cluster, target, spec, found, folder)
         _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
-        found = merged(found, trial.measured(target))
+        found = merged(found, trial.measured())
         save_calibration(found, measured)
     return spec, model, found
 

@@ -155,13 +155,13 @@ class Layout:
         gradients = [each.grad for each in parameters if each.grad is not None]
         locals_ = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
         # One launch for many tensors: nothing hides what the host does here.
-        norms = torch.stack(torch._foreach_norm(locals_, 2.0, torch.float32))
-        holders = torch.tensor([self._holders(each) for each in gradients], device=norms.device)
-        total = (norms.square() / holders).sum().to(self.mesh.device_type)
+        norms = torch._foreach_norm(locals_, 2.0, torch.float32)
+        own = torch.stack(torch._foreach_div(norms, [self._holders(each) ** 0.5 for each in gradients]))
+        total = own.square().sum().to(self.mesh.device_type)
         torch.distributed.all_reduce(total, group=self.group)
         norm = total.sqrt() / loss_scale
         factor = (most / (norm + SMALL)).clamp(max=1.0) / loss_scale
-        torch._foreach_mul_(locals_, factor.to(norms.device))
+        torch._foreach_mul_(locals_, factor.to(own.device))
         return norm
 
     def spread(self, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
