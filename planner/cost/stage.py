@@ -61,7 +61,7 @@ from planner.cost.offload import (
     host_optimizer_seconds,
     paging_seconds,
 )
-from planner.cost.schedules import SentWith, alive, divides, layers_in_flight, sent_with
+from planner.cost.schedules import SentWith, alive, divides, folds, layers_in_flight, sent_with
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
     EachLength,
@@ -609,6 +609,15 @@ class Pricer:
         """How often the durations of a chunk of the model hold the sends at both of its sides."""
         in_turn, forwards = self.target.exchanges_in_turn, self.model.training.forwards
         return sent_with(stage, chunk, depth, chunks, in_turn=in_turn, forwards=forwards, schedule=schedule)
+
+    def sent_at_least(self, stage: int, depth: int) -> SentWith:
+        """The same of each chunk whatever the schedule.
+
+        The two chunks of a folded pipeline together send as many activations as gradients to either side.
+        """
+        folded = any(folds(schedule) for schedule in self.target.schedules)
+        forwards = 1 if folded else self.model.training.forwards
+        return sent_with(stage, 0, depth, 1, in_turn=self.target.exchanges_in_turn, forwards=forwards)
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:
         """What the slowest device of a stage takes over what they take on average; no less with more replicas."""

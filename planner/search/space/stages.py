@@ -286,7 +286,7 @@ class StageOptions:
         self, stage: int, composition: int, *, slow_next: bool, slow_before: bool
     ) -> tuple[float, float]:
         """Least sends in forward and backward of a micro-batch, to stages of any island or of others only."""
-        times = self.pricer.sent_with(stage, 0, self.choice.depth, 1)
+        times = self.pricer.sent_at_least(stage, self.choice.depth)
         to_next, before = self._sides[composition]
         behind, ahead = (
             self.choice.interleave * to_next[slow_next],
@@ -329,7 +329,7 @@ class StageOptions:
         """Least sends of a stage of each composition; nothing at all where there are too many pairs to price."""
         if not self.few_pairs:
             return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
-        return least_sends(self.compositions, self.sends, self.topology, self.pricer.sent_with(1, 0, 3, 1))
+        return least_sends(self.compositions, self.sends, self.topology, self.pricer.sent_at_least(1, 3))
 
     @cached_property
     def least_layer_seconds(self) -> float:
