@@ -394,7 +394,7 @@ def _found(config: Config) -> int:
     width, text = int(config["vision_config"]["hidden_size"]), int(config["text_config"]["hidden_size"])
     second: bool = config["model_type"] == "owlv2"
     boxes = 2 * width * (width + 1) * (1 + second) + (width + 1) * (4 + second)
-    return (width + 1) * (text + 2) + boxes + 2 * width
+    return int((width + 1) * (text + 2) + boxes + 2 * width)
 
 
 def _doubled(config: Config) -> int:
