@@ -106,6 +106,8 @@ class Framework:
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
     micro_batch_launches: Factor = 0.0
     """What the host does for a micro-batch of a pipeline stage and its messages and nothing hides, in launches."""
+    layer_factor: Factor = 1.0
+    """What a measured layer takes in a training run over what it took alone: the runtime's hooks, colder caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,16 +18,14 @@ from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import require_new, show, show_document
 from planner.logs.reading import read_logs, require_same_job
 from planner.logs.sigma import variation
-from planner.logs.trial import host_launches
+from planner.logs.trial import fit_trial
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.calibrated import TrialDocument, VariationDocument, trial_section, variation_section
 
-PlanOfStages = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="Plan of the run, with at least two stages.")
-]
+PlanOfRun = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run.")]
 PlanOfFamily = Annotated[
     Path, typer.Argument(metavar="PLAN", help="Plan of the run, on devices of one family.")
 ]
@@ -63,17 +61,17 @@ class FitOptions:
         return f"hetplan search CLUSTER MODEL --calibration {self.output}"
 
 
-def fit_run(plan: PlanOfStages, *, fit: FitOptions, as_json: AsJson = False) -> None:
-    """Fit the host overhead per micro-batch to a run.
+def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> None:
+    """Fit what a runtime adds to layers and collectives to a run.
 
-    A runtime's host work per micro-batch of a pipeline stage does not show in any layer or collective. Run two
-    stages of few layers with many small micro-batches for about twenty steps; the time beyond the prediction
-    becomes a constant of the runtime. Measure devices and networks first: the output also contains everything in
-    the --calibration file.
+    A plan of one stage, best on one device, shows how much longer layers take in training than measured alone. A
+    plan of two stages of few layers with many small micro-batches shows the host overhead per micro-batch of a stage.
+    Run either for about twenty steps, the first one first; the time beyond the prediction becomes a constant of the
+    runtime. Measure devices and networks before: the output also contains everything in the --calibration file.
     """
     saved, constants, seen = fit.read(plan)
     with concerning(plan, *fit.log):
-        trial = host_launches(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
+        trial = fit_trial(saved.plan, saved.cluster, saved.model, constants, seen.step_seconds)
     target = saved.plan.target
     then = fit.write(trial.measured(target))
     if as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Topology
@@ -21,6 +22,9 @@ from planner.plan.values import Stage, Sync
 
 BLOCK = 1024
 """Elements that share a scale in fp8 and int8; the emitted runtime has the same."""
+
+BUCKET = 2**24
+"""Elements that an island is told in one message; the emitted runtime has the same."""
 
 SENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0 + 4.0 / BLOCK, "int8": 1.0 + 4.0 / BLOCK}
 """Bytes of an element between islands."""
@@ -132,10 +136,9 @@ def local_seconds(
     rate = host.parameters_per_second
     streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
-    # The emitted runtime tells, and gathers, each parameter by itself.
-    messages = parameters_of(model)
-    told = ring.broadcast_seconds(4.0 * elements, messages)
-    gathered = ring.gather_seconds(4.0 * elements, messages) if sharded else 0.0
+    # The emitted runtime gathers each parameter by itself, and tells as many as a bucket has.
+    told = ring.broadcast_seconds(4.0 * elements, ceil(elements / BUCKET))
+    gathered = ring.gather_seconds(4.0 * elements, parameters_of(model)) if sharded else 0.0
     made = measured.seconds(device.kind.gpu, sync, elements)
     if made is not None:
         coded = CODING[sync.format] - CODING["fp32"] if sync.local else 0.0

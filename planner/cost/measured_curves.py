@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
@@ -76,7 +76,9 @@ of OPT-350M that are left out show (docs/cost_model.md)."""
 class LayerCurves:
     """Measured layers of one model: each device's points anchor the formulas, which give the way between and beyond."""
 
-    def __init__(self, calibration: Calibration, model_name: str) -> None:
+    def __init__(self, calibration: Calibration, model_name: str, layer_factor: float = 1.0) -> None:
+        """``layer_factor``: what a layer takes in the runtime over what it took alone."""
+        self._layer_factor = layer_factor
         self._points: dict[str, dict[int, dict[int, LayerPoint]]] = {}
         for point in calibration.layers:
             if name_key(point.model) == name_key(model_name):
@@ -103,7 +105,12 @@ class LayerCurves:
         nearest = min(degrees, key=lambda known: (abs(math.log(known / tp)), known))
         if (key, nearest) not in self._anchors:
             self._anchors[key, nearest] = _Anchor(degrees[nearest], nearest, formula)
-        return self._anchors[key, nearest].at(tp, micro_batch)
+        times = self._anchors[key, nearest].at(tp, micro_batch)
+        return replace(
+            times,
+            forward_seconds=self._layer_factor * times.forward_seconds,
+            backward_seconds=self._layer_factor * times.backward_seconds,
+        )
 
 
 class OptimizerCurves:

@@ -277,7 +277,8 @@ class Pricer:
         # Measured layers attend to whole sequences.
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
         anchored = anchored and not model.training.packed
-        self.layer_curves = LayerCurves(calibration, model.name) if anchored else None
+        factor = self.framework.layer_factor
+        self.layer_curves = LayerCurves(calibration, model.name, factor) if anchored else None
         self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         plain &= model.training.optimizer_states == "fp32"

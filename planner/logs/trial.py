@@ -1,11 +1,13 @@
-"""What a run tells about its runtime's host: a constant that no kernel, layer or collective shows by itself."""
+"""What a run tells about its runtime: a constant that no kernel, layer or collective shows by itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from scipy.optimize import brentq
 
+from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, Framework
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
@@ -14,17 +16,24 @@ from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 
-MOST_LAUNCHES = 1e6
-"""More would be a second and longer for each micro-batch."""
+Told = Literal["micro_batch_launches", "layer_factor"]
+"""The constants of a framework that a run tells: the first with a pipeline, the second without."""
+
+VALUES = {"micro_batch_launches": (0.0, 0.0, 1e6), "layer_factor": (1.0, 0.1, 10.0)}
+"""Without effect, least and most: more launches would be a second and longer for each micro-batch."""
+
+WORDS = {"micro_batch_launches": "work of the host", "layer_factor": "pace of its layers"}
 
 
 @told(names={"launches": "micro_batch_launches", "before_seconds": "predicted_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A run of a pipeline, and what makes the prediction agree with it."""
+    """A run, and what makes the prediction agree with it."""
 
-    launches: float
-    """Host work for a micro-batch, in kernel launches; 0 when the run was no slower than predicted."""
+    launches: float | None = None
+    """Of a pipeline: host work for a micro-batch, in kernel launches; 0 when the run was no slower than predicted."""
+    layer_factor: float | None = None
+    """Of a plan of one stage: what its measured layers take in training over what they took alone."""
     before_seconds: float
     """The prediction without any."""
     observed_seconds: float
@@ -32,40 +41,62 @@ class Trial:
 
     def measured(self, framework: str) -> Calibration:
         """The constant of a framework, to be merged into a calibration."""
-        name = f"frameworks.{framework}.micro_batch_launches"
+        found = {"micro_batch_launches": self.launches, "layer_factor": self.layer_factor}
+        ((name, value),) = ((name, value) for name, value in found.items() if value is not None)
         return Calibration(
-            frameworks={framework: Framework(micro_batch_launches=self.launches)},
-            constants=(Constant(name=name, value=self.launches, provenance="measured"),),
+            frameworks={framework: Framework(**{name: value})},
+            constants=(Constant(name=f"frameworks.{framework}.{name}", value=value, provenance="measured"),),
         )
 
 
-def host_launches(
+def fit_trial(
     plan: Plan, cluster: ClusterSpec, model: ModelSpec, calibration: Calibration, observed_seconds: float
 ) -> Trial:
-    """Find ``micro_batch_launches`` of the plan's runtime; the step time grows with it on every device.
+    """Find the constant of the plan's runtime with which the prediction is the observed time; it grows with either.
 
-    Raises UsageError for a plan without a pipeline, which does not show it, and for a run that it cannot explain.
+    A pipeline shows what the host does for each micro-batch, a plan of one stage how much longer measured layers take
+    in training. Raises UsageError for one stage on devices without measured layers, and for a run that the constant
+    cannot explain.
     """
+    constant: Told = "micro_batch_launches" if plan.pp > 1 else "layer_factor"
+    none, least, most = VALUES[constant]
     if plan.pp == 1:
-        raise UsageError(
-            "the plan has no pipeline, so its run does not show the host's work for a micro-batch",
-            hint="run a plan of two stages with many small micro-batches",
-        )
+        _require_layers(plan, model, calibration)
 
-    def excess(launches: float) -> float:
-        constants = with_launches(calibration, plan.target, launches)
-        return estimate(plan, cluster, model, constants).step_seconds - observed_seconds
+    def predicted(value: float) -> float:
+        constants = with_constant(calibration, plan.target, constant, value)
+        return estimate(plan, cluster, model, constants).step_seconds
 
-    least = excess(0.0)
-    if least < 0 and excess(MOST_LAUNCHES) < 0:
-        raise UsageError("the run is slower than any work of the host would make it")
-    launches = brentq(excess, 0.0, MOST_LAUNCHES, rtol=1e-6) if least < 0 else 0.0
+    if predicted(most) < observed_seconds:
+        raise UsageError(f"the run is slower than any {WORDS[constant]} would make it")
+    value = least
+    if predicted(least) < observed_seconds:
+        value = brentq(lambda each: predicted(each) - observed_seconds, least, most, rtol=1e-6)
+    elif plan.pp == 1:
+        raise UsageError(f"the run is faster than any {WORDS[constant]} would make it")
+    launches, factor = (value, None) if plan.pp > 1 else (None, value)
     return Trial(
-        launches=launches, before_seconds=least + observed_seconds, observed_seconds=observed_seconds
+        launches=launches,
+        layer_factor=factor,
+        before_seconds=predicted(none),
+        observed_seconds=observed_seconds,
     )
 
 
-def with_launches(calibration: Calibration, framework: str, launches: float) -> Calibration:
-    """The calibration with another ``micro_batch_launches`` of a framework."""
-    changed = replace(calibration.framework(framework), micro_batch_launches=launches)
+def _require_layers(plan: Plan, model: ModelSpec, calibration: Calibration) -> None:
+    measured = {
+        name_key(each.gpu) for each in calibration.layers if name_key(each.model) == name_key(model.name)
+    }
+    unknown = sorted({each.gpu for each in plan.stages[0].replicas if name_key(each.gpu) not in measured})
+    if unknown:
+        raise UsageError(
+            f"the plan has one stage, whose run shows how long layers take, and no layer of {model.name} was measured "
+            f"on {unknown[0]}",
+            hint="measure with `hetplan calibrate device --model`, or run a plan of two stages",
+        )
+
+
+def with_constant(calibration: Calibration, framework: str, constant: Told, value: float) -> Calibration:
+    """The calibration with another value of a framework's constant."""
+    changed = replace(calibration.framework(framework), **{constant: value})
     return replace(calibration, frameworks={**calibration.frameworks, framework: changed})

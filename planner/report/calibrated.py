@@ -76,9 +76,12 @@ def trial_section(trial: Trial, framework: str, seen: Observed, path: Path) -> G
 def _lines(trial: Trial, framework: str, seen: Observed) -> Iterator[str]:
     yield (
         f"a step took {duration(trial.observed_seconds)} (median of {count(len(seen.seconds), 'record')}), "
-        f"predicted without host overhead: {duration(trial.before_seconds)}"
+        f"predicted {'with layers as measured' if trial.layer_factor else 'without host overhead'}: "
+        f"{duration(trial.before_seconds)}"
     )
-    if trial.launches:
+    if trial.layer_factor:
+        yield f"a layer takes {trial.layer_factor:.3g} times as long in {framework} as measured alone"
+    elif trial.launches:
         yield f"the host overhead of {framework} per micro-batch of a stage equals {trial.launches:.0f} kernel launches"
     else:
         yield "the run was no slower than predicted: no host overhead is visible"

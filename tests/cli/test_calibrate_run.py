@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.calibration.file import load_calibration
+from planner.cost.estimate import estimate
 from planner.plan.file import PlanFile, write
 from tests.cli.running import Command
 from tests.logs import jobs
@@ -55,7 +56,7 @@ def test_document(hetplan: Command, predicted: float, files: Path) -> None:
     assert found["observed_seconds"] == pytest.approx(0.5 * predicted, rel=1e-3)
 
 
-def test_a_plan_without_stages_is_refused(hetplan: Command, files: Path) -> None:
+def test_one_stage_of_unmeasured_layers_is_refused(hetplan: Command, files: Path) -> None:
     """With what to run instead; nothing is written."""
     write(
         PlanFile(plan=jobs.data_parallel(), cluster=examples.cluster(), model=jobs.MODEL), files / "flat.yaml"
@@ -63,9 +64,32 @@ def test_a_plan_without_stages_is_refused(hetplan: Command, files: Path) -> None
     (files / "node-0.log").write_text(example_text([1.0] * 12))
     done = hetplan("calibrate", "run", "flat.yaml", "--log", "node-0.log")
     assert done.code == 2
-    assert "the plan has no pipeline" in done.err
+    assert "no layer of llama-7b was measured on A100" in done.err
     assert "Traceback" not in done.err
     assert not (files / "calibration.yaml").exists()
+
+
+def test_one_stage_shows_what_layers_take_in_training(hetplan: Command, files: Path) -> None:
+    """Over what they took alone, in the file and in words."""
+    write(
+        PlanFile(plan=jobs.data_parallel(), cluster=examples.cluster(), model=jobs.MODEL), files / "flat.yaml"
+    )
+    gpus = sorted({each.gpu for each in jobs.data_parallel().stages[0].replicas})
+    layers = [
+        f"- {{gpu: {gpu}, model: {jobs.MODEL.name}, tp: 1, micro_batch: 1, forward_seconds: 0.02, "
+        "backward_seconds: 0.04}"
+        for gpu in gpus
+    ]
+    (files / "own.yaml").write_text("\n".join(["format: hetplan-calibration/1", "layers:", *layers]))
+    with_layers = ("--calibration", "own.yaml")
+    plan, spec = jobs.data_parallel(), examples.cluster()
+    seconds = 1.2 * estimate(plan, spec, jobs.MODEL, load_calibration(files / "own.yaml")).step_seconds
+    (files / "node-0.log").write_text(example_text([seconds] * 12))
+    done = hetplan("calibrate", "run", "flat.yaml", "--log", "node-0.log", *with_layers, "-o", "new.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert " times as long in deepspeed as measured alone" in " ".join(done.out.split())
+    found = estimate(plan, spec, jobs.MODEL, load_calibration(files / "new.yaml")).step_seconds
+    assert found == pytest.approx(seconds, rel=0.005)
 
 
 def test_what_compare_says_can_be_typed(hetplan: Command, predicted: float, files: Path) -> None:

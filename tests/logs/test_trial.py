@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.merge import merged
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, LayerPoint
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import UsageError
-from planner.logs.trial import Trial, host_launches, with_launches
+from planner.logs.trial import Trial, fit_trial, with_constant
 from tests.logs import jobs
 from tests.report import examples
 
@@ -20,9 +22,9 @@ from tests.report import examples
 def test_a_run_gives_its_launches(launches: float) -> None:
     """Whatever they are."""
     plan, spec = jobs.pipeline(), examples.cluster()
-    slow = with_launches(ASSUMED, plan.target, launches)
+    slow = with_constant(ASSUMED, plan.target, "micro_batch_launches", launches)
     seconds = estimate(plan, spec, jobs.MODEL, slow).step_seconds
-    found = host_launches(plan, spec, jobs.MODEL, ASSUMED, seconds)
+    found = fit_trial(plan, spec, jobs.MODEL, ASSUMED, seconds)
     assert found.launches == pytest.approx(launches, rel=1e-3)
     assert found.before_seconds < found.observed_seconds == seconds
 
@@ -31,7 +33,9 @@ def test_every_micro_batch_of_a_stage_takes_as_long_more() -> None:
     """Half in the forward, half in the backward, in launches of the device's own host."""
     plan, spec = jobs.pipeline(), examples.cluster()
     without, with_host = (
-        Estimator(spec, jobs.MODEL, with_launches(ASSUMED, plan.target, launches)).price(plan)
+        Estimator(
+            spec, jobs.MODEL, with_constant(ASSUMED, plan.target, "micro_batch_launches", launches)
+        ).price(plan)
         for launches in (0.0, 100.0)
     )
     for before, after in zip(without.stages, with_host.stages, strict=True):
@@ -55,12 +59,43 @@ def test_a_fast_run_has_none() -> None:
     """The constant does not become negative."""
     plan, spec = jobs.pipeline(), examples.cluster()
     seconds = estimate(plan, spec, jobs.MODEL, ASSUMED).step_seconds
-    assert host_launches(plan, spec, jobs.MODEL, ASSUMED, 0.9 * seconds).launches == 0.0
+    assert fit_trial(plan, spec, jobs.MODEL, ASSUMED, 0.9 * seconds).launches == 0.0
 
 
 def test_what_shows_nothing_is_refused() -> None:
-    """A plan without stages, and a run of an hour."""
-    with pytest.raises(UsageError, match="no pipeline"):
-        host_launches(jobs.data_parallel(), examples.cluster(), jobs.MODEL, ASSUMED, 1.0)
+    """One stage of layers that nobody measured, and a run of an hour."""
+    with pytest.raises(UsageError, match="was measured on"):
+        fit_trial(jobs.data_parallel(), examples.cluster(), jobs.MODEL, ASSUMED, 1.0)
     with pytest.raises(UsageError, match="slower than any work"):
-        host_launches(jobs.pipeline(), examples.cluster(), jobs.MODEL, ASSUMED, 1e9)
+        fit_trial(jobs.pipeline(), examples.cluster(), jobs.MODEL, ASSUMED, 1e9)
+
+
+def test_one_stage_gives_what_layers_take_more() -> None:
+    """Found again, whatever it is, and only where layers were measured; without it they are as measured."""
+    plan, spec = jobs.data_parallel(), examples.cluster()
+    gpus = {each.gpu for each in plan.stages[0].replicas}
+    layers = tuple(
+        LayerPoint(
+            gpu=gpu,
+            model=jobs.MODEL.name,
+            tp=1,
+            micro_batch=1,
+            forward_seconds=0.02,
+            backward_seconds=0.04,
+        )
+        for gpu in sorted(gpus)
+    )
+    measured = replace(ASSUMED, layers=layers)
+    for factor in (0.8, 1.25):
+        slow = with_constant(measured, plan.target, "layer_factor", factor)
+        seconds = estimate(plan, spec, jobs.MODEL, slow).step_seconds
+        found = fit_trial(plan, spec, jobs.MODEL, measured, seconds)
+        assert found.layer_factor == pytest.approx(factor, rel=1e-3)
+        assert (found.before_seconds < seconds) == (factor > 1)
+        again = merged(measured, found.measured(plan.target))
+        assert estimate(plan, spec, jobs.MODEL, again).step_seconds == pytest.approx(seconds, rel=1e-3)
+    assert estimate(
+        plan, spec, jobs.MODEL, with_constant(ASSUMED, plan.target, "layer_factor", 2.0)
+    ) == estimate(plan, spec, jobs.MODEL, ASSUMED)
+    with pytest.raises(UsageError, match="faster than any pace"):
+        fit_trial(plan, spec, jobs.MODEL, measured, 1e-6)

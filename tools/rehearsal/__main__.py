@@ -18,7 +18,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from tools.rehearsal.calibrating import measure_devices, measure_host, measure_networks
+from tools.rehearsal.calibrating import measure_devices, measure_host, measure_layers, measure_networks
 from tools.rehearsal.clusters import CLUSTERS, DEVICES, MODEL, Rehearsed, yaml_text
 from tools.rehearsal.crossover import CLUSTER as CROSSOVER
 from tools.rehearsal.crossover import cross
@@ -96,6 +96,9 @@ def _calibrated(cluster: Rehearsed, target: str, folder: Path) -> tuple[ClusterS
         _calibrate(cluster, model_file, cluster_file, measured)
     spec, model, found = load_cluster(cluster_file), load_model(model_file), load_calibration(measured)
     if len(cluster.nodes) > 1 and not found.framework(target).micro_batch_launches:
+        trial = measure_layers(cluster, target, spec, found, folder)
+        _tell(f"{cluster.name}, {target}: layers take {trial.layer_factor:.3f} times as long as alone")
+        found = merged(found, trial.measured(target))
         trial = measure_host(cluster, target, spec, found, folder)
         _tell(f"{cluster.name}, {target}: {trial.launches:.0f} launches for each micro-batch of a pipeline")
         found = merged(found, trial.measured(target))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,17 +17,18 @@ from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.logs.trial import Trial, host_launches
+from planner.logs.trial import Trial, fit_trial
 from planner.model.file import load_model
 from planner.plan.file import load_plan
-from tools.rehearsal.clusters import MODEL, Rehearsed, pipeline, yaml_text
+from tools.rehearsal.clusters import MODEL, Rehearsed, pipeline, replicas, yaml_text
 from tools.rehearsal.emulation import Node, address, command, emulated, environment, throttle
 from tools.rehearsal.running import keep_busy, run
 
 HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
 PORT = 29600
 LIMIT_SECONDS = 1800.0
-TRIAL_STEPS = 12
+LAYER_STEPS, HOST_STEPS = 5, 12
+"""Of the two trials."""
 
 
 def measure_devices(cluster: Rehearsed, model: Path, folder: Path) -> tuple[dict[str, Any], Calibration]:
@@ -85,17 +86,40 @@ def measure_networks(cluster: Rehearsed, cluster_file: Path, output: Path, large
     return load_calibration(output)
 
 
+def measure_layers(
+    cluster: Rehearsed, target: str, spec: ClusterSpec, calibration: Calibration, folder: Path
+) -> Trial:
+    """What layers take in the runtime over what they took alone: one device of the first pool trains the model."""
+    return _tried(
+        cluster, target, MODEL, replicas(0, ("a", 1, 6, 48)), spec, calibration, folder, LAYER_STEPS
+    )
+
+
 def measure_host(
     cluster: Rehearsed, target: str, spec: ClusterSpec, calibration: Calibration, folder: Path
 ) -> Trial:
     """What the runtime's host does for a micro-batch: a pipeline of two layers and many small micro-batches is run."""
+    stages = pipeline(0, 1, 1, ("a", 1), ("a", 1))
+    return _tried(cluster, target, {**MODEL, "layers": 2}, stages, spec, calibration, folder, HOST_STEPS)
+
+
+def _tried(
+    cluster: Rehearsed,
+    target: str,
+    shape: Mapping[str, Any],
+    stages: Mapping[str, Any],
+    spec: ClusterSpec,
+    calibration: Calibration,
+    folder: Path,
+    steps: int,
+) -> Trial:
+    """A run of a plan by hand, and what makes the prediction agree with it."""
     model_file, plan_file = folder / "trial-model.yaml", folder / "trial.yaml"
-    model_file.write_text(yaml_text({**MODEL, "layers": 2}), encoding="utf-8")
-    document = {"target": target, **pipeline(0, 1, 1, ("a", 1), ("a", 1))}
-    plan_file.write_text(yaml_text(document), encoding="utf-8")
+    model_file.write_text(yaml_text(shape), encoding="utf-8")
+    plan_file.write_text(yaml_text({"target": target, **stages}), encoding="utf-8")
     model = load_model(model_file)
     plan = load_plan(plan_file, spec, model)
     launched = folder / f"{cluster.name}-{target}-trial"
     write_folder(emit(plan, spec, model), launched, force=True)
-    seconds = median(run(launched, cluster.nodes, TRIAL_STEPS))
-    return host_launches(plan, spec, model, calibration, seconds)
+    seconds = median(run(launched, cluster.nodes, steps))
+    return fit_trial(plan, spec, model, calibration, seconds)

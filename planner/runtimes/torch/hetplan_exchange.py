@@ -15,18 +15,20 @@ share of the global batch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed, nn
-from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from planner.training.hetplan_runtime import SyncPlan
 
 BLOCK = 1024
 """Elements that share a scale in fp8 and int8."""
+BUCKET = 2**24
+"""Elements that an island is told in one message."""
 SCALED = {"fp8": (torch.float8_e4m3fn, 448.0), "int8": (torch.int8, 127.0)}
 """Formats with a scale, and the largest value of each."""
 OUTER = "outer.pt"
@@ -44,6 +46,7 @@ class Exchange:
         assert layout.plan.sync is not None
         self.sync: SyncPlan = layout.plan.sync
         self.island = layout.group
+        self.alone = distributed.get_world_size(self.island) == 1
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         leaders = [ranks[0] for ranks in self.sync.islands]
         # Every rank takes part in the making of the group.
@@ -107,15 +110,22 @@ class Exchange:
     def _tell(self, row: torch.Tensor, tensors: Sequence[Any]) -> None:
         """Copy what the first rank of an island has in a row into the tensors of all its ranks (collective)."""
         begin = 0
-        for tensor in tensors:
-            mine = tensor.to_local()
-            whole = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
+        for bucket in _buckets(tensors):
+            sizes = [each.numel() for each in bucket]
+            end = begin + sum(sizes)
+            like = bucket[0].to_local()
+            told = like.new_empty(sum(sizes))
             if self.leads:
-                whole.copy_(row[begin : begin + whole.numel()].view(whole.shape))
-                begin += whole.numel()
-            distributed.broadcast(whole, group_src=0, group=self.island)
-            own = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
-            mine.copy_(own.to_local())
+                told.copy_(row[begin:end])
+            if not self.alone:
+                distributed.broadcast(told, group_src=0, group=self.island)
+            for tensor, part in zip(bucket, told.split(sizes), strict=True):
+                whole = part.view(tensor.shape)
+                if not _is_whole(tensor):
+                    spread = tensor.device_mesh, tensor.placements
+                    whole = distribute_tensor(whole, *spread, src_data_rank=None).to_local()
+                tensor.to_local().copy_(whole)
+            begin = end
 
     def save(self, folder: Path) -> None:
         """Write what the outer optimizer remembers beside a checkpoint: all islands have the same."""
@@ -136,9 +146,28 @@ def updated(
     anchor -= change
 
 
-def _whole(tensor: Any) -> torch.Tensor:
+def _buckets(tensors: Iterable[Any]) -> Iterator[list[Any]]:
+    """Neighbours of one type that travel together: the largest tensor, or as many as have no more than a bucket."""
+    bucket: list[Any] = []
+    for tensor in tensors:
+        held = sum(each.numel() for each in bucket)
+        if bucket and (held + tensor.numel() > BUCKET or tensor.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def _is_whole(tensor: DTensor) -> bool:
+    """True when each rank holds all of a tensor: a DTensor that is asked for it would dispatch and copy."""
+    spread = zip(tensor.device_mesh.shape, tensor.placements, strict=True)
+    return all(size == 1 or placement.is_replicate() for size, placement in spread)
+
+
+def _whole(tensor: DTensor) -> torch.Tensor:
     """What the ranks of an island hold of a tensor together (collective)."""
-    whole: torch.Tensor = tensor.detach().full_tensor()
+    whole: torch.Tensor = tensor.to_local() if _is_whole(tensor) else tensor.detach().full_tensor()
     return whole
 
 
@@ -242,19 +271,15 @@ class Largest:
 
     def __init__(self, ratio: float, like: Sequence[Any]) -> None:
         self.ratio = ratio
-        self.errors = [torch.zeros(each.shape, device=each.device) for each in like]
+        self.error = torch.zeros(sum(each.numel() for each in like), device=like[0].device)
 
     def sum(self, gradients: list[torch.Tensor], group: Any) -> torch.Tensor:
         """The sum of what the ranks of a group send, in a row (collective)."""
-        whole = torch.cat(
-            [(each.float() + error).flatten() for each, error in zip(gradients, self.errors, strict=True)]
-        )
+        whole = torch.cat([each.float().flatten() for each in gradients]).add_(self.error)
         kept = max(1, round(self.ratio * whole.numel()))
         places = whole.abs().topk(kept, sorted=False).indices
         values, places = whole[places].cpu(), places.to("cpu", torch.int32)
-        left = whole.index_fill(0, places.to(whole.device, torch.int64), 0.0)
-        for error, part in zip(self.errors, left.split([each.numel() for each in self.errors]), strict=True):
-            error.copy_(part.view(error.shape))
+        self.error = whole.index_fill(0, places.to(whole.device, torch.int64), 0.0)
         ranks = distributed.get_world_size(group)
         all_values = [torch.empty_like(values) for _ in range(ranks)]
         all_places = [torch.empty_like(places) for _ in range(ranks)]
