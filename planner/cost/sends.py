@@ -58,7 +58,7 @@ def likeness(first: Sequence[Slot], last: Sequence[Slot]) -> object:
 
 def _same_node(one: Slot, other: Slot) -> bool:
     place = one.pool, one.nodes, one.first_node
-    return place == (other.pool, 1, other.first_node)
+    return other.nodes == 1 and place == (other.pool, 1, other.first_node)
 
 
 def least_send(

@@ -61,7 +61,7 @@ from planner.cost.offload import (
     host_optimizer_seconds,
     paging_seconds,
 )
-from planner.cost.schedules import SentWith, alive, divides, folds, layers_in_flight, sent_with
+from planner.cost.schedules import SentWith, alive, divides, layers_in_flight, sent_with
 from planner.cost.shape import Shape, Whole
 from planner.cost.stage_price import (
     EachLength,
@@ -363,6 +363,7 @@ class Pricer:
 
     def each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
         """The same for many numbers of layers at once: the chunks of ``shape`` are arrays."""
+        assert not shape.offload.super_offload, "a plan of one stage alone updates during the backward"
         lengths = list(zip(*map(np.ndarray.tolist, cast("tuple[Numbers, ...]", shape.chunks)), strict=True))
         if self.link_curves is not None:  # curves take one number of bytes at a time
             return all_lengths([self._price(replace(shape, chunks=one), groups, ring) for one in lengths])
@@ -610,13 +611,12 @@ class Pricer:
         in_turn, forwards = self.target.exchanges_in_turn, self.model.training.forwards
         return sent_with(stage, chunk, depth, chunks, in_turn=in_turn, forwards=forwards, schedule=schedule)
 
-    def sent_at_least(self, stage: int, depth: int) -> SentWith:
-        """The same of each chunk whatever the schedule.
+    def sent_at_least(self, stage: int, depth: int, chunks: int) -> SentWith:
+        """The same of each chunk whatever the schedule: with several chunks one forward.
 
         The two chunks of a folded pipeline together send as many activations as gradients to either side.
         """
-        folded = any(folds(schedule) for schedule in self.target.schedules)
-        forwards = 1 if folded else self.model.training.forwards
+        forwards = self.model.training.forwards if chunks == 1 else 1
         return sent_with(stage, 0, depth, 1, in_turn=self.target.exchanges_in_turn, forwards=forwards)
 
     def stretch(self, device_type: DeviceType, ring: Ring, tp: int) -> float:

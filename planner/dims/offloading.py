@@ -96,9 +96,10 @@ class OffloadDimension(Dimension):
         offload, can = plan.offload, target.offloading
         if offload.anything:
             yield Change("offload", "everything on the devices", replace(plan, offload=ON_DEVICE))
-        if offload.optimizer == "cpu" and plan.zero in can.ratio_zero:
+        shared = offload.optimizer == "cpu" and offload.parameters == "none"
+        if shared and plan.zero in can.ratio_zero:
             around = (
-                max((ratio for ratio in RATIOS if ratio < offload.ratio), default=1.0),
+                max((ratio for ratio in RATIOS if ratio < offload.ratio), default=offload.ratio),
                 min((ratio for ratio in RATIOS if ratio > offload.ratio), default=1.0),
             )
             for ratio in sorted({*around} - {offload.ratio}):
@@ -133,7 +134,7 @@ def _divided(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fau
 
 
 def _during_backward(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
-    """What cannot be updated while the last backward runs, but for the hosts' part in it."""
+    """Why a plan cannot update during the last backward; ``host_rules`` has what it needs of the hosts."""
     offload, able, path = plan.offload, target.offloading.super_zero, ("offload", "super_offload")
     if not offload.super_offload:
         return

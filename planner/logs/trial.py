@@ -48,7 +48,9 @@ class Trial:
         ((name, value),) = ((name, value) for name, value in found.items() if value is not None)
         return Calibration(
             frameworks={self.kernels: Framework(**{name: value})},
-            constants=(Constant(name=f"frameworks.{self.kernels}.{name}", value=value, provenance="measured"),),
+            constants=(
+                Constant(name=f"frameworks.{self.kernels}.{name}", value=value, provenance="measured"),
+            ),
         )
 
 

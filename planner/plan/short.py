@@ -108,7 +108,7 @@ class ShortPlan(Frozen):
     interleave: Layers = 1
     """Chunks of layers per device."""
     schedule: Schedule = "1f1b"
-    """1f1b or zero-bubble: the order in which stages work."""
+    """The order in which stages work: 1f1b, zero-bubble, or zb-v and dualpipe-v, which need ``interleave: 2``."""
     zero: ZeroStage = 0
     """ZeRO stage."""
     shard_size: Devices | None = None

@@ -418,7 +418,7 @@ class Shares:
         return max(devices.values())
 
     def _least_end(self, used: Used, box: Box) -> float:
-        """Seconds of copies once a step, and of an optimizer behind it, on the slowest devices of a plan, at least.
+        """Least seconds after the last backward: copies once a step, and the update unless it runs beside the backward.
 
         An update beside the last backward is part of the lock step, whose micro-batches decide how long that is.
         """
@@ -440,7 +440,7 @@ class Shares:
         return _slowest(updates, used.must)
 
     def _follows(self, used: Used, box: Box, back: Seconds) -> Seconds:
-        """What of an update follows last backwards of so many seconds.
+        """The part of the update that is left after a last backward of so many seconds.
 
         T = n (f + b) + max(own, host - w b) with w <= 1 <= n: no longer with a shorter backward.
         """

@@ -34,9 +34,9 @@ class RampBound:
         self._weight = np.cumsum(self._rates)
         self._first_seconds = speeds[0].layer_seconds
         self._tail = min(speed.tail_seconds for speed in speeds)
-        # Layers, and what embedding and head are worth in layers at least.
-        ends = ((item.first_seconds + item.last_seconds) / item.layer_seconds for item in speeds)
-        self._layers = layers + min(ends)
+        # Layers, and what embedding and head are worth in layers at least: each on the type where that is least.
+        first = min(item.first_seconds / item.layer_seconds for item in speeds)
+        self._layers = layers + first + min(item.last_seconds / item.layer_seconds for item in speeds)
 
     def bounds(self, chunks: int, hops: Sequence[Hops] | None = None, *, divided: bool = False) -> Seconds:
         """No pipeline of at most so many stages ends sooner, [stages - 1].

@@ -12,6 +12,7 @@ import numpy as np
 
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
+from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole, whole_model
@@ -492,8 +493,14 @@ class Rates:
         footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
         one, activations = footprint.most_room(1, 1.0), footprint.activation_bytes()
         each = (one - footprint.most_room(many, float(many))) / (many - 1)
+        # A stage at an end passes no hidden states of a reference on that side, a single stage none.
+        model = self.estimator.model
+        passed: float | Numbers = 0.0
+        if model.training.forwards > 1:
+            size = ELEMENT_BYTES[model.training.precision]
+            passed = 2.0 * sequences * model.training.sequence_length * model.hidden * size
         return {
-            "free_bytes": one + each,
+            "free_bytes": one + each + passed,
             "layer_bytes": larger(0.0, each - activations),
             "activation_bytes": activations,
         }

@@ -286,7 +286,7 @@ class StageOptions:
         self, stage: int, composition: int, *, slow_next: bool, slow_before: bool
     ) -> tuple[float, float]:
         """Least sends in forward and backward of a micro-batch, to stages of any island or of others only."""
-        times = self.pricer.sent_at_least(stage, self.choice.depth)
+        times = self.pricer.sent_at_least(stage, self.choice.depth, self.choice.interleave)
         to_next, before = self._sides[composition]
         behind, ahead = (
             self.choice.interleave * to_next[slow_next],
@@ -329,7 +329,8 @@ class StageOptions:
         """Least sends of a stage of each composition; nothing at all where there are too many pairs to price."""
         if not self.few_pairs:
             return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
-        return least_sends(self.compositions, self.sends, self.topology, self.pricer.sent_at_least(1, 3))
+        times = self.pricer.sent_at_least(1, 3, self.choice.interleave)
+        return least_sends(self.compositions, self.sends, self.topology, times)
 
     @cached_property
     def least_layer_seconds(self) -> float:
