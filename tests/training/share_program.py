@@ -1,7 +1,7 @@
-"""One process trains an emitted folder's model with DeepSpeed's own optimizer for processors, a share of it on a device.
+"""One process trains an emitted folder's model with DeepSpeed's own optimizer for processors, a share on a device.
 
-``python -m tests.training.share_program FOLDER`` prints the share of the elements on the device, then the losses. In the
-place of a device is ``cpu:0``: DeepSpeed tells places apart by their names alone.
+``python -m tests.training.share_program FOLDER`` prints the share of the elements on the device, then the losses. In
+the place of a device is ``cpu:0``: DeepSpeed tells places apart by their names alone.
 """
 
 from __future__ import annotations
