@@ -38,8 +38,8 @@ SWAPPED_ELEMENTS = 5e7
 configuration sets the same."""
 
 SUB_GROUPS = 64
-"""Sub-groups of a device's optimizer, at least, where a part of it is on the host or is updated during the backward;
-the emitted DeepSpeed configuration sets their size by it."""
+"""Sub-groups of a device's optimizer where a part of it is on the host, or is updated during the backward: fewer where
+tensors are large, more of many elements. The emitted DeepSpeed configuration sets their size by it."""
 
 SWAP_BUFFERS = 12
 """Buffers for them, in fp32: weights, gradients and two moments of those that are read, updated and written. Also so in

@@ -75,8 +75,8 @@ def fit_trial(
 
     if predicted(least) == predicted(most):
         raise UsageError(
-            "the prediction of this plan uses no measured layer: packed documents, divided sequences, a grid and layers of "
-            "several kinds are priced by formulas",
+            "the prediction of this plan uses no measured layer: packed documents, divided sequences, a grid and "
+            "layers of several kinds are priced by formulas",
             hint="run a plan of one device with whole sequences, or a plan of two stages",
         )
     if predicted(most) < observed_seconds:

@@ -252,7 +252,10 @@ def test_the_folder_on_nvme(tmp_path: Path) -> None:
     assert "env/big.sh has lines to complete, marked EDIT" in done.stdout
     assert "`NVME_PATH` names a folder" in (folder / "README.md").read_text()
     named = look(tmp_path, "--local", "0", NVME_PATH=str(tmp_path / "absent"))
-    assert f"fault: NVME_PATH={tmp_path}/absent is no folder that can be written\n" in named.stdout
+    assert (
+        f"fault: NVME_PATH={tmp_path}/absent is not a writable directory, fix it in env/big.sh\n"
+        in named.stdout
+    )
     assert look(tmp_path, "--local", "0", NVME_PATH=str(tmp_path)).returncode == 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -12,13 +14,14 @@ from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.values import Offload, Plan
 from tests.training import reference
-from tests.training.launching import launch, losses
+from tests.training.launching import launch, losses, run_together
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 pytest.importorskip("deepspeed")
 
 import torch
 
+ROOT = Path(__file__).parents[2]
 STEPS = 3
 LR = 0.5
 
@@ -106,7 +109,6 @@ def test_offload_equals_one_process(tmp_path: Path, zero: int, offload: Offload)
     assert ("offload_param" in used) == (zero == 3)
 
 
-@pytest.mark.slow
 def test_a_share_of_the_optimizer_equals_one_process(tmp_path: Path) -> None:
     """In its sub-groups; without a device all of them are on the host, and the share is left out."""
     spec = model(12, layers=2, precision="fp32", optimizer="adamw")
@@ -119,6 +121,29 @@ def test_a_share_of_the_optimizer_equals_one_process(tmp_path: Path) -> None:
     used = torch.load(saved, weights_only=False)["ds_config"]["zero_optimization"]
     assert used["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
     assert used["sub_group_size"] < spec.parameters / 2 / 60
+
+
+@pytest.mark.skipif(which("g++") is None, reason="DeepSpeed compiles its optimizer for processors")
+def test_a_device_updates_its_share(tmp_path: Path) -> None:
+    """DeepSpeed deals it no more than its share, and the losses are those of all of the optimizer on the host."""
+    spec = model(4, layers=4, precision="fp32", optimizer="adamw")
+    where = cluster(pool("big", ("A100",), 1))
+    found = []
+    for ratio in (1.0, 0.6, 0.1):
+        offload = Offload(optimizer="cpu", ratio=ratio)
+        chosen = plan("deepspeed", 3, [4], [(group("big", "A100", share=4),)], offload=offload)
+        folder = tmp_path / str(ratio)
+        write_folder(emit(chosen, where, spec), folder)
+        alone = ["env", "RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", f"PYTHONPATH={ROOT}", sys.executable]
+        printed = run_together([[*alone, "-m", "tests.training.share_program", str(folder)]], tmp_path)
+        share, *losses = [
+            float(line.split()[1]) for line in printed.splitlines() if line.startswith(("share ", "loss "))
+        ]
+        assert 0.9 * (1 - ratio) <= share <= 1 - ratio
+        found.append(losses)
+    assert found[0][-1] < 0.9 * found[0][0]
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+    assert found[2] == pytest.approx(found[0], rel=1e-6)
 
 
 def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ def resumed(engine: Any, options: argparse.Namespace) -> int:
     on_host = engine.zero_offload_optimizer()
     if on_host is not None and (on_host.ratio < 1 or on_host.super_offload):
         raise SystemExit(
-            f"{origin}: DeepSpeed keeps no moments of `ratio` and `super_offload` in checkpoints; go on with a plan that has neither"
+            f"{origin}: checkpoints of DeepSpeed do not have all moments of `ratio` and `super_offload`: go on "
+            "under a plan that has neither"
         )
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")

@@ -494,11 +494,9 @@ class Rates:
         one, activations = footprint.most_room(1, 1.0), footprint.activation_bytes()
         each = (one - footprint.most_room(many, float(many))) / (many - 1)
         # A stage at an end passes no hidden states of a reference on that side, a single stage none.
-        model = self.estimator.model
-        passed: float | Numbers = 0.0
-        if model.training.forwards > 1:
-            size = ELEMENT_BYTES[model.training.precision]
-            passed = 2.0 * sequences * model.training.sequence_length * model.hidden * size
+        model, training = self.estimator.model, self.estimator.model.training
+        hidden = training.sequence_length * model.hidden * ELEMENT_BYTES[training.precision]
+        passed = cast("float", (2.0 * hidden if training.forwards > 1 else 0.0) * sequences)
         return {
             "free_bytes": one + each + passed,
             "layer_bytes": larger(0.0, each - activations),
