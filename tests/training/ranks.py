@@ -32,6 +32,8 @@ import pytest
 
 from tests.training.launching import environment
 
+PATIENCE = 10.0
+"""Seconds in which a job may end its ranks."""
 IMPORTED_LATE = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -59,7 +61,7 @@ def run(number: int, program: Path, *arguments: str | Path, log: Path, limit_sec
         "limit_seconds": limit_seconds,
     }
     if not starter().start(order):
-        pytest.fail(f"{log}:\n{log.read_text()[-9000:]}")
+        pytest.fail(f"{log}:\n{log.read_text()[-9000:] if log.exists() else 'was never written'}")
 
 
 @cache
@@ -84,12 +86,15 @@ class Starter:
 
     def start(self, order: dict[str, Any]) -> bool:
         """Wait for a job; False when it failed."""
+        answer = ""
         try:
             print(json.dumps(order), file=self._stream, flush=True)
-            return self._stream.readline() == "0\n"
-        except BaseException:
-            self.end()
-            raise
+            answer = self._stream.readline()
+        finally:
+            if not answer:  # interrupted, or its process is gone: the next job has another
+                self.end()
+                starter.cache_clear()
+        return answer == "0\n"
 
     def end(self) -> None:
         """End it, and the job that it may have."""
@@ -138,22 +143,35 @@ def _serve(asked: socket.socket) -> None:
             _import_late()
             job = os.fork()
             if not job:
-                asked.close()
+                os.close(asked.fileno())  # its file would keep it open
                 _do_nothing_else(partial(_start, order))
+            os.setpgid(job, job)  # what ends the job ends its ranks and their children
             print(_ended(job, asked, order["limit_seconds"]), file=stream, flush=True)
 
 
 def _ended(job: int, asked: socket.socket, limit_seconds: float) -> int:
-    """Exit code of a job."""
-    until = time.monotonic() + limit_seconds
-    while not (found := os.waitpid(job, os.WNOHANG))[0]:
-        alone = select.select([asked], [], [], 0.05)[0]
-        if alone or time.monotonic() > until:
+    """Exit code of a job, none of whose processes is left."""
+    until, told = time.monotonic() + limit_seconds, False
+    while (status := _status(job)) is None:
+        alone = select.select([asked], [], [], 0.05)[0] if not told else []
+        late = time.monotonic() > until
+        if told and late:
+            break
+        if told:
+            time.sleep(0.05)
+        elif alone or late:
             sys.stderr.write("nobody waits any more\n" if alone else f"ended after {limit_seconds:g} s\n")
             os.kill(job, signal.SIGTERM)
-            found = os.waitpid(job, 0)
-            break
-    return os.waitstatus_to_exitcode(found[1])
+            until, told = time.monotonic() + PATIENCE, True
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(job, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(job, 0)[1] if status is None else status)
+
+
+def _status(job: int) -> int | None:
+    """How a job ended; None while it runs."""
+    ended, status = os.waitpid(job, os.WNOHANG)
+    return status if ended else None
 
 
 @cache
