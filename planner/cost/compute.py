@@ -478,7 +478,7 @@ def eager_state_bytes(state: StateSpec) -> float:
     selective scan: decays and inputs of every element of the state, in as many rounds as a chunk has bits.
     """
     if state.kind in CHUNKED:
-        return 4.0 * (8.0 if state.kind == "mamba2" else 12.0) * state.chunk * state.heads
+        return 4.0 * (12.0 if state.kind == "delta" else 8.0) * state.chunk * state.heads
     if state.kind == "mamba":
         return 4.0 * (6.0 * log2(max(2, state.chunk)) + 6.0) * state.inner * state.size
     return 0.0

@@ -584,15 +584,14 @@ def _embedding(model: ModelSpec, load: Load) -> float:
         return ends
     ways = norm_ways(load.tp, load.sequence_parallel)
     tokens = load.micro_batch * model.training.sequence_length
-    made = 0.0
     # Of matrices beside the layers what they make, and what is made of that.
-    made += load.micro_batch * sum(
+    made = load.micro_batch * sum(
         2 * each.times * each.tokens * each.outputs for each in model.beside if each.weights
     )
     if model.tower is not None:
         # Inputs and outputs of what embeds patches and of the projector.
         widths = [(each, inputs + outputs) for each, inputs, outputs in model.tower.matrices]
-        made = load.micro_batch * model.tower.images * sum(each * width for each, width in widths)
+        made += load.micro_batch * model.tower.images * sum(each * width for each, width in widths)
     if model.encoder is not None:
         # Its embedded tokens, and inputs and outputs of its convolutions.
         widths = [(each.tokens, each.inputs + each.outputs) for each in model.encoder.front]

@@ -128,6 +128,6 @@ def _shares(model: ModelSpec) -> tuple[float, float]:
     whole = sum(inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "nothing")
     divided = columns + rows
     if model.experts is not None:
-        whole += model.hidden * model.experts.number
+        whole += model.hidden * (model.experts.number + 2 * (model.experts.hidden or 0))
         whole += model.mlp_matrices * model.expert_width * model.experts.ffn * round(experts_at_work(model))
     return divided / (divided + whole), columns / divided

@@ -233,7 +233,12 @@ def share_of(model: ModelSpec, tp: int) -> Shape:
     for what, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % tp:
             raise UsageError(f"--tp {tp}: {what} {count} of {model.name} cannot be divided by {tp}")
-    shape = model.model_dump(exclude={"training"})
+    if model.projections is not None or model.beside:
+        raise UsageError(
+            f"{model.name}: layers with matrices of their own or of several sizes cannot be measured yet"
+        )
+    unknown = {"training": True, "projections": True, "beside": True, "experts": {"hidden"}}
+    shape = model.model_dump(exclude=unknown)
     shape |= {"heads": model.heads // tp, "kv_heads": model.kv_heads // tp, "ffn": model.ffn // tp}
     training = model.training
     return Shape(**shape, sequence_length=training.sequence_length, optimizer=training.optimizer)

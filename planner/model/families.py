@@ -247,7 +247,8 @@ def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
             largest = length + (start + rest if blocks == 1 else max(start, rest))
             if best is None or (largest, length, start) < best[:3]:
                 best = (largest, length, start, blocks)
-    assert best is not None
+    if best is None:
+        raise ValueError("layers")
     _, length, start, blocks = best
     end = start + blocks * length
     if len(set(kinds)) == 1:

@@ -69,11 +69,14 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
         shape = _finished(_built(family, document, whole), document)
         longest, rows = _longest(config, shape), shape.get("learned_positions") or 0
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Keys beside those that were checked.
+        named = error.args[0] if type(error) is ValueError and error.args else None
+        key = named if isinstance(named, str) and named in config else "model_type"
         what = f"a model of type {shown(config['model_type'])} cannot be read of these keys"
         hint = "some of them are missing or have values of another kind than transformers writes"
-        raise SpecError((whole.problem(("model_type",), what, hint),)) from None
+        place = document if key in config and key != "model_type" else whole
+        raise SpecError((place.problem((key,), what, hint),)) from None
     if longest < 1:
         raise SpecError(
             (document.problem(("model_type",), "its sequences have no tokens, expected 1 at least"),)
@@ -335,9 +338,9 @@ def _text_of(document: Document) -> Document:
 
 
 _UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+"""Keys of what a type of text alone does not have."""
 _NAMED = ("llava_llama", "llava_mistral", "llava_qwen")
 """Types that name their tower under ``mm_vision_tower``."""
-"""Keys of what a type of text alone does not have."""
 
 
 def _unread_parts(document: Document) -> list[Problem]:
@@ -554,6 +557,13 @@ _SWITCHES = frozenset(
         *("use_shared_relative_position_bias", "use_sliding_window", "use_swiglu_ffn"),
         *("use_task_id", "use_weighted_layer_sum", "value_bias"),
         *("vision_use_head", "visual_embed"),
+        *("attention_k_eq_v", "downsample_in_bottleneck"),
+        *("downsample_in_first_stage", "enable_moe_block", "ffn_with_glu"),
+        *("key_query_shared_bottleneck", "normalize_qk_projections", "projector_bias"),
+        *("projector_use_layernorm", "share_input_output_layers", "trigram_input"),
+        *("use_abs_pos", "use_absolute_embeddings", "use_bottleneck"),
+        *("use_bottleneck_attention", "use_double_wide_mlp", "use_qformer_text_input"),
+        *("use_rel_pos", "use_shared_attention_adapter"),
     )
 )
 """Keys that are true or false: the words "true" and "false" in quotes would both be true."""
@@ -701,6 +711,7 @@ _RANGES = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"), LAYERS),
     **dict.fromkeys(("feature_projection_input_dim", "num_landmarks"), WIDTH),
     "entity_vocab_size": ROWS,
+    "num_feedforward_networks": LAYERS,
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
     **dict.fromkeys(_FEEDS, FFN),
@@ -726,7 +737,15 @@ _SIZES = frozenset(
 
 _OPTIONAL = (
     *("num_key_value_heads", "num_kv_heads", "head_dim", "n_inner", "word_embed_proj_dim", "type_vocab_size"),
-    *("num_decoder_layers", "ffn_hidden_size", "moe_intermediate_size", "q_lora_rank", *_SHARED, *_LENGTHS),
+    *(
+        "num_decoder_layers",
+        "num_feedforward_networks",
+        "ffn_hidden_size",
+        "moe_intermediate_size",
+        "q_lora_rank",
+        *_SHARED,
+        *_LENGTHS,
+    ),
     *(*_STACK_HEADS, *_STACK_LENGTHS, "sliding_window", "window_size"),
 )
 """Keys that are read where they are given."""

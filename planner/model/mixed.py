@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from planner.model.families import (
@@ -121,6 +120,14 @@ def _gemma4_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "attention_bias", "biases of this type"
     if config.get("enable_moe_block") and config.get("use_double_wide_mlp"):
         yield "use_double_wide_mlp", "wider feed-forwards beside experts"
+    yield from _own_keys(config)
+
+
+def _own_keys(config: Config) -> Iterator[tuple[str, str]]:
+    """Layers that share the keys of others need others."""
+    shared, layers = config.get("num_kv_shared_layers") or 0, config.get("num_hidden_layers")
+    if isinstance(layers, int) and not (isinstance(shared, int) and 0 <= shared < layers):
+        yield "num_kv_shared_layers", "no layers with keys of their own"
 
 
 def _gemma3n(config: Config) -> Shape:
@@ -158,6 +165,9 @@ def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
     listed = given if isinstance(given, list) else [given]
     if not all(type(each) is int and each > 0 for each in listed):
         yield "intermediate_size", "widths that are no whole numbers"
+    if isinstance(given, list) and len(given) != config.get("num_hidden_layers"):
+        yield "intermediate_size", "other numbers of widths than of layers"
+    yield from _own_keys(config)
 
 
 def _zamba(config: Config) -> Shape:
@@ -369,9 +379,12 @@ def _blocks_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if not isinstance(blocks, list) or not blocks:
         yield "block_configs", "layers without a list of their sizes"
         return
+    if len(blocks) != config.get("num_hidden_layers"):
+        yield "block_configs", "other numbers of blocks than of layers"
     for part in ("attention", "ffn"):
-        if any(block.get(part, {}).get("replace_with_linear") for block in blocks):
-            yield "block_configs", f"a linear layer in place of {part}"
+        for key in ("replace_with_linear", "mamba", "llama4", "moe", "window_length"):
+            if any((block.get(part) or {}).get(key) for block in blocks):
+                yield "block_configs", f"{key} of {part}"
 
 
 def _deci(config: Config) -> Shape:
@@ -418,7 +431,7 @@ def _kimi_linear(config: Config) -> Shape:
         "conv": given.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"],
         **{"conv_bias": False, "chunk": 64},
     }
-    if "layer_types" not in config and {"full_attn_layers", "kda_layers"} <= {*given}:
+    if config.get("layer_types") is None and {"full_attn_layers", "kda_layers"} <= {*given}:
         # Counted from 1.
         full = given["full_attn_layers"]
         named = [
@@ -658,6 +671,6 @@ MIXED: dict[str, Family] = {
     "nemotron-nas": Family(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
     "openelm": Family(_openelm, ("vocab_size",), listed=("num_kv_heads",)),
     "zamba": Family(_zamba, COMMON, _zamba_unlike),
-    "zamba2": Family(partial(_zamba2), (*COMMON[:3], "vocab_size"), _zamba_unlike),
+    "zamba2": Family(_zamba2, (*COMMON[:3], "vocab_size"), _zamba_unlike),
 }
 """What is read of them, by ``model_type``."""

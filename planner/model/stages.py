@@ -5,7 +5,7 @@ The layers are those of the last stage, which a head takes; what stands ahead of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from planner.model.families import Config, Family, Shape
 from planner.model.heads import Head, labels_of
@@ -25,7 +25,9 @@ def _ahead(config: Config, side: int, width: int) -> Shape:
 def _last(layers: int, width: int, tokens: int, front: Shape, first: int) -> Shape:
     """Layers of the last stage, behind patches of which there are ``first``."""
     if layers < 1:
-        raise ValueError("layers of the last stage")
+        raise ValueError("depths")
+    if min(tokens, first) < 1:
+        raise ValueError("image_size")
     return {
         **{"kind": "encoder", "layers": layers, "hidden": width, "heads": 1, "vocab": 1, "labels": 0},
         **{"tied_embeddings": False, "norm": "layer", "sequence_length": tokens},
@@ -59,7 +61,7 @@ def _swin(config: Config) -> Shape:
             break
         bias = second and biased
         products += attention(
-            tokens, width, seen=window**2, bias=biased and not second, out_bias=True, times=depth
+            tokens, width, seen=min(window**2, tokens), bias=biased and not second, out_bias=True, times=depth
         )
         products += feeds(tokens, width, int(config["mlp_ratio"] * width), times=depth)
         others += depth * (4 * width + table + 2 * width * bias)
@@ -155,10 +157,12 @@ def _segformer(config: Config) -> Shape:
     stages = list(zip(*(config[key] for key in keys), strict=True))
     products: list[Shape] = []
     front: Shape = {}
+    each_tokens: list[int] = []
     others = first = 0
     for number, (width, depth, _, ratio, size, stride, ratio_ffn) in enumerate(stages):
         across //= stride
         tokens, ffn = across**2, int(width * ratio_ffn)
+        each_tokens.append(tokens)
         if number:
             products += linear(tokens, size * size * ahead, width)
         else:
@@ -177,7 +181,7 @@ def _segformer(config: Config) -> Shape:
         ahead = width
     shape = _last(depth, width, tokens, front, first)
     if any(str(name).endswith(SEGMENTS) for name in config.get("architectures") or ()):
-        products, more = _segments(config, first, products)
+        products, more = _segments(config, each_tokens, products)
         others += more
     shape |= {"heads": config["num_attention_heads"][-1], "ffn": ffn} | (
         {"window": seen} if seen < tokens else {}
@@ -188,12 +192,12 @@ def _segformer(config: Config) -> Shape:
 SEGMENTS = "ForSemanticSegmentation"
 
 
-def _segments(config: Config, tokens: int, products: list[Shape]) -> tuple[list[Shape], int]:
-    """With what makes a map of labels of all stages, on the tokens of the first."""
+def _segments(config: Config, tokens: Sequence[int], products: list[Shape]) -> tuple[list[Shape], int]:
+    """With what makes a map of labels of the ``tokens`` of each stage, joined on those of the first."""
     width, widths = config["decoder_hidden_size"], config["hidden_sizes"]
-    made = [each for inputs in widths for each in linear(tokens, inputs, width)]
-    made += linear(tokens, len(widths) * width, width, bias=False)
-    return [*products, *made, *linear(tokens, width, labels_of(config))], 2 * width
+    made = [each for own, inputs in zip(tokens, widths, strict=True) for each in linear(own, inputs, width)]
+    made += linear(tokens[0], len(widths) * width, width, bias=False)
+    return [*products, *made, *linear(tokens[0], width, labels_of(config))], 2 * width
 
 
 def _unlike(config: Config) -> Iterator[tuple[str, str]]:

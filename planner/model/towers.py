@@ -146,8 +146,6 @@ def _blip2(config: Config, shape: Shape) -> Shape:
     vision, given = config["vision_config"], config["qformer_config"]
     tower, patches, wide = _sizes(vision), patches_of(vision), vision["hidden_size"]
     width, ffn, count = given["hidden_size"], given["intermediate_size"], given["num_hidden_layers"]
-    if given.get("encoder_hidden_size", 1408) != wide:
-        raise ValueError("widths of the tower")
     crossing = len(range(0, count, given.get("cross_attention_frequency", 2)))
     asked = bool(given.get("use_qformer_text_input", config["model_type"] != "blip-2"))
     queries, seen = int(config.get("num_query_tokens", 32)), patches + 1

@@ -124,7 +124,7 @@ def test_reasons_that_fail_are_one_warning(
     assert done.err == (
         "warning: the reasons could not be worked out: ZeroDivisionError: oops; please report it with your files\n"
     )
-    assert done.out.endswith(", proven optimal\n")
+    assert ", proven " in done.out.splitlines()[-1]
     summary = read(files / "plan.yaml").summary
     assert summary is not None
     assert summary.status == "optimal"

@@ -71,7 +71,7 @@ def train(folder: Path, arguments: list[str]) -> None:
 
 def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
     """A script of a user's own around DDP or FSDP2, with the batches and weights of the plan."""
-    module = folder_module(folder)
+    module, data = folder_module(folder), importlib.import_module("example_data")
     options = module.parse_options(arguments)
     torch.manual_seed(options.seed)
     plan, shape = module.load(), module.load_shape(folder / "model.json")
@@ -86,7 +86,7 @@ def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
     for step in range(options.steps):
         optimizer.zero_grad()
         for number, micro in enumerate(plan.micro_batches(step), start=1):
-            inputs, labels = module.sequences(micro.sequences, shape, None)
+            inputs, labels = data.sequences(micro.sequences, shape, None)
             # DDP takes any number of micro-batches when only the last one is reduced, as ZeRO 0 and 1 do it.
             apart = wrapper == "ddp" and number < plan.steps
             with trained.no_sync() if apart else contextlib.nullcontext():
