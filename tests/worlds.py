@@ -18,6 +18,8 @@ from planner.model.spec import (
     LoraSpec,
     Mixer,
     ModelSpec,
+    ProductSpec,
+    Projections,
     RunSpec,
     StateSpec,
     TowerSpec,
@@ -378,6 +380,75 @@ def with_unlike_layers(seed: int) -> Problem:
             blocks |= {"block": None, "ahead": None, "behind": None, "state": None, "experts": None}
     plain = {"dense_layers": 0, "window": None, "window_layers": None}
     return spec, model.model_copy(update={**blocks, **plain}), calibration
+
+
+def with_beside(seed: int) -> Problem:
+    """Matrices beside the layers, one or several, a few small ones or as much work as many layers; some are untied.
+
+    Now and then ahead of layers with experts, and of blocks of unlike layers.
+    """
+    worlds = (with_constants, with_fast_nodes, with_experts, with_unlike_layers)
+    spec, model, calibration = worlds[seed % 4](seed)
+    draw = random.Random(seed + 23)
+    length = model.training.sequence_length
+
+    def product() -> ProductSpec:
+        return ProductSpec(
+            inputs=draw.choice([48, 250, 768, 1536]),
+            outputs=draw.choice([64, 500, 1024, 3072]),
+            tokens=draw.choice([1, 77, 250, length, 2 * length]),
+            times=draw.choice([1, 1, 4, 24]),
+            bias=draw.random() < 0.5,
+            weights=draw.random() < 0.75,
+        )
+
+    changes: dict[str, Any] = {
+        "beside": tuple(product() for _ in range(draw.choice([1, 1, 2, 5]))),
+        "other_parameters": draw.choice([0, 0, 1_000_000]),
+        "tied_embeddings": draw.random() < 0.3,
+    }
+    if model.experts is not None:
+        # Torch drops no tokens.
+        changes["experts"] = model.experts.model_copy(update={"capacity_factor": None})
+    return spec, model.model_copy(update=changes), calibration
+
+
+def with_unlike_sizes(seed: int) -> Problem:
+    """Runs of layers with heads, feed-forwards, windows and projections of their own, and experts of another width.
+
+    Matrices beside them now and then.
+    """
+    spec, model, calibration = with_unlike_layers(seed)
+    draw = random.Random(seed + 31)
+
+    def own(run: RunSpec) -> RunSpec:
+        heads, width = draw.choice([None, 4, 12]), draw.choice([None, 32, 96])
+        inner = (heads or model.heads) * (width or model.head_dim)
+        low: Projections = (
+            (model.hidden, 200, "nothing"),
+            (200, 3 * inner, "columns"),
+            (inner, model.hidden, "rows"),
+        )
+        return run.model_copy(
+            update={
+                "heads": heads,
+                "kv_heads": draw.choice([4, heads]) if heads else None,
+                "head_dim": width,
+                "ffn": draw.choice([None, 256, 1000, 6000]),
+                "window": draw.choice([None, 0, 64, 128]),
+                "attention_other": draw.choice([None, 100_000]),
+                "projections": low if draw.random() < 0.3 else None,
+            }
+        )
+
+    parts = {name: getattr(model, name) for name in ("block", "ahead", "behind")}
+    changes: dict[str, Any] = {name: tuple(map(own, runs)) for name, runs in parts.items() if runs}
+    if model.experts is not None:
+        experts = {"capacity_factor": None, "hidden": draw.choice([None, 128, 1000])}
+        changes["experts"] = model.experts.model_copy(update=experts)
+    if draw.random() < 0.4:
+        changes["beside"] = with_beside(seed)[1].beside
+    return spec, model.model_copy(update=changes), calibration
 
 
 def with_further_tokens(seed: int) -> Problem:

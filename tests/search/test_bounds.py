@@ -33,6 +33,7 @@ from tests.worlds import (
     pool,
     small_problem,
     with_all_at_once,
+    with_beside,
     with_constants,
     with_long_sequences,
     with_measurements,
@@ -44,6 +45,12 @@ from tests.worlds import (
 def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     """Family <= choice <= best plan of the choice."""
     hold(Estimator(*small_problem(seed)), Limits(gap=0.0), target)
+
+
+@pytest.mark.parametrize("seed", [17, 18, 19, 20])
+def test_bounds_hold_with_matrices_beside_the_layers(seed: int) -> None:
+    """They take time of the first stage and room on it, on whichever device type that is cheapest."""
+    hold(Estimator(*with_beside(seed)), Limits(gap=0.0, zero=(0, 1)), "torch")
 
 
 @pytest.mark.parametrize("seed", [0, 18, 35, 83])

@@ -29,6 +29,7 @@ from tests.worlds import (
     Problem,
     small_problem,
     with_all_at_once,
+    with_beside,
     with_constants,
     with_devices_left_over,
     with_encoders,
@@ -46,6 +47,7 @@ from tests.worlds import (
     with_tight_memories,
     with_unequal_steps,
     with_unlike_layers,
+    with_unlike_sizes,
     with_user_buffers,
 )
 
@@ -632,6 +634,53 @@ def test_unlike_layers(seed: int, target: str | None) -> None:
 def test_many_problems_with_unlike_layers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def check_beside(seed: int) -> None:
+    """Plans of torch, which alone trains such models, in one of two problems pipelines alone."""
+    check(with_beside(seed), limits(seed, "torch", (None, (2, 3, 4))[seed // 4 % 2]), QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_matrices_beside_the_layers(seed: int) -> None:
+    """One or several on the first stage, which takes fewer layers for them."""
+    check_beside(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_matrices_beside_the_layers(part: int, seed: int) -> None:
+    """The same of more of them, and in folded pipelines, whose first stage has both ends."""
+    check_beside(PARTS * seed + part)
+    spec, model, calibration = untied(seed)
+    folded = model.model_copy(update={"beside": with_beside(seed)[1].beside})
+    check((spec, folded, calibration), folded_limits(seed), QUICK)
+
+
+def check_unlike_sizes(seed: int) -> None:
+    """As if an example had such layers: they are priced, and no runtime is offered for them."""
+    target = ("torch", "torch", "megatron")[seed % 3]
+    with patch("planner.plan.checks._unusual", lambda model: ""):
+        check(with_unlike_sizes(seed), limits(seed, target, (None, (2, 3, 4))[seed // 3 % 2]), QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_layers_of_several_sizes(seed: int) -> None:
+    """Blocks, and runs at either end, whose layers have sizes, windows and projections of their own."""
+    check_unlike_sizes(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_layers_of_several_sizes(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check_unlike_sizes(PARTS * seed + part)
 
 
 @given(SEEDS)
