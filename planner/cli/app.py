@@ -205,7 +205,7 @@ CALIBRATE: dict[str, Registered] = {
     "run": Registered(
         "calibrate_run",
         "fit_run",
-        "Fit the host overhead per micro-batch to a run.",
+        "Fit what a runtime adds to layers and collectives to a run.",
     ),
     "sigma": Registered(
         "calibrate_run",
