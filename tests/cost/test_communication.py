@@ -27,8 +27,8 @@ from planner.cost.communication import (
     tensor_ring,
 )
 from planner.cost.measured_curves import LinkCurves
-from planner.cost.sends import Send, send
-from planner.plan.placement import Placement, place_stages
+from planner.cost.sends import Send, least_send, send
+from planner.plan.placement import Placement, Slot, place_stages
 from planner.plan.values import ReplicaGroup
 from tests.worlds import cluster, pool
 
@@ -499,3 +499,24 @@ def test_all_that_crosses_a_gateway_shares_it() -> None:
     found = sends(spec, group("a", 8), group("b", 8))
     assert found.link == "ib+roce"
     assert found.seconds == pytest.approx(8 * 1e9 / (1.25e9 * WIRE) + 1.01e-3)
+
+
+def test_stages_on_one_node_and_on_two_are_not_on_the_same() -> None:
+    """Whichever sends: half of the replicas are on the second node."""
+    topology = Topology(cluster(pool("both", (*["A100"] * 4, *["V100"] * 2), 2)))
+    one, two = (
+        Slot(
+            pool="both",
+            gpu=gpu,
+            tp=1,
+            first_node=0,
+            nodes=nodes,
+            first_device=0,
+            replicas_per_node=4 // nodes,
+        )
+        for gpu, nodes in (("A100", 1), ("V100", 2))
+    )
+    for first, last in ((one, two), (two, one)):
+        found = send([first], [last], 1e8, topology, ASSUMED)
+        assert found.link != "node"
+        assert found.seconds >= least_send([first], [last], 1e8, topology, ASSUMED)
