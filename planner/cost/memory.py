@@ -586,7 +586,7 @@ def _embedding(model: ModelSpec, load: Load) -> float:
     tokens = load.micro_batch * model.training.sequence_length
     # Of matrices beside the layers what they make, and what is made of that.
     made = load.micro_batch * sum(
-        2 * each.times * each.tokens * each.outputs for each in model.beside if each.weights
+        2.0 * each.times * each.tokens * each.outputs for each in model.beside if each.weights
     )
     if model.tower is not None:
         # Inputs and outputs of what embeds patches and of the projector.
