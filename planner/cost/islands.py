@@ -137,7 +137,7 @@ def local_seconds(
     streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
     copied = 2 * sent / host.bytes_per_second if host.bytes_per_second else 0.0
     # The emitted runtime gathers each parameter by itself, and tells as many as a bucket has.
-    told = ring.broadcast_seconds(4.0 * elements, ceil(elements / BUCKET))
+    told = ring.broadcast_seconds(4.0 * elements, max(1, ceil(elements / BUCKET)))
     gathered = ring.gather_seconds(4.0 * elements, parameters_of(model)) if sharded else 0.0
     made = measured.seconds(device.kind.gpu, sync, elements)
     if made is not None:

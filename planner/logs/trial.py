@@ -73,7 +73,7 @@ def fit_trial(
         constants = with_constant(calibration, kernels, constant, value)
         return estimate(plan, cluster, model, constants).step_seconds
 
-    if predicted(least) == predicted(most):
+    if plan.pp == 1 and predicted(least) == predicted(most):
         raise UsageError(
             "the prediction of this plan uses no measured layer: packed documents, divided sequences, a grid and "
             "layers of several kinds are priced by formulas",

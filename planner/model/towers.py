@@ -426,6 +426,17 @@ _SIDED = CLIP[:-1]
 _GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
 BESIDE: dict[str, Seeing] = {
     **SEEING,
+    # Queries read what the tower makes.
+    **{
+        kind: Beside(
+            _no_tower,
+            f"{kind.replace('-', '_')}_vision_model",
+            (*CLIP, "image_size"),
+            further=(("qformer_config", _QFORMER),),
+            whole=_blip2,
+        )
+        for kind in ("blip-2", "instructblip", "instructblipvideo")
+    },
     # The tower of either is that of the other.
     **{
         kind: Beside(
@@ -444,13 +455,6 @@ BESIDE: dict[str, Seeing] = {
     "glm46v": Beside(
         _glm4v, "glm4v_vision", (*_GLM, "image_size"), towers=("glm4v_moe_vision", "glm46v_vision")
     ),
-    "instructblipvideo": Beside(
-        _no_tower,
-        "instructblipvideo_vision_model",
-        (*CLIP, "image_size"),
-        further=(("qformer_config", _QFORMER),),
-        whole=_blip2,
-    ),
     "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
     "minimax_m3_vl": Beside(
@@ -458,22 +462,8 @@ BESIDE: dict[str, Seeing] = {
     ),
     "video_llava": Beside(_no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
-    "blip-2": Beside(
-        _no_tower,
-        "blip_2_vision_model",
-        (*CLIP, "image_size"),
-        further=(("qformer_config", _QFORMER),),
-        whole=_blip2,
-    ),
     "git": Seeing(_git, "git_vision_model", (*CLIP, "image_size")),
     "kosmos-2": Seeing(_kosmos2, "kosmos_2_vision_model", (*CLIP, "image_size")),
-    "instructblip": Beside(
-        _no_tower,
-        "instructblip_vision_model",
-        (*CLIP, "image_size"),
-        further=(("qformer_config", _QFORMER),),
-        whole=_blip2,
-    ),
     "glm4v_moe": Seeing(_glm4v, "glm4v_moe_vision", (*_GLM, "image_size")),
     "cohere2_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "voxtral": Beside(

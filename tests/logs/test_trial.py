@@ -13,6 +13,7 @@ from planner.calibration.values import ASSUMED, LayerPoint
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import UsageError
 from planner.logs.trial import Trial, fit_trial, with_constant
+from planner.model.spec import DocumentsSpec
 from tests.logs import jobs
 from tests.report import examples
 
@@ -99,6 +100,9 @@ def test_one_stage_gives_what_layers_take_more() -> None:
     ) == estimate(plan, spec, jobs.MODEL, ASSUMED)
     with pytest.raises(UsageError, match="faster than any pace"):
         fit_trial(plan, spec, jobs.MODEL, measured, 1e-6)
+    packed = jobs.MODEL.training.model_copy(update={"documents": DocumentsSpec(mean_length=256)})
+    with pytest.raises(UsageError, match="uses no measured layer"):
+        fit_trial(plan, spec, jobs.MODEL.model_copy(update={"training": packed}), measured, 1.0)
 
 
 def test_the_constant_is_that_of_the_kernels_of_the_run() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.values import ASSUMED, Calibration
+from planner.cost import islands
 from planner.cost.estimate import estimate
 from planner.cost.measured_curves import EXCHANGES, ExchangeCurves
 from planner.plan.values import Plan, Sync
@@ -95,3 +96,13 @@ def test_what_was_measured_is_priced(sync: Sync, kernel: str) -> None:
     )
     assert two - one == pytest.approx(0.1 * MODEL.parameters / elements, rel=1e-3)
     assert one > assumed
+
+
+def test_an_island_is_told_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours of one type, no more than fit, a large tensor by itself; as large as they are priced."""
+    assert (islands.BUCKET, islands.BLOCK) == (hetplan_exchange.BUCKET, hetplan_exchange.BLOCK)
+    monkeypatch.setattr(hetplan_exchange, "BUCKET", 10)
+    sizes = (4, 6, 1, 20, 3, 3)
+    tensors = [torch.zeros(size) for size in sizes[:-1]] + [torch.zeros(3, dtype=torch.bfloat16)]
+    found = [[each.numel() for each in bucket] for bucket in hetplan_exchange._buckets(tensors)]
+    assert found == [[4, 6], [1], [20], [3], [3]]
