@@ -225,10 +225,10 @@ def with_runs(shape: Shape, config: Config, mixers: Sequence[str] | None = None)
         return shape
     given = mixers or ["attention"] * int(shape["layers"])
     feeds = ["experts" if experts and index not in dense else "dense" for index in range(len(given))]
-    return folded(shape, list(zip(given, feeds, strict=True)))
+    return in_blocks(shape, list(zip(given, feeds, strict=True)))
 
 
-def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
+def in_blocks(shape: Shape, kinds: Sequence[Kind]) -> Shape:
     """The shape of these layers in order: the shortest blocks that repeat, and what is left over at either end.
 
     A stage holds whole blocks, the first and the last one the ends besides: the least of what any stage must hold.
@@ -417,7 +417,7 @@ def _jamba(config: Config) -> Shape:
     mixers = _mixers({"attn_layer_period": 8, "attn_layer_offset": 4, **config})
     routed = [bool(experts) and index % period == offset for index in range(len(mixers))]
     feeds = ["experts" if each else "dense" for each in routed]
-    return folded(shape, list(zip(mixers, feeds, strict=True)))
+    return in_blocks(shape, list(zip(mixers, feeds, strict=True)))
 
 
 def _states_alone(config: Config, state: Shape) -> Shape:
@@ -497,7 +497,7 @@ def _nemotron_h(config: Config) -> Shape:
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
     shape = llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
     # Its output layer is never tied, whatever the configuration says.
-    return folded({**shape, "tied_embeddings": False}, kinds)
+    return in_blocks({**shape, "tied_embeddings": False}, kinds)
 
 
 def _nemotron_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -548,7 +548,7 @@ def _llama4(config: Config) -> Shape:
     experts = {**_experts(config), "ffn": ffn, "shared_ffn": ffn}
     wide = {**config, "intermediate_size": config.get("intermediate_size_mlp") or ffn}
     shape = llama(wide, mlp_bias=None, experts=experts)
-    return folded(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
+    return in_blocks(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
 
 
 def _mpt(config: Config) -> Shape:

@@ -18,7 +18,7 @@ from planner.model.families import (
     _scan,
     _shared,
     first_of,
-    folded,
+    in_blocks,
     llama,
     mixed_dense,
     with_runs,
@@ -107,7 +107,7 @@ def _gemma4(config: Config) -> Shape:
         }
     if config.get("use_bidirectional_attention") == "all":
         shape["kind"] = "encoder"
-    return folded(shape, kinds)
+    return in_blocks(shape, kinds)
 
 
 def _routed_norms(config: Config) -> int:
@@ -155,7 +155,9 @@ def _gemma3n(config: Config) -> Shape:
     plain = {**config, "layer_types": None, "intermediate_size": feeds[0]}
     shape = llama(plain, tied=True, layer_norms=4, qkv_bias=False, out_bias=None, mlp_bias=None)
     streams = 2 * (ways - 1) * width**2
-    return folded({**shape, "window": config["sliding_window"], "other_parameters": table + streams}, kinds)
+    return in_blocks(
+        {**shape, "window": config["sliding_window"], "other_parameters": table + streams}, kinds
+    )
 
 
 def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -340,7 +342,7 @@ def _deepseek4(config: Config) -> Shape:
     shape = llama(plain, qkv_bias=False, out_bias=None, mlp_bias=None, sinks=True, experts=experts)
     # What joins the streams behind the last layer.
     ends = ways * ways * width + ways + 1
-    return folded({**shape, "window": near, "other_parameters": ends}, kinds)
+    return in_blocks({**shape, "window": near, "other_parameters": ends}, kinds)
 
 
 LONG = 8192
@@ -371,7 +373,7 @@ def _blocks(config: Config) -> Shape:
         kind = ("none" if mixer["no_op"] else "attention", "none" if feeds["no_op"] else "dense")
         if kind != ("none", "none"):
             kinds.append((*kind, tuple(sizes)))
-    return folded(llama({**config, "intermediate_size": width}), kinds)
+    return in_blocks(llama({**config, "intermediate_size": width}), kinds)
 
 
 def _blocks_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -393,7 +395,7 @@ def _deci(config: Config) -> Shape:
     if len(pairs) != config["num_hidden_layers"]:
         raise ValueError("num_key_value_heads_per_layer")
     kinds: list[Kind] = [("attention", "dense", (("kv_heads", int(each)),)) for each in pairs]
-    return folded(llama({**config, "num_key_value_heads": None}), kinds)
+    return in_blocks(llama({**config, "num_key_value_heads": None}), kinds)
 
 
 def _openelm(config: Config) -> Shape:
@@ -418,7 +420,7 @@ def _openelm(config: Config) -> Shape:
         **{"norm": "rms", "qkv_bias": False, "output_bias": False, "mlp_bias": False},
         "sequence_length": config.get("max_context_length", 2048),
     }
-    return folded(shape, kinds)
+    return in_blocks(shape, kinds)
 
 
 def _kimi_linear(config: Config) -> Shape:
@@ -548,7 +550,7 @@ def _mimo(config: Config) -> Shape:
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None}
     plain = {**config, "layer_types": None, "sliding_window": None}
     shape = llama(plain, experts=_shared({**config, "n_shared_experts": None}), **fields)
-    return folded({**shape, "window": config["sliding_window"]}, kinds)
+    return in_blocks({**shape, "window": config["sliding_window"]}, kinds)
 
 
 def _mimo_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -571,7 +573,7 @@ def _longcat(config: Config) -> Shape:
     # The router knows those that do nothing, and transformers makes gates of theirs.
     others = layers * idle * width * (1 + 2 * inner)
     kinds: list[Kind] = [("attention", "dense"), ("attention", "experts")]
-    return folded({**shape, "other_parameters": others}, kinds * layers)
+    return in_blocks({**shape, "other_parameters": others}, kinds * layers)
 
 
 def _longcat_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -623,7 +625,7 @@ def _minimax3(config: Config) -> Shape:
     }
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "qk_norm": True}
     dense = {**config, "intermediate_size": config["dense_intermediate_size"], "layer_types": None}
-    return folded(llama(dense, experts=experts, **fields), kinds)
+    return in_blocks(llama(dense, experts=experts, **fields), kinds)
 
 
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")

@@ -19,7 +19,7 @@ from planner.model.families import (
     _qwen3_tower,
     _siglip,
     _two,
-    folded,
+    in_blocks,
 )
 from planner.model.products import added, attention, feeds, layers, linear, scores
 from planner.model.seen import patches_of, pooling, sides
@@ -264,7 +264,7 @@ def _mllama(config: Config, shape: Shape) -> Shape:
         ),
         **{"final_norm": False, "other_parameters": others + len(crossing) * crossed + 8 * hidden},
     }
-    return {**folded(shape, kinds), "encoder": encoder}
+    return {**in_blocks(shape, kinds), "encoder": encoder}
 
 
 def _kimi(config: Config, text: int) -> Shape:
