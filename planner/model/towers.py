@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from planner.model.families import (
     _QWEN3_VISION,
@@ -25,9 +24,9 @@ from planner.model.products import added, attention, feeds, layers, linear, scor
 from planner.model.seen import patches_of, pooling, sides
 
 
-def _weights(inputs: int, outputs: int, bias: bool = True) -> int:
-    """Parameters of a linear layer."""
-    return (inputs + bias) * outputs
+def _weights(inputs: int, outputs: int) -> int:
+    """Parameters of a linear layer with biases."""
+    return (inputs + 1) * outputs
 
 
 def _biased(tower: Shape, biases: int) -> Shape:
@@ -419,7 +418,6 @@ def _no_tower(config: Config, text: int) -> Shape:
     raise ValueError("a tower")
 
 
-_VISION: dict[str, Any] = {"needed": (*CLIP, "image_size")}
 _PERCEIVER = ("hidden_size", "resampler_n_heads", "resampler_head_dim", "num_key_value_heads")
 _QFORMER = ("hidden_size", "intermediate_size", "num_hidden_layers")
 _SIDED = CLIP[:-1]
