@@ -12,15 +12,15 @@ from planner.model.families import (
     Family,
     Kind,
     Shape,
-    _duality,
-    _latent,
-    _mixers,
-    _scan,
-    _shared,
     first_of,
     in_blocks,
+    latent_shape,
     llama,
+    mamba2_state,
+    mamba_state,
     mixed_dense,
+    mixers_of,
+    shared_experts,
     with_runs,
 )
 
@@ -175,7 +175,7 @@ def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _zamba(config: Config) -> Shape:
     """Mamba beside one layer of attention that is run again and again, on the embedding beside the hidden state."""
     width = config["hidden_size"]
-    state = _scan(config, "mamba", norm=False)
+    state = mamba_state(config, "mamba", norm=False)
     usual = ["mamba", "mamba", "hybrid"]
     usual += [
         "hybrid"
@@ -248,7 +248,7 @@ def _zamba2(config: Config) -> Shape:
         "mamba_n_groups": config.get("mamba_ngroups", 1),
         "mamba_chunk_size": config.get("chunk_size", 256),
     }
-    state = _duality(
+    state = mamba2_state(
         {**config, **names, "mamba_d_head": None, "mamba_conv_bias": True, "mamba_proj_bias": False}
     )
     usual = (
@@ -449,8 +449,8 @@ def _kimi_linear(config: Config) -> Shape:
     dense = {} if isinstance(config.get("mlp_layer_types"), list) else {"first_k_dense_replace": 1}
     filled = {**dense, **config, "layer_types": named}
     # Its output layer is never tied, whatever the configuration says.
-    shape = {**_latent(filled, experts=_shared(config)), "state": state, "tied_embeddings": False}
-    return with_runs(shape, filled, _mixers(filled))
+    shape = {**latent_shape(filled, experts=shared_experts(config)), "state": state, "tied_embeddings": False}
+    return with_runs(shape, filled, mixers_of(filled))
 
 
 def _kimi_linear_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -483,7 +483,7 @@ def _lightning(config: Config) -> Shape:
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "window": 0}
     shape = llama({**config, "sliding_window": None}, state=state, experts=experts, **fields)
     filled = {**config, "layer_types": named}
-    return with_runs(shape, filled, _mixers(filled))
+    return with_runs(shape, filled, mixers_of(filled))
 
 
 def _lightning_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -549,7 +549,7 @@ def _mimo(config: Config) -> Shape:
         kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None}
     plain = {**config, "layer_types": None, "sliding_window": None}
-    shape = llama(plain, experts=_shared({**config, "n_shared_experts": None}), **fields)
+    shape = llama(plain, experts=shared_experts({**config, "n_shared_experts": None}), **fields)
     return in_blocks({**shape, "window": config["sliding_window"]}, kinds)
 
 
@@ -569,7 +569,7 @@ def _longcat(config: Config) -> Shape:
     plain = {**config, "num_hidden_layers": 2 * layers, "intermediate_size": ffn, "num_key_value_heads": None}
     picked = max(1, round(config["moe_topk"] * number / (number + idle)))
     experts = {"number": number, "top_k": picked, "ffn": inner, "shared_ffn": ffn}
-    shape = _latent(plain, experts=experts)
+    shape = latent_shape(plain, experts=experts)
     # The router knows those that do nothing, and transformers makes gates of theirs.
     others = layers * idle * width * (1 + 2 * inner)
     kinds: list[Kind] = [("attention", "dense"), ("attention", "experts")]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import cycle
 from pathlib import Path
@@ -175,11 +175,6 @@ class RankPlan:
         if self.sync is None:
             return self.grid
         return next(island for island in self.sync.islands if self.rank in island)
-
-    def without_pipeline(self) -> RankPlan:
-        """The same with all layers on one stage, which recomputes as this rank's does."""
-        whole = StagePlan(0, self.stages[-1].end_layer, self.recompute)
-        return replace(self, stages=(whole,), stage=0, chunks=())
 
     def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of an optimizer step; all ranks together deal each sequence once.
