@@ -112,7 +112,7 @@ def _full(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
 def _as_many(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
     if plan.fewer_steps:
         yield Fault(
-            path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one less"
+            path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one fewer"
         )
 
 

@@ -343,7 +343,7 @@ def _header_problems(path: Path, line: int, header: Sequence[str]) -> Iterator[P
                 hint = "separate the columns by commas"
             yield Problem(file=str(path), line=line, key="", what=what, hint=hint)
         elif header.count(name) > 1:
-            yield Problem(file=str(path), line=line, key=name, what="the column is there twice")
+            yield Problem(file=str(path), line=line, key=name, what="the column appears twice")
     if "id" not in header:
         yield Problem(file=str(path), line=line, key="id", what="missing, expected a column of unique names")
 

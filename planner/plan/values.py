@@ -474,7 +474,7 @@ class Plan:
     backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Replicas of each stage, the last ones, that run a micro-batch less than their steps say."""
+    """Replicas of each stage, the last ones, that run one micro-batch fewer than their steps say."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:

@@ -203,7 +203,7 @@ class Capabilities:
     """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
     parallelism."""
     fewer_steps_zero: tuple[int, ...] = ()
-    """ZeRO stages with which some replicas may run a micro-batch less than the others, in pipelines too."""
+    """ZeRO stages with which some replicas may run one micro-batch fewer than the others, in pipelines too."""
     backup_zero: tuple[int, ...] = ()
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""

@@ -111,7 +111,7 @@ def _problems(
         at = ("jobs", index)
         if job.name in first:
             line = document.line(("jobs", first[job.name], "name"))
-            what = f"{job.name} stands above already, on line {line}"
+            what = f"{job.name} is already on line {line}"
             yield document.problem((*at, "name"), what, "give each job its own name")
         first.setdefault(job.name, index)
         if job.tokens is not None and job.steps is not None:

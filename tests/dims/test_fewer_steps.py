@@ -1,4 +1,4 @@
-"""Replicas that run a micro-batch less than the others, so that their number need not divide the batch."""
+"""Replicas that run one micro-batch fewer than the others, so that their number need not divide the batch."""
 
 from __future__ import annotations
 

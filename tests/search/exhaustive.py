@@ -271,7 +271,7 @@ def _equal_steps(
 def _unequal_steps(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Outer]:
-    """Numbers of replicas with small odd parts that do not divide the batch: some run a micro-batch less."""
+    """Numbers of replicas with small odd parts that do not divide the batch: some run one micro-batch fewer."""
     if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
         return
     total = model.training.global_batch

@@ -58,7 +58,7 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
     if plan.pp == 1 and plan.zero == 1 and first.accumulation_steps > 1:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
     if plan.fewer_steps:
-        yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one less"
+        yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one fewer"
     if plan.grid is not None:
         yield f"it divides matrices in one dimension, not by a grid of {plan.grid}"
     if plan.unequal_shards:

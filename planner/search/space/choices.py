@@ -85,7 +85,7 @@ class Family:
         return None if self.dp is None else self.batch * self.context.ways // self.dp
 
     def fewer_steps(self, model: ModelSpec) -> int:
-        """Replicas that run a micro-batch less than the others, so that all together have the global batch."""
+        """Replicas that run one micro-batch fewer than the others, so that all together have the global batch."""
         lacking = self.batch * self.micro_batches - model.training.global_batch
         return lacking // self.micro_batch if lacking and self.micro_batch else 0
 
@@ -282,7 +282,7 @@ def families(
 
 
 def unequal_steps(model: ModelSpec, replicas: int, limits: Limits) -> Iterator[tuple[int, int]]:
-    """Replicas, and sequences of a micro-batch over all of them, where some replicas run a micro-batch less.
+    """Replicas, and sequences of a micro-batch over all of them, where some replicas run one micro-batch fewer.
 
     Numbers of replicas that nodes often add up to, the same whatever the cluster has; and of the micro-batches that
     need the same number of steps the smallest: larger ones only take longer.

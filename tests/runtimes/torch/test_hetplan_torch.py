@@ -130,7 +130,7 @@ LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": Fa
 def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **changes: Any) -> Case:
     """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns.
 
-    ``fewer`` of the pipelines run a micro-batch less.
+    ``fewer`` of the pipelines run one micro-batch fewer.
     """
     width = 4 // len(layers)
     share = steps * 2
