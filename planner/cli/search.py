@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast, get_args
 
 import typer
 
+from planner.capabilities import (
+    ASKED_OFFLOAD_PARTS,
+    OFFLOAD_PARTS,
+    RECOMPUTES,
+    OffloadPart,
+    Recompute,
+    SyncFormat,
+)
 from planner.cli.answer import show_found, show_front
 from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
@@ -67,20 +75,12 @@ from planner.ranges import (
     Range,
 )
 from planner.report.summary import summary_of
-from planner.runtimes.capabilities import (
-    ASKED_OFFLOAD_PARTS,
-    OFFLOAD_PARTS,
-    RECOMPUTES,
-    OffloadPart,
-    Recompute,
-    SyncFormat,
-)
-from planner.runtimes.registry import TARGETS, in_words, target
 from planner.search.deadline import Deadline
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import front
 from planner.search.values import Goal, Limits, Scored, SearchResult
+from planner.targets import TARGETS, in_words, target
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import BatchRule, Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.backup import backup_faults
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
-from planner.runtimes.capabilities import BatchRule, Capabilities
 
 
 class Data(Dimension):

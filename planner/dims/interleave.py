@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import V_SHAPED, Capabilities, Schedule
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
-from planner.runtimes.capabilities import V_SHAPED, Capabilities, Schedule
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""

@@ -25,8 +25,8 @@ from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
 from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
-from planner.runtimes.registry import NAMES
 from planner.runtimes.torch.capabilities import CAPABILITIES as TORCH
+from planner.targets import NAMES
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")

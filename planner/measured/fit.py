@@ -44,7 +44,7 @@ from planner.measured.priors import (
 )
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
-from planner.runtimes.registry import target
+from planner.targets import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
+from planner.capabilities import ContextKind, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
@@ -39,8 +40,7 @@ from planner.plan.values import (
     ZeroPlus,
 )
 from planner.ranges import DEVICES, STAGES
-from planner.runtimes.capabilities import ContextKind, Recompute, Schedule
-from planner.runtimes.registry import PER_DEVICE, UNIFORM
+from planner.targets import PER_DEVICE, UNIFORM
 
 
 def _written(tp: Any) -> str:

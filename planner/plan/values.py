@@ -8,6 +8,15 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
+from planner.capabilities import (
+    ContextKind,
+    OffloadTo,
+    Recompute,
+    Schedule,
+    SyncFormat,
+    SyncKind,
+    SyncMethod,
+)
 from planner.described import told
 from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import (
@@ -28,15 +37,6 @@ from planner.files.fields import (
 )
 from planner.files.messages import shown
 from planner.ranges import DEVICES, HOST_SHARE, LAYERS, STAGES
-from planner.runtimes.capabilities import (
-    ContextKind,
-    OffloadTo,
-    Recompute,
-    Schedule,
-    SyncFormat,
-    SyncKind,
-    SyncMethod,
-)
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:

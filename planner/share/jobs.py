@@ -19,7 +19,7 @@ from planner.files.messages import nearest
 from planner.model.file import load_model
 from planner.model.huggingface import HUB
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import NAMES, in_words
+from planner.targets import NAMES, in_words
 
 MOST_JOBS = 20
 """Jobs of one file."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from planner.capabilities import V_SHAPED
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.values import Offload, Plan, Stage
-from planner.runtimes.capabilities import V_SHAPED
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
+from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
@@ -37,7 +38,6 @@ from planner.plan.values import (
     Stage,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
     Choice,

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.capabilities import Schedule
 from planner.cost.shape import chunk_spans
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
@@ -13,7 +14,6 @@ from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Schedule
 from planner.runtimes.torch.runtime import CLIP, PyTorch
 
 LLAMA = {"gated_mlp": True, "tied_embeddings": False, "kv_heads": 8, "vocab": 128256}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
+from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
@@ -36,9 +37,8 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
-from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
+from planner.targets import TARGETS, target
 from planner.units import divisors
 
 MAX_DEPTH = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides, is_v_shaped
@@ -20,7 +21,6 @@ from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
-from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.space.partitions import networks

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from planner.capabilities import Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import (
@@ -26,7 +27,6 @@ from planner.model.spec import (
     TowerSpec,
 )
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Schedule
 from tests.training import folder_runs
 from tests.training.launching import launch, losses
 from tests.training.once import once

@@ -1,4 +1,4 @@
-"""What each runtime can express: the table that the search obeys and the emitters rely on."""
+"""What a runtime can express: the fields that the search obeys and the emitters rely on."""
 
 from __future__ import annotations
 
