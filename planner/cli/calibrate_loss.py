@@ -71,9 +71,9 @@ def fit_loss(
                 )
             runs.append((losses, losses.batch or given or model_spec.training.global_batch))
         fit = fit_losses(runs, model_spec.training.sequence_tokens)
-    training = model_spec.training.model_copy(update={"convergence": fit.convergence})
     if output is not None:
-        write_whole(dump(written(model_spec.model_copy(update={"training": training}))), output, "model.yaml")
+        fitted = model_spec.trained_with(convergence=fit.convergence)
+        write_whole(dump(written(fitted)), output, "model.yaml")
     if as_json:
         show_document(
             LossFitDocument(command="calibrate loss", file=None if output is None else str(output), loss=fit)

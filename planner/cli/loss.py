@@ -122,7 +122,7 @@ def answer_loss(
     quiet: bool,
 ) -> NoReturn:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
-    from planner.search.objectives.loss import to_loss, with_batch
+    from planner.search.objectives.loss import to_loss
 
     if output is not None:
         require_writable(output)
@@ -130,7 +130,12 @@ def answer_loss(
     def better(scored: Scored, batch: int) -> None:
         if output is not None:
             with suppress(OutputError):  # said at the end, where it is tried again
-                _write(scored, replace(request, model=with_batch(request.model, batch)), output, None)
+                _write(
+                    scored,
+                    replace(request, model=request.model.trained_with(global_batch=batch)),
+                    output,
+                    None,
+                )
 
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         result = to_loss(

@@ -275,8 +275,7 @@ class Pricer:
         """Layers of each kind and what prices one: in one of the model's ``layers``, at its beginning, at its end."""
         if context.ways > 1:
             length = model.training.sequence_length // context.ways
-            training = model.training.model_copy(update={"sequence_length": length})
-            model = model.model_copy(update={"training": training})
+            model = model.trained_with(sequence_length=length)
         self.model = model
         """That of the part of a sequence that a replica has."""
         self.calibration = calibration
@@ -313,8 +312,7 @@ class Pricer:
     @cached_property
     def _unfused(self) -> ModelSpec:
         """The model with attention of single kernels."""
-        training = self.model.training.model_copy(update={"attention": "unfused"})
-        return self.model.model_copy(update={"training": training})
+        return self.model.trained_with(attention="unfused")
 
     def price(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> StagePrice:
         """Seconds of a stage whose data-parallel rings look like ``ring``."""

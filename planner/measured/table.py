@@ -496,7 +496,7 @@ def model_of(item: NumberedRow) -> ModelSpec:
     if row.model_file:
         model = _from_file(item, "model_file", row.model_file, load_model)
         own = row.model_dump(include=set(_TRAINING) & row.model_fields_set)
-        return model.model_copy(update={"training": model.training.model_copy(update=own)})
+        return model.trained_with(**own)
     defaults = {
         "kv_heads": row.heads,
         "head_dim": (row.hidden or 0) // (row.heads or 1),

@@ -727,6 +727,10 @@ class ModelSpec(Frozen):
     """The stack whose output layers of mixer cross attend to; it stands with the embedding on the first stage."""
     training: TrainingSpec
 
+    def trained_with(self, **changes: object) -> ModelSpec:
+        """The same model with other settings of its training, which are not checked."""
+        return self.model_copy(update={"training": self.training.model_copy(update=changes)})
+
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Layers of each kind of which one of ``layers`` consists; none where all are alike."""

@@ -318,14 +318,18 @@ class Shares:
         longer = tuple(_Passes(one.forward * factor, one.back * factor) for one, factor in pairs)
         return replace(used, micro=longer)
 
+    def _one_each(self, counts: Counts) -> tuple[ReplicaGroup, ...]:
+        """Replicas of these devices with a sequence each."""
+        return tuple(
+            self._group(device_type, count, count, 1)
+            for device_type, count in zip(self.device_types, counts, strict=True)
+            if count
+        )
+
     def _ring(self, counts: Counts) -> Ring:
         """The data-parallel ring of these devices."""
         if counts not in self._rings:
-            groups = tuple(
-                self._group(device_type, count, count, 1)
-                for device_type, count in zip(self.device_types, counts, strict=True)
-                if count
-            )
+            groups = self._one_each(counts)
             self._rings[counts] = ring_alone(
                 groups,
                 self.estimator,

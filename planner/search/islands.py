@@ -147,12 +147,7 @@ class IslandShares(Shares):
         return self._island[self.device_types.index(device_type)]
 
     def _slots(self, counts: Counts) -> tuple[Slot, ...]:
-        groups = tuple(
-            self._group(device_type, count, count, 1)
-            for device_type, count in zip(self.device_types, counts, strict=True)
-            if count
-        )
-        return place_stages([groups], self.estimator.cluster)[0]
+        return place_stages([self._one_each(counts)], self.estimator.cluster)[0]
 
     def _ring(self, counts: Counts) -> Ring:
         """The ring of devices of one island, on the network of its own."""

@@ -20,7 +20,7 @@ from planner.model.spec import ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
-from planner.search.objectives.loss import LossSearch, batches_around, sizes_to_loss, to_loss, with_batch
+from planner.search.objectives.loss import LossSearch, batches_around, sizes_to_loss, to_loss
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Scored
 from tests.search.exhaustive import plans
@@ -48,7 +48,7 @@ def least(problem: Problem, steps: Convergence, limits: Limits) -> dict[int, flo
     spec, model, calibration = problem
     found = {}
     for batch in BATCHES:
-        estimator = Estimator(ranked(spec), with_batch(model, batch), calibration)
+        estimator = Estimator(ranked(spec), model.trained_with(global_batch=batch), calibration)
         best = inf
         for plan in plans(estimator, limits):
             try:
@@ -105,7 +105,7 @@ def test_on_part_of_the_devices(seed: int, critical: float) -> None:
     goal = Goal(use_at_most=(("", 2),))
     found = to_loss(spec, model, ASSUMED, LIMITS, goal, steps, BATCHES, explain=False)
     each = {
-        batch: choose(spec, with_batch(model, batch), ASSUMED, LIMITS, goal, explain=False).best
+        batch: choose(spec, model.trained_with(global_batch=batch), ASSUMED, LIMITS, goal, explain=False).best
         for batch in BATCHES
     }
     times = [

@@ -90,9 +90,7 @@ def main() -> None:
     sys.stdout.write(f"{head}\n")
     for left in BATCHES:
         fit = fit_losses([(run, batch) for batch, run in runs.items() if batch != left], LENGTH)
-        fitted = spec.model_copy(
-            update={"training": spec.training.model_copy(update={"convergence": fit.convergence})}
-        )
+        fitted = spec.trained_with(convergence=fit.convergence)
         last = max(sum(each for _, each in run.points[-100:]) / 100 for run in runs.values())
         for above in (1.15, 1.05):
             loss, measured = last * above, steps_to(runs[left], last * above)

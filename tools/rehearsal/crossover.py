@@ -73,7 +73,7 @@ def cross(
     """Run each job alone and both at once, in turns, and set beside it what was predicted."""
     folders, scored, moments = [], list[Scored](), []
     for name, batch in BATCHES.items():
-        own = model.model_copy(update={"training": model.training.model_copy(update={"global_batch": batch})})
+        own = model.trained_with(global_batch=batch)
         path = folder / f"{name}.yaml"
         path.write_text(
             yaml_text({"target": "torch", **replicas(0, ("a", 2, 6, batch // 2))}), encoding="utf-8"

@@ -77,16 +77,11 @@ def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
         name: None
         for row in targets_of(limits)
         for name in row.offered_precisions
-        if offers(row, _in(model, name))
+        if offers(row, model.trained_with(precision=name))
         and any(name in device_type.peak_flops for device_type in device_types)
     }
     if formats:
         yield f"with training.precision {', '.join(formats)} there is something to search"
-
-
-def _in(model: ModelSpec, precision: str) -> ModelSpec:
-    training = model.training.model_copy(update={"precision": precision})
-    return model.model_copy(update={"training": training})
 
 
 def _lacking(estimator: Estimator) -> Iterator[str]:
@@ -244,35 +239,36 @@ def _first(tried: Iterable[tuple[str, Scored | None]]) -> list[tuple[str, Scored
 def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
-
-    def changed(**update: object) -> ModelSpec:
-        return model.model_copy(update={"training": training.model_copy(update=update)})
-
     adapted: list[Training] = []
     if not model.frozen and model.linears:
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
             text += " and training.optimizer: adamw" if other else ""
-            adapters = changed(lora=LoraSpec(rank=RANK, base=base), **other)
+            adapters = model.trained_with(lora=LoraSpec(rank=RANK, base=base), **other)
             adapted.append((f"{text}, which trains adapters alone", adapters))
     elif training.lora and not model.quantised:
         nf4 = training.lora.model_copy(update={"base": "nf4"})
-        adapted.append(("base: nf4 in training.lora", changed(lora=nf4)))
+        adapted.append(("base: nf4 in training.lora", model.trained_with(lora=nf4)))
     yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
         formats = ("bf16", "int8")
-        yield [(f"training.optimizer_states: {name}", changed(optimizer_states=name)) for name in formats]
+        yield [
+            (f"training.optimizer_states: {name}", model.trained_with(optimizer_states=name))
+            for name in formats
+        ]
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
-            yield [(f"training.optimizer: {name}", changed(optimizer=name, optimizer_states="fp32"))]
+            yield [
+                (f"training.optimizer: {name}", model.trained_with(optimizer=name, optimizer_states="fp32"))
+            ]
     shorter: list[Training] = []
     length, factor = training.sequence_length, 2
     while length % factor == 0 and length // factor >= SHORTEST:
         batch = training.global_batch * factor
         if batch <= BATCH.most:
             text = f"--sequence-length {length // factor} --global-batch {batch}"
-            shorter.append((text, changed(sequence_length=length // factor, global_batch=batch)))
+            shorter.append((text, model.trained_with(sequence_length=length // factor, global_batch=batch)))
         factor *= 2
     yield shorter
 

@@ -136,8 +136,7 @@ class _Layers:
         return min(map(self._ending, tried), key=lambda item: item[0], default=None)
 
     def _send(self, first: int, last: int) -> float:
-        sends = self.stages.sends(first, last)
-        return min(sends.near_seconds, sends.far_seconds)
+        return self.stages.sends(first, last).least_seconds
 
     def _line(self, stage: int) -> tuple[float, float]:
         """Seconds of a micro-batch on a stage: sends and ends, and each layer."""

@@ -57,7 +57,7 @@ class Places:
         """The states of the stage after ``stage`` on a place, and what each adds to the send to it."""
         before, taken = state
         sends = self.sends(before, place)
-        either = min(sends.near_seconds, sends.far_seconds)
+        either = sends.least_seconds
         small = self._small(before) and self._small(place)
         if not small or self.device_type(before) != self.device_type(place):
             return [(self._after(place, used), either) for used in self._used(stage, place)]
@@ -108,7 +108,7 @@ class Places:
         sends = self.sends(last, first)
         if self._small(last) and self._small(first) and self.device_type(last) == self.device_type(first):
             return sends
-        either = min(sends.near_seconds, sends.far_seconds)
+        either = sends.least_seconds
         return Sends(near_seconds=float("inf"), far_seconds=either)
 
     def stays(self, place: int) -> bool:
@@ -157,8 +157,7 @@ class Places:
         return self._sends[key]
 
     def _least(self, first: int, last: int) -> float:
-        sends = self.stages.sends(first, last)
-        return min(sends.near_seconds, sends.far_seconds)
+        return self.stages.sends(first, last).least_seconds
 
     def _key(self, composition: int) -> tuple[object, ...]:
         groups = self.stages.compositions[composition]

@@ -188,7 +188,7 @@ def _other_format(
     )
     if not idle:
         return None
-    other = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp16"})})
+    other = model.trained_with(precision="fp16")
     estimator = Estimator(ranked(cluster), other, calibration)
     try:
         scored = cheap_plan(estimator, limits, everywhere(estimator), deadline)

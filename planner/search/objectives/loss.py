@@ -231,7 +231,7 @@ class LossSearch(Slices[BatchCandidate]):
     def on(self, candidate: BatchCandidate) -> Estimator:
         """The estimator of a batch on a sub-cluster."""
         if candidate.estimator is None:
-            model = with_batch(self.model, candidate.batch)
+            model = self.model.trained_with(global_batch=candidate.batch)
             candidate.estimator = Estimator(candidate.sub.cluster, model, self.calibration)
         return candidate.estimator
 
@@ -285,7 +285,7 @@ class LossSearch(Slices[BatchCandidate]):
         """Keep a plan of a batch where it will run: on the whole cluster."""
         if scored is not None and candidate.sub.cluster is not self.cluster:
             if candidate.batch not in self._whole:
-                model = with_batch(self.model, candidate.batch)
+                model = self.model.trained_with(global_batch=candidate.batch)
                 self._whole[candidate.batch] = Estimator(self.cluster, model, self.calibration)
             scored = where_it_runs(scored, self._whole[candidate.batch])
         if scored is None or candidate.weight * scored.estimate.step_seconds >= candidate.value:
@@ -385,12 +385,6 @@ class SizesSearch(LossSearch):
         )
 
 
-def with_batch(model: ModelSpec, batch: int) -> ModelSpec:
-    """The model with another global batch."""
-    training = model.training.model_copy(update={"global_batch": batch})
-    return model.model_copy(update={"training": training})
-
-
 def to_loss(
     cluster: ClusterSpec,
     model: ModelSpec,
@@ -428,7 +422,7 @@ def to_loss(
     except (Struck, KeyboardInterrupt):
         finder.interrupted = finder.interrupted or part.interrupted
     best = finder.best
-    chosen_model = model if best is None else with_batch(model, best.batch)
+    chosen_model = model if best is None else model.trained_with(global_batch=best.batch)
     tokens = None if best is None else best.weight * best.batch * model.training.sequence_tokens
 
     def told(scored: Scored) -> None:

@@ -25,6 +25,11 @@ class Sends:
     far_seconds: float
     """When they stand on different nodes; infinite when they cannot talk or there is one node only."""
 
+    @property
+    def least_seconds(self) -> float:
+        """Wherever they stand."""
+        return min(self.near_seconds, self.far_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class Borders:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from planner.capabilities import Recompute
 from planner.model.file import load_model
@@ -36,13 +35,10 @@ class Series:
     def configuration(self, micro_batch: int, steps: int, recompute: Recompute) -> Configuration:
         """One of them."""
         return Configuration(
-            model=with_batch(self.model, micro_batch * steps), micro_batch=micro_batch, recompute=recompute
+            model=self.model.trained_with(global_batch=micro_batch * steps),
+            micro_batch=micro_batch,
+            recompute=recompute,
         )
-
-
-def with_batch(model: ModelSpec, global_batch: int) -> ModelSpec:
-    """The model with another number of sequences in a step."""
-    return _trained(model, global_batch=global_batch)
 
 
 def name_of(asked: Configuration) -> str:
@@ -67,7 +63,7 @@ def _few(series: Series) -> Series:
 
 def _gpu() -> Iterator[Series]:
     """Shipped GPT and Llama models in bf16."""
-    gpt = _trained(load_model(MODEL_SPECS / "gpt2_345m.yaml"), precision="bf16", dropout=False)
+    gpt = load_model(MODEL_SPECS / "gpt2_345m.yaml").trained_with(precision="bf16", dropout=False)
     yield Series(
         model=gpt,
         largest=32,
@@ -78,7 +74,7 @@ def _gpu() -> Iterator[Series]:
         ),
         limits=("full",),
     )
-    llama = _trained(load_model(MODEL_SPECS / "llama_1.1b.yaml"), precision="bf16", dropout=False)
+    llama = load_model(MODEL_SPECS / "llama_1.1b.yaml").trained_with(precision="bf16", dropout=False)
     yield Series(
         model=llama,
         largest=16,
@@ -89,7 +85,7 @@ def _gpu() -> Iterator[Series]:
         ),
         limits=("none",),
     )
-    unfused = _trained(gpt.model_copy(update={"name": f"{gpt.name}_unfused"}), attention="unfused")
+    unfused = gpt.model_copy(update={"name": f"{gpt.name}_unfused"}).trained_with(attention="unfused")
     yield Series(
         model=unfused,
         largest=8,
@@ -126,12 +122,7 @@ def _cpu() -> Iterator[Series]:
         shapes=usual,
     )
     yield Series(
-        model=_trained(gpt.model_copy(update={"name": "small_gpt_unfused"}), attention="unfused"),
+        model=gpt.model_copy(update={"name": "small_gpt_unfused"}).trained_with(attention="unfused"),
         largest=4,
         shapes=((4, 1, "none"), (4, 1, "selective")),
     )
-
-
-def _trained(model: ModelSpec, **changes: Any) -> ModelSpec:
-    """The model with other training."""
-    return model.model_copy(update={"training": model.training.model_copy(update=changes)})

@@ -19,7 +19,7 @@ from planner.measure.session import Request, Session
 from planner.measured.table import load_table
 from planner.model.spec import ModelSpec
 from planner.targets import PLAIN_TORCH
-from tools.benchmarks.device.cases import Series, name_of, with_batch
+from tools.benchmarks.device.cases import Series, name_of
 from tools.benchmarks.device.results import COMMAND, Results
 from tools.benchmarks.training import Configuration, fits, train
 
@@ -156,10 +156,14 @@ def _predicted_limit(item: Series, recompute: Recompute, results: Results, calib
     def predicted(micro_batch: int) -> bool:
         replicas = (replace(group, local_batch=micro_batch, accumulation_steps=1),)
         plan = replace(run.plan, stages=(replace(stage, replicas=replicas),))
-        return estimate(plan, run.cluster, with_batch(item.model, micro_batch), calibration).fits
+        return estimate(
+            plan, run.cluster, item.model.trained_with(global_batch=micro_batch), calibration
+        ).fits
 
     return grow(predicted, MOST_MICRO_BATCH).fits
 
 
 def _one(model: ModelSpec, micro_batch: int, recompute: Recompute) -> Configuration:
-    return Configuration(model=with_batch(model, micro_batch), micro_batch=micro_batch, recompute=recompute)
+    return Configuration(
+        model=model.trained_with(global_batch=micro_batch), micro_batch=micro_batch, recompute=recompute
+    )
