@@ -25,9 +25,9 @@ Gpu = Annotated[
     str | None, typer.Option("--gpu", metavar="NAME", help="Type of the GPUs, as hetplan gpus lists them.")
 ]
 GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs of a node.")
+    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs in each node.")
 ]
-NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Nodes.")]
+NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes.")]
 IntraNode = Annotated[
     str | None,
     typer.Option("--intra-node", metavar="LINK", help="Network inside a node, as hetplan links lists them."),
@@ -37,9 +37,12 @@ Network = Annotated[
     typer.Option("--network", metavar="KIND", help="Network between nodes: infiniband, roce or ethernet."),
 ]
 Bandwidth = Annotated[
-    float | None, typer.Option("--bandwidth-gbps", metavar="GBPS", help="Of one card, gigabit/s.")
+    float | None,
+    typer.Option("--bandwidth-gbps", metavar="GBPS", help="Bandwidth of one network card, gigabit/s."),
 ]
-CardCount = Annotated[int | None, typer.Option("--cards", metavar="N", min=1, help="Cards of a node.")]
+CardCount = Annotated[
+    int | None, typer.Option("--cards", metavar="N", min=1, help="Network cards of a node.")
+]
 HourPrice = Annotated[
     float | None,
     typer.Option("--price", metavar="PRICE", help="Price of one GPU for one hour; left out if absent."),
