@@ -20,7 +20,8 @@ from planner.logs.trial import Trial
 from planner.logs.values import Observed
 from planner.measured.fit import Fit
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
-from planner.report.numbers import MISSING, count, duration, percent, significant
+from planner.report.measured import constants_table
+from planner.report.numbers import count, duration, percent, significant
 from planner.units import format_count
 
 SHOWN = 12
@@ -93,18 +94,13 @@ def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> li
     """Constants, errors by source, error bars."""
     where = f", wrote {path}" if path else ""
     return [
-        section(f"Constants, fitted to {count(len(fit.runs), 'run')}{where}", _constants(calibration)),
+        section(
+            f"Constants, fitted to {count(len(fit.runs), 'run')}{where}",
+            constants_table(calibration.constants),
+        ),
         section("Errors of the fitted runs", _errors(fit)),
         *([section("Error bars", _bars(calibration))] if calibration.residuals else []),
     ]
-
-
-def _constants(calibration: Calibration) -> FittedTable:
-    rows = [
-        (item.name, significant(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
-        for item in calibration.constants
-    ]
-    return table([words("constant", least=34), number("value"), number("spread")], rows)
 
 
 def _errors(fit: Fit) -> FittedTable:

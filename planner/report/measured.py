@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -284,10 +284,15 @@ def _layers(told: Told) -> list[LayerPoint]:
 
 def _constants(told: Told) -> FittedTable:
     own = (f"families.{told.family}.", "frameworks.torch.")
+    fitted = (item for item in told.calibration.constants if item.name.startswith(own))
+    return constants_table(fitted, _readable)
+
+
+def constants_table(constants: Iterable[Constant], show: Callable[[float], str] = significant) -> FittedTable:
+    """Values and spreads."""
     rows = [
-        (item.name, _readable(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
-        for item in told.calibration.constants
-        if item.name.startswith(own)
+        (item.name, show(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
+        for item in constants
     ]
     return table([words("constant", least=34), number("value"), number("spread")], rows)
 
