@@ -32,8 +32,8 @@ def test_depth_and_chunks() -> None:
 def test_kinds_nodes_batches_and_groups() -> None:
     """Stages of several device types, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
     one, two = cluster(pool("a")), cluster(pool("a", nodes=2), pool("b", "V100"))
-    mixed = "stages that mix device types other than for remainders"
-    parts = "stages on parts of several nodes"
+    mixed = "stages that mix device types, except where they use up leftover devices"
+    parts = "stages spread over parts of several nodes"
     assert not {mixed, parts} & set(outside(one, gpt(), Limits(target="megatron")))
     assert {mixed, parts} <= set(outside(two, gpt(), Limits(target="megatron")))
     assert "stages of several device types" in outside(two, gpt(), Limits(target="flagscale"))
@@ -46,7 +46,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
     hybrid = "HSDP in pipelines and with tensor parallelism"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
-    mixed = "HSDP in groups of several device types"
+    mixed = "HSDP groups of several device types"
     assert mixed in outside(two, gpt(), Limits(target="torch"))
     assert mixed not in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
@@ -67,7 +67,7 @@ def test_offloading_beside_other_dimensions() -> None:
 
 def test_shares_of_the_optimizer_and_superoffload() -> None:
     """Tenths are in the space of DeepSpeed; updates ahead of clipping on superchips alone, where they are asked for."""
-    shares = "shares of the optimizer in host memory other than tenths, or beside parameters there"
+    shares = "shares of the optimizer in host memory other than tenths, or beside offloaded parameters"
     ahead = "SuperOffload, which does not clip gradients (--offload super)"
     chips = cluster(pool("a", "GH200-96GB"), gpus={"GH200-96GB": gpu_spec("GH200-96GB")})
     asked = Limits(target="deepspeed", offload=("none", "optimizer"))
@@ -82,7 +82,7 @@ def test_shares_of_the_optimizer_and_superoffload() -> None:
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     """Neighbours share a node while it has room; that is named wherever there is another node to go to."""
-    apart = "stages on other nodes of their pool than the order of the pipeline gives"
+    apart = "stages on the nodes of their pool in another order than the pipeline's"
     one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
     assert apart in outside(two, gpt(), Limits(target="megatron"))
     assert apart not in outside(one, gpt(), Limits(target="megatron"))
@@ -93,14 +93,14 @@ def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
-    assert "stages that mix device types other than for remainders" in found.outside
+    assert "stages that mix device types, except where they use up leftover devices" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
 
 
 def test_equal_pools_are_one() -> None:
     """Two of a node each are seen as one of two nodes, on whatever network they are equal."""
-    parts = "stages on parts of several nodes"
+    parts = "stages spread over parts of several nodes"
     alike = cluster(pool("a", per_node=3), pool("b", per_node=3))
     assert parts in outside(alike, gpt(), Limits(target="deepspeed"))
     unlike = cluster(pool("a", per_node=3), pool("b", "V100", per_node=3))
@@ -109,7 +109,7 @@ def test_equal_pools_are_one() -> None:
 
 def test_rdma_behind_ethernet() -> None:
     """Paths are the widest: where that is Ethernet, the InfiniBand beside it is named; where it is not, nothing is."""
-    what = "RDMA between nodes that a wider way over Ethernet joins"
+    what = "RDMA between nodes whose path over Ethernet has more bandwidth"
     for gbps, nodes, named in ((400, 2, True), (400, 1, False), (100, 2, False)):
         cards = (nic("ib", gbps=200), nic("eth", gbps=gbps))
         assert (what in outside(cluster(pool("a", nodes=nodes, nics=cards)), gpt(), Limits())) == named
