@@ -224,8 +224,12 @@ def place_stages(
 def _place(
     stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, how: _Rests, *, spans: bool
 ) -> Placement:
+    used = {group.pool for groups in stages for group in groups}
     device_types = {
-        (pool.name, gpu): _Kind(pool, gpu, spans=spans) for pool in cluster.pools for gpu in set(pool.devices)
+        (pool.name, gpu): _Kind(pool, gpu, spans=spans)
+        for pool in cluster.pools
+        if pool.name in used
+        for gpu in set(pool.devices)
     }
     wanted = [
         _Wanted(stage, index, (own := _kind_of(device_types, group)).parts(group), own, len(groups) == 1)

@@ -54,6 +54,22 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
 
 
+def test_tensor_parallel_replicas() -> None:
+    """Of one stage, where a target could give them unlike batches, or devices of several types."""
+    unlike, mixed = (
+        "tensor-parallel replicas with batches of unlike size",
+        "stages that mix device types other than for remainders",
+    )
+    one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))
+    assert unlike in outside(one, gpt(), Limits(target="torch"))
+    assert unlike not in outside(one, gpt(), Limits(target="torch", tp=(1,)))
+    assert unlike not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
+    assert unlike not in outside(one, gpt(), Limits(target="megatron"))
+    assert unlike not in outside(cluster(pool("a", per_node=3)), gpt(), Limits(target="torch"))
+    assert mixed in outside(two, gpt(), Limits(target="torch", pp=(1,)))
+    assert mixed not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+
+
 def test_offloading_beside_other_dimensions() -> None:
     """Hosts keep something of pipelines with Megatron; else only where sequences and layers are whole."""
     one, apart = cluster(pool("a")), "offloading with divided sequences"

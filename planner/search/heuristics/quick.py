@@ -327,6 +327,9 @@ THRIFTY_PLANS = 6
 PROMISING = 2
 """Groups of families of which the first good plans come."""
 
+GRACE_SECONDS = 0.5
+"""After the time limit, for a good plan where some plan is known."""
+
 
 class Incumbent(Protocol):
     """A search that takes plans, and says how fast one must be."""
@@ -366,7 +369,7 @@ class FirstPlans:
         """
         planned = 0
         for family in sorted(families, key=_thrift)[:THRIFTY]:
-            self.explorer.deadline.check_wish()
+            self._check()
             depth = self._shallowest(partition, family)
             if depth:
                 planned += 1
@@ -382,7 +385,7 @@ class FirstPlans:
         if not partition.device_types:
             return
         for choice in [item for item in choices if item.one_copy][-1:]:
-            explorer.deadline.check_wish()
+            self._check()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
             shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
             plan = shares.plan(shares.sets.fullest(shares.batch))
@@ -396,6 +399,18 @@ class FirstPlans:
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
         return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
+
+    def _check(self) -> None:
+        """Before a first plan, which comes whatever the time, unless only a faster one than a known one is wanted.
+
+        Where some plan is known, a good one has ``GRACE_SECONDS`` more.
+        """
+        explorer = self.explorer
+        if explorer.cutoff_seconds < float("inf"):
+            explorer.deadline.check()
+        elif explorer.best is not None:
+            explorer.deadline.later(GRACE_SECONDS).check()
+        explorer.deadline.check_wish()
 
     def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
         """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
@@ -418,8 +433,8 @@ class FirstPlans:
                 family.dp or 1: family for family in sorted(group.families, key=lambda item: item.zero)
             }
             for _, family in sorted(of_number.items(), reverse=True):
-                deadline, before = self.explorer.deadline, self.explorer.incumbent
-                check = deadline.check if planned or fits else deadline.check_wish
+                before = self.explorer.incumbent
+                check = self.explorer.deadline.check if planned or fits else self._check
                 if self._shallowest(self.explorer.partition(family), family) and self.of_family(
                     family, check
                 ):

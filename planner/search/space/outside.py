@@ -92,9 +92,10 @@ def _of_target(
         yield "stages on other nodes of their pool than the order of the pipeline gives"
     if len(device_types) > 1 and row.dp_per_stage:
         yield "stages of several device types"
-    elif len(device_types) > 1 and pipelines:
+    tensor = row.tensor_parallel != "none" and (limits.tp is None or max(limits.tp) > 1)
+    grouped = pipelines or row.batch_without_pipeline == "equal" or tensor
+    if len(device_types) > 1 and grouped and not row.dp_per_stage:
         yield "stages that mix device types other than for remainders"
-    grouped = pipelines or row.batch_without_pipeline == "equal" or row.tensor_parallel != "none"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on parts of several nodes"
     if pipelines and model.dense_layers:
@@ -137,6 +138,8 @@ def _of_target(
     alone = limits.pp is None or 1 in limits.pp
     if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
         yield f"micro-batches of more than {most_offered(model)} sequences"
+    if alone and tensor and row.batch_without_pipeline == "per-device" and most > 1 and devices > 3:
+        yield "tensor-parallel replicas with batches of unlike size"
     if grouped and devices > 2 and row.fewer_steps_zero:
         yield "replicas whose numbers of micro-batches differ by more than one"
     if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
