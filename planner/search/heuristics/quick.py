@@ -338,6 +338,8 @@ class Incumbent(Protocol):
     limits: Limits
     deadline: Deadline
     best: Scored | None
+    cutoff_seconds: float
+    """Only faster plans are wanted; infinite where a plan is."""
 
     @property
     def incumbent(self) -> float:
