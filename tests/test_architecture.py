@@ -123,6 +123,19 @@ def test_runtimes_are_named_in_their_rooms_alone() -> None:
     assert quoting == set()
 
 
+def test_private_names_stay_in_their_modules() -> None:
+    """What begins with an underscore is imported nowhere."""
+    borrowed = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {alias.name}"
+        for path in modules()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("planner")
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.startswith("__")
+    ]
+    assert borrowed == []
+
+
 def test_only_the_command_line_prints() -> None:
     """Nothing but planner/cli, and the runtime on the nodes, calls print or touches the process's streams."""
     printing = set()

@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import RenderableType
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs
+from planner.cli.inputs import read_calibration, read_given
 from planner.cli.options import AsJson, ClusterFile
 from planner.cli.output import show, show_document, typed
-from planner.cluster.file import load_cluster
-from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.model.spec import ModelSpec
 from planner.report.document import check_document
@@ -35,20 +33,13 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
 
     Prints device totals, number formats and the links between pools. No search is run.
     """
-    cluster_spec, model_spec = _read(cluster, model)
+    cluster_spec, model_spec = read_given(cluster, model)
     topology = Topology(cluster_spec)
     warnings = _warnings(topology, model_spec)
     if as_json:
         show_document(check_document(topology, model_spec, warnings))
         return
     show(*_report(topology, model_spec, warnings), then=_next(cluster, model))
-
-
-def _read(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
-    if model is not None:
-        return read_inputs(cluster, model, Overrides())
-
-    return load_cluster(cluster), None
 
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:

@@ -83,14 +83,14 @@ Strict = Annotated[
 ]
 Deadline = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="Only plans that train --tokens in this time, e.g. 30d."),
+    typer.Option("--deadline", metavar="TIME", help="The training of --tokens must end within this time, e.g. 30d."),
 ]
 Budget = Annotated[
     float | None,
     typer.Option(
         "--budget",
         metavar="PRICE",
-        help="Only plans that train --tokens for at most this much, in the currency of the cluster file.",
+        help="The training of --tokens may cost at most this much, in the currency of the cluster file.",
     ),
 ]
 

@@ -115,7 +115,7 @@ def init(
             f"init: there is no terminal to ask on: expected {', '.join(ask.lacking)}",
             hint="hetplan gpus, hetplan links and hetplan examples list the names",
         )
-    model_text = _model(chosen, folder)
+    model_text = _model(chosen)
     document = Document(str(cluster_path), parse(text))
     fail_on(problems_of(document))
     write_whole(text, cluster_path, "cluster.yaml")
@@ -166,7 +166,7 @@ def _cluster(
     return dump(data | ({"fabrics": fabrics} if fabrics else {}))
 
 
-def _model(chosen: str, folder: Path) -> str:
+def _model(chosen: str) -> str:
     """An example, or a model file that takes its shape from a configuration."""
     models = {Path(each.path).stem: each.text for each in examples() if each.path.startswith("model_specs/")}
     if chosen in models:

@@ -166,6 +166,11 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     return cluster_spec, model_spec
 
 
+def read_given(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
+    """The files that are given; every problem of both is reported at once."""
+    return (load_cluster(cluster), None) if model is None else read_inputs(cluster, model, Overrides())
+
+
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:
     """The model with the training settings of the command line."""
     model_spec = overridden(load_model(model), overrides)

@@ -12,11 +12,10 @@ from rich.console import RenderableType
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
-from planner.cli.inputs import Overrides, read_inputs, read_plan, with_calibration
+from planner.cli.inputs import read_given, read_plan, with_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import warn
-from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
@@ -95,15 +94,12 @@ def _show_calibration(path: Path, cluster: Path | None, model: Path | None, as_j
 
 
 def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | None, ModelSpec | None]:
-    """The files of --cluster and --model; every problem of both is reported at once."""
+    """The files of --cluster and --model."""
     if cluster is None:
         if model is not None:
             raise UsageError("--model: expected --cluster FILE with it")
         return None, None
-    if model is not None:
-        return read_inputs(cluster, model, Overrides())
-
-    return load_cluster(cluster), None
+    return read_given(cluster, model)
 
 
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:

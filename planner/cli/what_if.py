@@ -57,7 +57,7 @@ def what_if(
 ) -> None:
     """Show what the plan becomes when something changes.
 
-    Searches the cluster as it is, and once for each change: a faster network, more nodes, a pool less, another
+    Searches the cluster as it is, and once for each change: a faster network, more nodes, one pool fewer, another
     batch. Prints step, throughput, cost and gain of each, and the plans. With --sensitivity, how each speed that is
     not known exactly affects the step, and which of them would change the plan.
     """

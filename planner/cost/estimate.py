@@ -277,11 +277,6 @@ class Estimator:
         times = pricer.measured(device_type, group.tp, group.micro_batch)
         return min(constants, hypot(times.spread, STEP_SPREAD)) if times else constants
 
-    def timeline(self, plan: Plan) -> Timeline:
-        """Every operation of the pipeline, for traces and for the cuts of the search."""
-        priced = self.price(plan)
-        return timeline_of(plan, priced)
-
     def price(self, plan: Plan, *, own_networks: bool = False) -> Priced:
         """Prices of all stages on their devices; raises PlanError when members of a group cannot talk.
 

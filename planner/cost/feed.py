@@ -5,7 +5,7 @@ takes as long as that. Of a data set that is read again and again the caches of 
 on; sequences come in random order from all of it, so that part of the reads is theirs (three tiers as in
 arXiv:2010.10458: network storage, local disk, memory). Tiers, and processors, work at the same time.
 
-Each replica of the first stage reads its sequences, and each of the last reads them again for its labels; in folded
+Each replica of the first stage reads its sequences, and each of the last reads them again for its labels; in V-shaped
 pipelines the first stage has both.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cost.schedules import folds
+from planner.cost.schedules import is_v_shaped
 from planner.model.spec import DataSpec, ModelSpec
 from planner.plan.placement import Placement, replica_parts
 from planner.plan.values import Plan
@@ -91,7 +91,7 @@ class Feed:
     def of(self, plan: Plan, placement: Placement, *, first_pass: bool = False) -> Fed:
         """What the data of a step takes with a plan."""
         nodes: dict[tuple[str, int], float] = {}
-        for number in dict.fromkeys((0, 0 if folds(plan.schedule) else plan.pp - 1)):
+        for number in dict.fromkeys((0, 0 if is_v_shaped(plan.schedule) else plan.pp - 1)):
             stage = plan.stages[number]
             for part in replica_parts(stage, placement[number]):
                 group, key = stage.replicas[part.group], (part.slot.pool, part.node)

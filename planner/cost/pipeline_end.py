@@ -35,8 +35,8 @@ from itertools import accumulate
 from math import inf
 from operator import add, mul, sub
 
-from planner.cost.folded import FoldedSlots, order_of, rounds
-from planner.cost.schedules import chunk_at, delay, divides, folds, position_of, warm_up
+from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
+from planner.cost.v_shaped import VShapedSlots, order_of, rounds
 from planner.runtimes.capabilities import Schedule
 
 Seconds = Sequence[Sequence[float]]
@@ -91,8 +91,8 @@ def device_order(
 
     Gradients of weights, where they are apart, follow so many backwards later.
     """
-    if folds(schedule):
-        return tuple(_folded(stage, depth, micro_batches, schedule))
+    if is_v_shaped(schedule):
+        return tuple(_v_shaped(stage, depth, micro_batches, schedule))
     total, ahead = micro_batches * chunks, warm_up(stage, depth, micro_batches, chunks, schedule)
     forwards = [_virtual(stage, index, depth, chunks, backward=False) for index in range(total)]
     backwards = [_virtual(stage, index, depth, chunks, backward=True) for index in range(total)]
@@ -113,8 +113,8 @@ def _virtual(stage: int, index: int, depth: int, chunks: int, *, backward: bool)
     return Operation(stage, chunks - 1 - chunk if backward else chunk, group * depth + offset, backward)
 
 
-def _folded(stage: int, depth: int, micro_batches: int, schedule: Schedule) -> Iterator[Operation]:
-    """The order of a device of a folded pipeline; operations of one chunk and kind follow the micro-batches."""
+def _v_shaped(stage: int, depth: int, micro_batches: int, schedule: Schedule) -> Iterator[Operation]:
+    """The order of a device of a V-shaped pipeline; operations of one chunk and kind follow the micro-batches."""
     order, done = order_of(stage, depth, schedule), Counter[tuple[int, str]]()
     for chunk, kind, later in (
         *order.ahead,
@@ -274,11 +274,11 @@ def stage_ends(
     1F1B takes O(depth^2) operations for any number of micro-batches (see the module's text); an interleaved
     pipeline, and one with a divided backward, takes the slots until it repeats itself.
     """
-    if folds(schedule):
-        folded = FoldedSlots(forward, backward, weight, micro_batches, schedule)
-        _repeat(folded)
-        folded.finish()
-        return tuple(folded.ended)
+    if is_v_shaped(schedule):
+        v_shaped = VShapedSlots(forward, backward, weight, micro_batches, schedule)
+        _repeat(v_shaped)
+        v_shaped.finish()
+        return tuple(v_shaped.ended)
     if divides(schedule):
         return divided_ends(forward, backward, weight, micro_batches)
     if len(forward[0]) == 1:
@@ -402,7 +402,7 @@ def interleaved_ends(
     return tuple(slots.ended)
 
 
-def _repeat(slots: _Slots | _DividedSlots | FoldedSlots) -> None:
+def _repeat(slots: _Slots | _DividedSlots | VShapedSlots) -> None:
     """Run all whole periods, at once from the first that moves the ends of all devices by one constant."""
     before = slots.state()
     while slots.now + slots.period <= slots.total:

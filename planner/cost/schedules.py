@@ -3,8 +3,9 @@
 Schedules are 1F1B and, with several chunks of layers a stage, interleaved 1F1B (arXiv:2104.04473, section 2.2). A
 stage runs ``warm_up`` forwards, then a forward and a backward in turn. The zero-bubble schedule (ZB-H1,
 arXiv:2401.10241, section 2.3) divides the backward: gradients of inputs go up at once, and those of weights wait for
-``delay`` micro-batches, to be computed where 1F1B waits. Folded schedules divide it too (``planner.cost.folded``). A
-path is a chain of operations each of which waits for the one before, so that its seconds, the sum over all stages i of
+``delay`` micro-batches, to be computed where 1F1B waits. V-shaped schedules divide it too (``planner.cost.v_shaped``).
+A path is a chain of operations each of which waits for the one before, so that its seconds, the sum over all stages i
+of
 
     a_i forward_i + b_i backward_i + c_i weight_i
 
@@ -24,8 +25,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.folded import alive_at_end
-from planner.runtimes.capabilities import FOLDED, Schedule
+from planner.cost.v_shaped import alive_at_end
+from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 Counts = NDArray[np.int64]
 
@@ -37,25 +38,25 @@ def divides(schedule: Schedule) -> bool:
     return schedule != "1f1b"
 
 
-def folds(schedule: Schedule) -> bool:
+def is_v_shaped(schedule: Schedule) -> bool:
     """True when a micro-batch goes through all devices and back again, a chunk of each both times."""
-    return schedule in FOLDED
+    return schedule in V_SHAPED
 
 
 def wraps(chunks: int, schedule: Schedule) -> bool:
     """True when the last device sends to the first one, which has the chunk that follows."""
-    return chunks > 1 and not folds(schedule)
+    return chunks > 1 and not is_v_shaped(schedule)
 
 
 def position_of(stage: int, chunk: int, depth: int, schedule: Schedule) -> int:
     """Which of all chunks it is in the order in which a micro-batch passes them."""
-    return chunk * depth + (depth - 1 - stage if folds(schedule) and chunk % 2 else stage)
+    return chunk * depth + (depth - 1 - stage if is_v_shaped(schedule) and chunk % 2 else stage)
 
 
 def chunk_at(position: int, depth: int, schedule: Schedule) -> tuple[int, int]:
     """(stage, chunk) of one of all chunks in that order."""
     chunk, place = divmod(position, depth)
-    return (depth - 1 - place if folds(schedule) and chunk % 2 else place), chunk
+    return (depth - 1 - place if is_v_shaped(schedule) and chunk % 2 else place), chunk
 
 
 def warm_up(stage: int, depth: int, micro_batches: int, chunks: int = 1, schedule: Schedule = "1f1b") -> int:
@@ -92,10 +93,10 @@ def alive(stage: int, depth: int, micro_batches: int, chunks: int, schedule: Sch
 
     Behind a divided backward one counts twice until its weights' gradients are there: with what products have taken,
     and with the gradients of what they have made, which are no more. The first layers of all have no such backward.
-    Folded pipelines have two for each device between the first forward and the first backward.
+    V-shaped pipelines have two for each device between the first forward and the first backward.
     """
     total = micro_batches * chunks
-    if folds(schedule):
+    if is_v_shaped(schedule):
         return max(2 * depth, alive_at_end(stage, depth, schedule)) + 1
     own = warm_up(stage, depth, micro_batches, chunks, schedule) + 1 + delay(stage, schedule)
     twice = delay(stage, schedule) + 1 if divides(schedule) and (stage or chunks > 1) else 0
@@ -108,7 +109,7 @@ def each_alive(
     """The same of many stages, each with so many behind it."""
     total = micro_batches * chunks
     stage = np.maximum(0, depth - 1 - behind)
-    if folds(schedule):
+    if is_v_shaped(schedule):
         most: Counts = np.maximum(2 * depth, alive_at_end(stage, depth, schedule)) + 1
         return most
     own = _ahead(behind, depth, chunks, schedule) + 1
@@ -130,7 +131,7 @@ class SentWith:
 
     A sender is busy until the receiver has the data. What comes from the stage before came with its gradients gone up
     first where neighbours exchange in turn: the forward waits for both. Of several forwards of a micro-batch each is
-    sent, and one gradient. The second chunk of a folded pipeline passes activations to the stage before and gradients
+    sent, and one gradient. The second chunk of a V-shaped pipeline passes activations to the stage before and gradients
     to the one behind.
     """
 
@@ -159,9 +160,9 @@ def sent_with(
 ) -> SentWith:
     """The sends of one chunk; the first one of all receives from none, and the last one sends to none.
 
-    Nothing is sent where a folded pipeline turns back; no runtime that exchanges in turn has one.
+    Nothing is sent where a V-shaped pipeline turns back; no runtime that exchanges in turn has one.
     """
-    if folds(schedule):
+    if is_v_shaped(schedule):
         ahead, behind = int(stage > 0), int(stage < depth - 1)
         return SentWith(0, 0, 0, forwards * ahead, behind) if chunk else SentWith(forwards * behind, 0, ahead)
     begins, ends = stage == chunk == 0, stage == depth - 1 and chunk == chunks - 1

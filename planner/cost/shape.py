@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.cost.schedules import chunk_at, folds
+from planner.cost.schedules import chunk_at, is_v_shaped
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
     EXACT,
@@ -33,7 +33,7 @@ class Shape:
     """A stage without its devices: what it holds and where it stands in the pipeline."""
 
     chunks: tuple[int, ...]
-    """Layers of each chunk, [chunk]; one chunk without interleaving, two where the pipeline is folded."""
+    """Layers of each chunk, [chunk]; one chunk without interleaving, two where the pipeline is V-shaped."""
     stage: int
     depth: int
     micro_batches: int
@@ -62,7 +62,7 @@ class Shape:
     @property
     def last(self) -> bool:
         """True when the head is here."""
-        return self.stage == (0 if folds(self.schedule) else self.depth - 1)
+        return self.stage == (0 if is_v_shaped(self.schedule) else self.depth - 1)
 
     @property
     def likeness(self) -> tuple[object, ...]:
@@ -122,12 +122,12 @@ def whole_model(
 
 
 def chunk_layers(layers: int | Whole, chunks: int, schedule: Schedule = "1f1b") -> tuple[int, ...]:
-    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first; last where they are folded.
+    """Layers of each chunk of a stage, [chunk]: as even as possible, larger ones first; last in a V.
 
-    Of an array of stages an array each. Of the first chunk of a folded pipeline more micro-batches are alive.
+    Of an array of stages an array each. Of the first chunk of a V-shaped pipeline more micro-batches are alive.
     """
     sizes = tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))
-    return sizes[::-1] if folds(schedule) else sizes
+    return sizes[::-1] if is_v_shaped(schedule) else sizes
 
 
 def chunk_spans(plan: Plan) -> Iterator[tuple[int, int, int]]:

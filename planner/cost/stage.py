@@ -614,7 +614,7 @@ class Pricer:
     def sent_at_least(self, stage: int, depth: int, chunks: int) -> SentWith:
         """The same of each chunk whatever the schedule: with several chunks one forward.
 
-        The two chunks of a folded pipeline together send as many activations as gradients to either side.
+        The two chunks of a V-shaped pipeline together send as many activations as gradients to either side.
         """
         forwards = self.model.training.forwards if chunks == 1 else 1
         return sent_with(stage, 0, depth, 1, in_turn=self.target.exchanges_in_turn, forwards=forwards)

@@ -103,11 +103,6 @@ class Move:
         return sum(entry.lost_bytes for entry in self.hosts)
 
     @property
-    def kept_bytes(self) -> float:
-        """State that stays where it is."""
-        return sum(entry.kept_bytes for entry in self.hosts)
-
-    @property
     def seconds(self) -> float:
         """Until everything is in place, where the links work side by side."""
         return max((entry.seconds or 0.0 for entry in self.links), default=0.0)

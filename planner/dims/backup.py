@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.dims.dimension import single_device_faults
 from planner.dims.documents import dealt_whole
 from planner.dims.shards import trains_whole
 from planner.model.spec import ModelSpec
@@ -28,13 +29,7 @@ def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterato
         )
         yield Fault(path, f"{what}, expected 0, got {plan.backup}")
         return
-    if plan.pp > 1:
-        yield Fault(("stages",), f"backup replicas are for plans of one stage, expected 1, got {plan.pp}")
-    for place, group in groups_of(plan):
-        if group.tp > 1:
-            yield Fault((*place, "tp"), f"backup replicas are one device each, expected 1, got {group.tp}")
-    if plan.cp > 1:
-        yield Fault(("cp",), f"backup replicas have whole sequences, expected 1, got {plan.cp}")
+    yield from single_device_faults(plan, "backup replicas are", "backup replicas")
     if plan.shard_size is not None:
         yield Fault(("shard_size",), f"backup replicas shard over all, expected none, got {plan.shard_size}")
     if plan.unequal_shards:

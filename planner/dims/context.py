@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, allowed
+from planner.dims.dimension import Change, Dimension, allowed, node_devices
 from planner.dims.documents import dealt_whole
 from planner.dims.expert import holds_experts
 from planner.errors import PlanError
@@ -73,9 +73,7 @@ class ContextParallelism(Dimension):
         """Groups that lie in a node or fill nodes, of devices with a fused attention kernel."""
         if plan.cp == 1:
             return
-        per_node = {
-            (pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}
-        }
+        per_node = node_devices(cluster)
         for where, group in groups_of(plan):
             here, together = per_node[group.pool, group.gpu], group.tp * plan.cp
             if not holds_experts(group, together, here):

@@ -13,7 +13,7 @@ from itertools import groupby
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan
+from planner.plan.values import Fault, Plan, groups_of
 from planner.runtimes.capabilities import Capabilities
 
 
@@ -55,6 +55,22 @@ class Dimension:
     ) -> Iterator[Change]:
         """Plans that differ in this dimension alone."""
         yield from ()
+
+
+def node_devices(cluster: ClusterSpec) -> dict[tuple[str, str], int]:
+    """Devices of each type on one node of its pool, by pool and GPU."""
+    return {(pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}}
+
+
+def single_device_faults(plan: Plan, what: str, replicas: str) -> Iterator[Fault]:
+    """What a plan has beside one stage of replicas of one device with whole sequences; ``what`` needs such ones."""
+    if plan.pp > 1:
+        yield Fault(("stages",), f"{what} for plans of one stage, expected 1, got {plan.pp}")
+    for path, group in groups_of(plan):
+        if group.tp > 1:
+            yield Fault((*path, "tp"), f"{replicas} are one device each, expected 1, got {group.tp}")
+    if plan.cp > 1:
+        yield Fault(("cp",), f"{replicas} have whole sequences, expected 1, got {plan.cp}")
 
 
 def allowed(values: tuple[int, ...], limit: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, allowed
+from planner.dims.dimension import Change, Dimension, allowed, node_devices
 from planner.model.spec import ModelSpec
 from planner.plan.values import WHOLE_EXPERTS, Fault, Folding, Plan, ReplicaGroup, groups_of
 from planner.runtimes.capabilities import Capabilities
@@ -74,9 +74,7 @@ class ExpertParallelism(Dimension):
         folding = plan.folding
         if folding.ways == 1:
             return
-        per_node = {
-            (pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}
-        }
+        per_node = node_devices(cluster)
         for where, group in groups_of(plan):
             own = per_node[group.pool, group.gpu]
             if not holds_experts(group, folding.ways, own):

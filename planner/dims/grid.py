@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension
+from planner.dims.dimension import Change, Dimension, node_devices
 from planner.dims.documents import dealt_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Grid, Plan, groups_of
@@ -67,9 +67,7 @@ class TensorGrid(Dimension):
         grid = plan.grid
         if grid is None:
             return
-        per_node = {
-            (pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}
-        }
+        per_node = node_devices(cluster)
         for _, group in groups_of(plan):
             here = per_node[group.pool, group.gpu]
             if not stands(grid, here):

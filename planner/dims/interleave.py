@@ -9,13 +9,13 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
-from planner.runtimes.capabilities import FOLDED, Capabilities, Schedule
+from planner.runtimes.capabilities import V_SHAPED, Capabilities, Schedule
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""
 
-FOLDED_CHUNKS = 2
-"""Chunks of layers on each device of a folded pipeline."""
+V_CHUNKS = 2
+"""Chunks of layers on each device of a V-shaped pipeline."""
 
 MOST_ZERO = 1
 """Largest ZeRO stage with divided backwards: gradients of weights come apart from those that reduce them."""
@@ -32,13 +32,13 @@ class Interleave(Dimension):
 
     def words(self, plan: Plan) -> str:
         """Where there are several."""
-        interleaved = plan.interleave > 1 and plan.schedule not in FOLDED
+        interleaved = plan.interleave > 1 and plan.schedule not in V_SHAPED
         return f"{plan.interleave} interleaved chunks" if interleaved else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Several need a runtime that has them, a pipeline, and micro-batches that fill it."""
         path, chunks = ("interleave",), plan.interleave
-        if chunks == 1 or plan.schedule in FOLDED:
+        if chunks == 1 or plan.schedule in V_SHAPED:
             return
         if not target.interleave:
             yield Fault(path, f"{target.name} cannot interleave, expected 1, got {chunks}")
@@ -67,14 +67,14 @@ class ZeroBubble(Dimension):
     ) -> Iterator[Change]:
         """The usual one."""
         if plan.schedule != "1f1b":
-            chunks = 1 if plan.schedule in FOLDED else plan.interleave
+            chunks = 1 if plan.schedule in V_SHAPED else plan.interleave
             usual = replace(plan, schedule="1f1b", interleave=chunks)
             yield Change("schedule", f"1f1b instead of {plan.schedule}", usual)
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         """Whole gradients and activations on the device, and micro-batches that fill the pipeline.
 
-        Of a folded one the first device has both ends of the model.
+        Of a V-shaped one the first device has both ends of the model.
         """
         path, schedule = ("schedule",), plan.schedule
         if schedule == "1f1b":
@@ -85,8 +85,8 @@ class ZeroBubble(Dimension):
         if plan.pp == 1:
             yield Fault(path, f"{schedule} needs a pipeline of at least 2 stages, expected 1f1b")
             return
-        if schedule in FOLDED:
-            yield from _folded(plan, model)
+        if schedule in V_SHAPED:
+            yield from _v_shaped(plan, model)
         else:
             yield from _full(plan, path, schedule)
         if plan.zero > MOST_ZERO:
@@ -116,12 +116,12 @@ def _as_many(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
         )
 
 
-def _folded(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
+def _v_shaped(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     """Two chunks on each device, as many micro-batches as chunks, and ends that share no embedding."""
-    path, schedule, chunks = ("schedule",), plan.schedule, FOLDED_CHUNKS * plan.pp
-    if plan.interleave != FOLDED_CHUNKS:
+    path, schedule, chunks = ("schedule",), plan.schedule, V_CHUNKS * plan.pp
+    if plan.interleave != V_CHUNKS:
         what = f"{schedule} has two chunks of layers on each device"
-        yield Fault(("interleave",), f"{what}, expected {FOLDED_CHUNKS}, got {plan.interleave}")
+        yield Fault(("interleave",), f"{what}, expected {V_CHUNKS}, got {plan.interleave}")
     if plan.micro_batches < chunks:
         needs = f"{schedule} needs at least {chunks} micro-batches (two for each stage)"
         yield Fault(path, f"{needs}, the plan has {plan.micro_batches}")
@@ -142,13 +142,13 @@ def interleavings(target: Capabilities, depth: int, micro_batches: int, model: M
 def divided_orders(
     target: Capabilities, depth: int, micro_batches: int, zero: int, model: ModelSpec
 ) -> Iterator[tuple[int, Schedule]]:
-    """Chunks a device and schedules with divided backwards that are worth trying: one chunk, or two that are folded."""
+    """Chunks a device and schedules with divided backwards that are worth trying: one chunk, or two in a V."""
     if depth == 1 or zero > MOST_ZERO:
         return
-    chunks = FOLDED_CHUNKS * depth
+    chunks = V_CHUNKS * depth
     for schedule in target.schedules:
-        if schedule in FOLDED:
+        if schedule in V_SHAPED:
             if chunks <= min(micro_batches, model.layers) and not model.embeds_twice:
-                yield FOLDED_CHUNKS, schedule
+                yield V_CHUNKS, schedule
         elif schedule != "1f1b" and micro_batches % depth == 0:
             yield 1, schedule

@@ -11,7 +11,7 @@ from itertools import product
 from math import gcd
 
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import by_group
+from planner.dims.dimension import by_group, single_device_faults
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
 from planner.runtimes.capabilities import Capabilities
@@ -35,14 +35,7 @@ def shard_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator
         what = f"{target.name} deals equal shards to all replicas, expected 1 everywhere, got {parts}"
         yield Fault(path, what)
         return
-    if plan.pp > 1:
-        yield Fault(("stages",), f"unequal shards are for plans of one stage, expected 1, got {plan.pp}")
-    for place, group in groups_of(plan):
-        if group.tp > 1:
-            what = f"replicas with unequal shards are one device each, expected 1, got {group.tp}"
-            yield Fault((*place, "tp"), what)
-    if plan.cp > 1:
-        yield Fault(("cp",), f"replicas with unequal shards have whole sequences, expected 1, got {plan.cp}")
+    yield from single_device_faults(plan, "unequal shards are", "replicas with unequal shards")
     if plan.offload.anything:
         yield Fault(("offload",), "unequal shards are kept on the devices, expected none")
     if not plan.sync.exact:

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension
+from planner.dims.dimension import Change, Dimension, single_device_faults
 from planner.dims.shards import trains_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
-from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, groups_of, in_words
+from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, in_words
 from planner.runtimes.capabilities import Capabilities
 
 ROUNDED = ("bf16", "fp16")
@@ -45,15 +45,7 @@ class ZeroPlusPlus(Dimension):
         if not target.zero_plus:
             yield Fault(path, f"{target.name} has no ZeRO++, expected none")
             return
-        if plan.pp > 1:
-            yield Fault(("stages",), f"ZeRO++ is for plans of one stage, expected 1, got {plan.pp}")
-        for where, group in groups_of(plan):
-            if group.tp > 1:
-                yield Fault(
-                    (*where, "tp"), f"replicas with ZeRO++ are one device each, expected 1, got {group.tp}"
-                )
-        if plan.cp > 1:
-            yield Fault(("cp",), f"replicas with ZeRO++ have whole sequences, expected 1, got {plan.cp}")
+        yield from single_device_faults(plan, "ZeRO++ is", "replicas with ZeRO++")
         if plan.offload.anything:
             yield Fault(("offload",), "with ZeRO++ everything stays on the devices, expected none")
         if not trains_whole(model):

@@ -201,7 +201,7 @@ def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
             continue
         kind = estimator.topology.device_type(pool, gpu)
         if job.plan.grid is not None:
-            yield from _grid_groups(job, job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
+            yield from _grid_groups(job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
             continue
         ring = tensor_ring(kind, estimator.calibration, tp=tp)
         members = [[rank.rank for rank in each] for _, each in _by(own, lambda rank: rank.replica)]
@@ -209,7 +209,7 @@ def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
         yield _entry(what, members, "node", ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
 
 
-def _grid_groups(job: Job, grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[str, Any]]:
+def _grid_groups(grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[str, Any]]:
     """Rows and columns of grids."""
     for what, ring, key in (
         ("rows", axes.row.ring, lambda rank: (rank.replica, rank.tp_rank // grid.columns)),

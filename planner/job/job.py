@@ -128,9 +128,9 @@ def is_unnamed(pool: PoolSpec) -> bool:
     return pool.hosts == numbered_hosts(pool.name, len(pool.hosts))
 
 
-def label(text: str, fallback: str, longest: int = 20) -> str:
-    """A text as part of a DNS label: a small letter first, then small letters, digits and dashes."""
+def label(text: str, fallback: str) -> str:
+    """A text as part of a DNS label of at most 20 characters: a small letter first, then letters, digits, dashes."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if not plain or not plain[0].isalpha():
         plain = f"{fallback}-{plain}".rstrip("-")
-    return plain[:longest].rstrip("-")
+    return plain[:20].rstrip("-")

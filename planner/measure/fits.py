@@ -51,10 +51,7 @@ class LinkFit:
 
 def fit_links(points: Iterable[LinkPoint]) -> Iterator[LinkFit]:
     """A line through each curve with two sizes at least."""
-    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
-    for point in points:
-        curves.setdefault((point.link, point.operation, point.members), []).append(point)
-    for (link, operation, members), own in curves.items():
+    for (link, operation, members), own in _link_curves(points).items():
         if len(own) >= 2:
             latency, slope = line([point.size_bytes for point in own], [point.seconds for point in own])
             yield LinkFit(
@@ -65,6 +62,14 @@ def fit_links(points: Iterable[LinkPoint]) -> Iterator[LinkFit]:
                 bytes_per_second=1.0 / slope if slope > 0 else float("inf"),
                 error=mean(abs((latency + slope * point.size_bytes) / point.seconds - 1.0) for point in own),
             )
+
+
+def _link_curves(points: Iterable[LinkPoint]) -> dict[tuple[str, str, int], list[LinkPoint]]:
+    """Points by link, operation and members."""
+    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
+    for point in points:
+        curves.setdefault((point.link, point.operation, point.members), []).append(point)
+    return curves
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -100,10 +105,7 @@ def layer_errors(points: Iterable[LayerPoint]) -> Iterator[CurveError]:
 
 def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
     """Every curve of a collective, left out size by size."""
-    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
-    for point in points:
-        curves.setdefault((point.link, point.operation, point.members), []).append(point)
-    for (link, operation, members), own in curves.items():
+    for (link, operation, members), own in _link_curves(points).items():
         errors = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
         yield from _error(f"{operation} of {members} over {link}", errors)
 

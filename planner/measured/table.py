@@ -77,7 +77,6 @@ _TEXTS = frozenset(
     }
 )
 """Columns whose cells are never read as numbers."""
-_StageLayers = Annotated[tuple[Layers, ...], Field(min_length=1, max_length=int(STAGES.most), strict=False)]
 _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_parallel", "fits"})
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.model.families import COMMON, Config, Family, Shape, bert
+from planner.model.families import COMMON, Config, Family, Shape, bert, other_width
 from planner.model.heads import Head, far_outputs, labels_of, wide_outputs
 from planner.model.products import added, layers, linear
 from planner.model.seen import patches_of
+
+
+def _untied(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "encoders with an output layer of their own"
 
 
 def _albert(config: Config) -> Shape:
@@ -26,8 +31,7 @@ def _albert_unlike(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("num_hidden_groups", "inner_group_num"):
         if config.get(key, 1) != 1:
             yield key, "several groups of layers that share their weights"
-    if config.get("tie_word_embeddings") is False:
-        yield "tie_word_embeddings", "encoders with an output layer of their own"
+    yield from _untied(config)
     if (config.get("embedding_size") or 128) == config.get("hidden_size"):
         yield "embedding_size", "embeddings as wide as the layers of this type"
 
@@ -59,10 +63,8 @@ def _deberta(config: Config) -> Shape:
 
 
 def _deberta_unlike(config: Config) -> Iterator[tuple[str, str]]:
-    if config.get("embedding_size") not in (None, config.get("hidden_size")):
-        yield "embedding_size", "embeddings of another width of this type"
-    if config.get("tie_word_embeddings") is False:
-        yield "tie_word_embeddings", "encoders with an output layer of their own"
+    yield from other_width(config)
+    yield from _untied(config)
     if config.get("pooler_hidden_size") not in (None, config.get("hidden_size")):
         yield "pooler_hidden_size", "poolers of another width"
     if config.get("legacy") is False:
@@ -87,11 +89,6 @@ def _xlnet(config: Config) -> Shape:
         "attention_other": width * heads * head + 5 * heads * head,
         **{"other_parameters": width, "sequence_length": 512},
     }
-
-
-def _untied(config: Config) -> Iterator[tuple[str, str]]:
-    if config.get("tie_word_embeddings") is False:
-        yield "tie_word_embeddings", "encoders with an output layer of their own"
 
 
 def _xlnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -260,8 +257,7 @@ def _squeezebert(config: Config) -> Shape:
 
 def _squeezebert_unlike(config: Config) -> Iterator[tuple[str, str]]:
     yield from _untied(config)
-    if config.get("embedding_size") not in (None, config.get("hidden_size")):
-        yield "embedding_size", "embeddings of another width of this type"
+    yield from other_width(config)
     if config.get("intermediate_groups", 4) != config.get("output_groups", 4):
         yield "output_groups", "feed-forwards of several numbers of groups"
 
@@ -284,8 +280,7 @@ def _convbert(config: Config) -> Shape:
 
 def _convbert_unlike(config: Config) -> Iterator[tuple[str, str]]:
     yield from _untied(config)
-    if config.get("embedding_size") not in (None, config.get("hidden_size")):
-        yield "embedding_size", "embeddings of another width of this type"
+    yield from other_width(config)
     if config.get("num_groups", 1) != 1:
         yield "num_groups", "feed-forwards in groups"
 

@@ -112,18 +112,18 @@ def _experts(config: Config, **fields: Any) -> Shape:
     }
 
 
-def _sparse(config: Config, *, experts: Callable[[Config], Shape] = _experts, **more: Any) -> Shape:
+def sparse_llama(config: Config, *, experts: Callable[[Config], Shape] = _experts, **more: Any) -> Shape:
     """A Llama whose feed-forwards are experts."""
     return llama(config, experts=experts(config), **more)
 
 
-def _shared(config: Config, **fields: Any) -> Shape:
+def shared_experts(config: Config, **fields: Any) -> Shape:
     """Experts with shared ones of the same width, counted."""
     one = int(config.get("moe_intermediate_size") or config["intermediate_size"])
     return _experts(config, shared_ffn=one * int(first_of(config, SHARED_COUNTS) or 0), **fields)
 
 
-def _latent(config: Config, **more: Any) -> Shape:
+def latent_shape(config: Config, **more: Any) -> Shape:
     """Multi-head latent attention."""
     rope, heads = config["qk_rope_head_dim"], config["num_attention_heads"]
     latent = {
@@ -139,18 +139,21 @@ def _latent(config: Config, **more: Any) -> Shape:
 LATENT = (*COMMON, "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 
 
-def _deepseek(config: Config) -> Shape:
-    return _latent(config, experts=_shared(config))
+def deepseek(config: Config) -> Shape:
+    """Multi-head latent attention, and experts with shared ones."""
+    return latent_shape(config, experts=shared_experts(config))
 
 
 def _glm_moe(config: Config) -> Shape:
-    return llama(config, out_bias=None, experts=_shared(config), qk_norm=bool(config.get("use_qk_norm")))
+    return llama(
+        config, out_bias=None, experts=shared_experts(config), qk_norm=bool(config.get("use_qk_norm"))
+    )
 
 
 def _ernie_moe(config: Config) -> Shape:
     """The router has a correction for each expert, which counts like a bias."""
     bias = bool(config.get("use_bias", False))
-    experts = {**_shared(config), "router_bias": True}
+    experts = {**shared_experts(config), "router_bias": True}
     biases = {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bias, "head_bias": bias}
     return {**llama(config, tied=True, experts=experts), **biases}
 
@@ -174,7 +177,7 @@ def _granite_shared(config: Config) -> Shape:
 
 
 def _phimoe(config: Config) -> Shape:
-    return _sparse(config, norm="layer", head_bias=bool(config.get("lm_head_bias", False)))
+    return sparse_llama(config, norm="layer", head_bias=bool(config.get("lm_head_bias", False)))
 
 
 def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
@@ -225,10 +228,10 @@ def with_runs(shape: Shape, config: Config, mixers: Sequence[str] | None = None)
         return shape
     given = mixers or ["attention"] * int(shape["layers"])
     feeds = ["experts" if experts and index not in dense else "dense" for index in range(len(given))]
-    return folded(shape, list(zip(given, feeds, strict=True)))
+    return in_blocks(shape, list(zip(given, feeds, strict=True)))
 
 
-def folded(shape: Shape, kinds: Sequence[Kind]) -> Shape:
+def in_blocks(shape: Shape, kinds: Sequence[Kind]) -> Shape:
     """The shape of these layers in order: the shortest blocks that repeat, and what is left over at either end.
 
     A stage holds whole blocks, the first and the last one the ends besides: the least of what any stage must hold.
@@ -287,7 +290,7 @@ _MIXERS = {
 """Mixer by the name of a layer's type."""
 
 
-def _mixers(config: Config, *, every: int = 0) -> list[str]:
+def mixers_of(config: Config, *, every: int = 0) -> list[str]:
     """What mixes tokens in each layer; unsaid, all but every n-th carry a state."""
     types = first_of(config, ("layer_types", "layers_block_type"))
     if isinstance(types, list):
@@ -311,7 +314,7 @@ def _unknown_types(config: Config) -> Iterator[tuple[str, str]]:
             yield key, "other numbers of types than of layers"
 
 
-def _duality(config: Config) -> Shape:
+def mamba2_state(config: Config) -> Shape:
     """The state of Mamba 2, as its many configurations name it."""
     inner = config.get("mamba_d_ssm") or int(config.get("mamba_expand", 2) * config["hidden_size"])
     heads = config["mamba_n_heads"]
@@ -349,22 +352,22 @@ def _qwen_next(config: Config, *, sparse: bool) -> Shape:
         shared = config.get("shared_expert_intermediate_size") or 0
         more["experts"] = _experts(config, shared_ffn=shared, shared_gate=shared > 0)
     shape = llama(config, width=256, qk_norm=True, output_gate=True, out_bias="attention_bias", **more)
-    return with_runs({**shape, "state": _delta(config)}, config, _mixers(config, every=4))
+    return with_runs({**shape, "state": _delta(config)}, config, mixers_of(config, every=4))
 
 
 def _olmo_hybrid(config: Config) -> Shape:
     shape = llama(config, qk_norm="whole", state=_delta(config))
-    return with_runs(shape, config, _mixers(config, every=4))
+    return with_runs(shape, config, mixers_of(config, every=4))
 
 
 def _bamba(config: Config) -> Shape:
-    shape = llama(config, state=_duality(config))
-    return with_runs(shape, config, _mixers(config))
+    shape = llama(config, state=mamba2_state(config))
+    return with_runs(shape, config, mixers_of(config))
 
 
 def _falcon_h1(config: Config) -> Shape:
     """Attention and a state side by side in every layer."""
-    state = {**_duality(config), "norm": bool(config.get("mamba_rms_norm", False))}
+    state = {**mamba2_state(config), "norm": bool(config.get("mamba_rms_norm", False))}
     shape = llama(config, state=state, out_bias="attention_bias")
     return {**shape, "mixer": "both"}
 
@@ -377,12 +380,12 @@ def _biased_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _granite_hybrid(config: Config) -> Shape:
     shared = config.get("shared_intermediate_size") or 0
     number = config.get("num_local_experts") or 0
-    shape = llama(config, state=_duality(config), mlp_bias=None)
+    shape = llama(config, state=mamba2_state(config), mlp_bias=None)
     shape |= {"experts": _experts(config, shared_ffn=shared)} if number else {"ffn": shared}
-    return with_runs(shape, config, _mixers(config))
+    return with_runs(shape, config, mixers_of(config))
 
 
-def _scan(config: Config, prefix: str = "", *, norm: bool) -> Shape:
+def mamba_state(config: Config, prefix: str = "", *, norm: bool) -> Shape:
     """The state of Mamba."""
     names = (
         ("mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
@@ -412,12 +415,14 @@ def _scan(config: Config, prefix: str = "", *, norm: bool) -> Shape:
 
 def _jamba(config: Config) -> Shape:
     experts: dict[str, Any] = {"experts": _experts(config)} if (config.get("num_experts") or 1) > 1 else {}
-    shape = llama(config, state=_scan(config, "mamba", norm=True), mlp_bias=None, out_bias=None, **experts)
+    shape = llama(
+        config, state=mamba_state(config, "mamba", norm=True), mlp_bias=None, out_bias=None, **experts
+    )
     period, offset = config.get("expert_layer_period", 2), config.get("expert_layer_offset", 1)
-    mixers = _mixers({"attn_layer_period": 8, "attn_layer_offset": 4, **config})
+    mixers = mixers_of({"attn_layer_period": 8, "attn_layer_offset": 4, **config})
     routed = [bool(experts) and index % period == offset for index in range(len(mixers))]
     feeds = ["experts" if each else "dense" for each in routed]
-    return folded(shape, list(zip(mixers, feeds, strict=True)))
+    return in_blocks(shape, list(zip(mixers, feeds, strict=True)))
 
 
 def _states_alone(config: Config, state: Shape) -> Shape:
@@ -438,7 +443,7 @@ def _states_alone(config: Config, state: Shape) -> Shape:
 
 
 def _mamba(config: Config) -> Shape:
-    return _states_alone(config, _scan(config, norm=False))
+    return _states_alone(config, mamba_state(config, norm=False))
 
 
 def _mamba2(config: Config) -> Shape:
@@ -497,7 +502,7 @@ def _nemotron_h(config: Config) -> Shape:
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
     shape = llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)
     # Its output layer is never tied, whatever the configuration says.
-    return folded({**shape, "tied_embeddings": False}, kinds)
+    return in_blocks({**shape, "tied_embeddings": False}, kinds)
 
 
 def _nemotron_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -529,7 +534,7 @@ def _with_convolutions(config: Config, **more: Any) -> Shape:
         "norm": False,
     }
     shape = llama(config, tied=True, qk_norm=True, state=state, out_bias=None, mlp_bias=None, **more)
-    return with_runs(shape, config, _mixers(config))
+    return with_runs(shape, config, mixers_of(config))
 
 
 def _lfm2_moe(config: Config) -> Shape:
@@ -548,7 +553,7 @@ def _llama4(config: Config) -> Shape:
     experts = {**_experts(config), "ffn": ffn, "shared_ffn": ffn}
     wide = {**config, "intermediate_size": config.get("intermediate_size_mlp") or ffn}
     shape = llama(wide, mlp_bias=None, experts=experts)
-    return folded(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
+    return in_blocks(shape, [("attention", "experts" if index in routed else "dense") for index in layers])
 
 
 def _mpt(config: Config) -> Shape:
@@ -596,7 +601,7 @@ def _cohere(config: Config, *, window: int = 0) -> Shape:
     return llama(config, tied=True, mlp_bias=None, window=window, **norm)
 
 
-def _stablelm(config: Config) -> Shape:
+def stablelm(config: Config) -> Shape:
     """Norms of queries and keys are one for each head."""
     norms = 1 if config.get("use_parallel_residual") else 2
     more: Shape = {"qk_norm": "whole"} if config.get("qk_layernorm") else {}
@@ -730,7 +735,8 @@ def _bloom(config: Config) -> Shape:
     }
 
 
-def _falcon(config: Config) -> Shape:
+def falcon(config: Config) -> Shape:
+    """Attention and feed-forward one behind the other, or side by side behind one norm or two."""
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     new, parallel = config.get("new_decoder_architecture"), config.get("parallel_attn", True)
     pairs = config.get("num_kv_heads") or heads if new else 1 if config.get("multi_query", True) else heads
@@ -791,7 +797,7 @@ def _encoder_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _afmoe(config: Config) -> Shape:
-    experts = _shared(config, router_bias=True)
+    experts = shared_experts(config, router_bias=True)
     return llama(config, qk_norm=True, output_gate=True, layer_norms=4, window=4, experts=experts)
 
 
@@ -807,7 +813,7 @@ def _bitnet(config: Config) -> Shape:
 
 def _cohere2_moe(config: Config) -> Shape:
     return llama(
-        config, tied=True, mlp_bias=None, window=4, norm="rms", layer_norms=1, experts=_shared(config)
+        config, tied=True, mlp_bias=None, window=4, norm="rms", layer_norms=1, experts=shared_experts(config)
     )
 
 
@@ -868,8 +874,8 @@ def _indexed(config: Config) -> Shape:
     index, kinds = products + 2 * width, config.get("indexer_types")
     if isinstance(kinds, list) and "shared" in kinds:
         # The others take what the last layer with an index picked.
-        return {**_deepseek(config), "other_parameters": kinds.count("full") * index}
-    return {**_deepseek(config), "attention_other": index}
+        return {**deepseek(config), "other_parameters": kinds.count("full") * index}
+    return {**deepseek(config), "attention_other": index}
 
 
 def _indexed_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -964,9 +970,14 @@ def _roformer(config: Config) -> Shape:
     return {**bert(config, 2), "learned_positions": 0, "other_parameters": rows * width}
 
 
-def _narrow_unlike(config: Config) -> Iterator[tuple[str, str]]:
+def other_width(config: Config) -> Iterator[tuple[str, str]]:
+    """Embeddings that are not as wide as the layers."""
     if config.get("embedding_size") not in (None, config.get("hidden_size")):
         yield "embedding_size", "embeddings of another width of this type"
+
+
+def _narrow_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from other_width(config)
     yield from _encoder_unlike(config)
 
 
@@ -992,7 +1003,7 @@ def _nomic(config: Config) -> Shape:
     return {**bert(config, 2), "learned_positions": 0, "gated_mlp": True, "norm": "layer", **biases}
 
 
-def _gte(config: Config) -> Shape:
+def gte(config: Config) -> Shape:
     """Rotary positions and a gated feed-forward with a bias behind it alone."""
     biases = {"qkv_bias": True, "output_bias": True, "mlp_bias": False}
     more = {
@@ -1141,7 +1152,8 @@ def _recurrent_gemma(config: Config) -> Shape:
     return with_runs(shape, config, [_MIXERS[each] for each in named])
 
 
-def _phi(config: Config) -> Shape:
+def phi(config: Config) -> Shape:
+    """One norm for attention and feed-forward, and an output layer with a bias."""
     heads = config["num_attention_heads"]
     return {
         "layers": config["num_hidden_layers"],
@@ -1156,7 +1168,7 @@ def _phi(config: Config) -> Shape:
     }
 
 
-def _clip(config: Config) -> Shape:
+def clip_tower(config: Config) -> Shape:
     """CLIP's vision tower."""
     patches = (config["image_size"] // config["patch_size"]) ** 2
     return {
@@ -1170,7 +1182,7 @@ def _clip(config: Config) -> Shape:
     }
 
 
-def _siglip(config: Config) -> Shape:
+def siglip_tower(config: Config) -> Shape:
     """SigLIP's; its pooling head meets no token of the text."""
     hidden, patches = config["hidden_size"], (config["image_size"] // config["patch_size"]) ** 2
     ffn = config["intermediate_size"]
@@ -1230,7 +1242,7 @@ def _qwen_tower(config: Config, *, gated: bool) -> Shape:
     }
 
 
-def _two(config: Config, text: int) -> Shape:
+def two_matrices(config: Config, text: int) -> Shape:
     """A projector of two matrices."""
     return {"projector": (text, text), "projector_bias": bool(config.get("multimodal_projector_bias", True))}
 
@@ -1238,19 +1250,19 @@ def _two(config: Config, text: int) -> Shape:
 def _onevision(config: Config, text: int) -> Shape:
     """SigLIP without its pooling head, and a token at the end of a line of an image."""
     vision = {"vision_use_head": False, **config["vision_config"]}
-    tower = _siglip(vision)
-    return {**tower, **_two(config, text), "other_parameters": tower["other_parameters"] + text}
+    tower = siglip_tower(vision)
+    return {**tower, **two_matrices(config, text), "other_parameters": tower["other_parameters"] + text}
 
 
 def _smol(config: Config, text: int) -> Shape:
     """SigLIP without its pooling head, tokens of a square side by side, one matrix."""
-    tower = _siglip({**config["vision_config"], "vision_use_head": False})
+    tower = siglip_tower({**config["vision_config"], "vision_use_head": False})
     merged = int(config.get("scale_factor", 2)) ** 2
     made = {"merged": merged, "outputs": max(1, tower["tokens"] // merged)}
     return {**tower, **made, "projector": (text,), "projector_bias": False}
 
 
-def _pixtral(config: Config, text: int) -> Shape:
+def pixtral_tower(config: Config, text: int) -> Shape:
     """Rotary positions and gates in a tower for images of any size, four patches to a token of the text."""
     vision = config["vision_config"]
     merged, width = int(config.get("spatial_merge_size", 2)) ** 2, vision["hidden_size"]
@@ -1264,7 +1276,7 @@ def _pixtral(config: Config, text: int) -> Shape:
     }
 
 
-def _qwen3_tower(config: Config, text: int) -> Shape:
+def qwen3_tower(config: Config, text: int) -> Shape:
     """A table of positions that is resampled; what further mergers make of some layers is added to the text's."""
     vision = config["vision_config"]
     width, side, out = vision["hidden_size"], vision["patch_size"], vision["out_hidden_size"]
@@ -1285,11 +1297,11 @@ def _qwen3_tower(config: Config, text: int) -> Shape:
 def _paligemma(config: Config, text: int) -> Shape:
     vision = {"vision_use_head": False, **config["vision_config"]}
     out = config.get("projection_dim") or vision.get("projection_dim") or text
-    return {**_siglip(vision), "projector": (out,)}
+    return {**siglip_tower(vision), "projector": (out,)}
 
 
 def _gemma3(config: Config, text: int) -> Shape:
-    tower = _siglip(config["vision_config"])
+    tower = siglip_tower(config["vision_config"])
     made = {"outputs": config["mm_tokens_per_image"], "projector": (text,), "projector_bias": False}
     # The norm behind the tower is one without shift.
     norm = config["vision_config"]["hidden_size"]
@@ -1316,16 +1328,16 @@ class Seeing:
 
 
 _QWEN_VISION = ("depth", "num_heads", "patch_size", "hidden_size")
-_QWEN3_VISION = (*_QWEN_VISION, "intermediate_size", "out_hidden_size")
+QWEN3_VISION = (*_QWEN_VISION, "intermediate_size", "out_hidden_size")
 SEEING: dict[str, Seeing] = {
     "idefics3": Seeing(_smol, "idefics3_vision", (*CLIP, "image_size")),
-    "lighton_ocr": Seeing(_pixtral, "pixtral", CLIP),
+    "lighton_ocr": Seeing(pixtral_tower, "pixtral", CLIP),
     "llava_onevision": Seeing(_onevision, "siglip_vision_model", (*CLIP, "image_size")),
-    "mistral3": Seeing(_pixtral, "pixtral", CLIP),
-    "qwen3_5": Seeing(_qwen3_tower, "qwen3_5_vision", _QWEN3_VISION),
-    "qwen3_5_moe": Seeing(_qwen3_tower, "qwen3_5_moe_vision", _QWEN3_VISION),
-    "qwen3_vl": Seeing(_qwen3_tower, "qwen3_vl_vision", _QWEN3_VISION),
-    "qwen3_vl_moe": Seeing(_qwen3_tower, "qwen3_vl_moe_vision", _QWEN3_VISION),
+    "mistral3": Seeing(pixtral_tower, "pixtral", CLIP),
+    "qwen3_5": Seeing(qwen3_tower, "qwen3_5_vision", QWEN3_VISION),
+    "qwen3_5_moe": Seeing(qwen3_tower, "qwen3_5_moe_vision", QWEN3_VISION),
+    "qwen3_vl": Seeing(qwen3_tower, "qwen3_vl_vision", QWEN3_VISION),
+    "qwen3_vl_moe": Seeing(qwen3_tower, "qwen3_vl_moe_vision", QWEN3_VISION),
     "shieldgemma2": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
     "smolvlm": Seeing(_smol, "smolvlm_vision", (*CLIP, "image_size")),
     "gemma3": Seeing(_gemma3, "siglip_vision_model", (*CLIP, "image_size")),
@@ -1368,22 +1380,22 @@ FAMILIES: dict[str, Family] = {
     "diffllama": Family(_diffllama),
     "doge": Family(_doge, COMMON, _doge_unlike, any_experts=True),
     "esmc": Family(_esmc),
-    "gte": Family(_gte, COMMON, _encoder_unlike),
+    "gte": Family(gte, COMMON, _encoder_unlike),
     "electra": Family(_electra, _PLACED, _encoder_unlike),
     "eurobert": Family(_eurobert),
-    "exaone_moe": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True, window=4)),
+    "exaone_moe": _SPARSE(partial(sparse_llama, experts=shared_experts, qk_norm=True, window=4)),
     "flint": _SPARSE(_flint),
     "glm_moe_dsa": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),
     "gpt_neox_japanese": Family(_gpt_neox_japanese, (*COMMON[:3], "vocab_size")),
     "granitemoe_swa": _SPARSE(lambda config: {**_granite_shared(config), "sinks": True}),
-    "hy_v3": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
+    "hy_v3": _SPARSE(partial(sparse_llama, experts=shared_experts, qk_norm=True)),
     "ibert": _BERT,
     "kolibri1": _SPARSE(_kolibri, (*COMMON[:3], "moe_intermediate_size", "vocab_size")),
     "laguna": _SPARSE(_laguna, unlike=_laguna_unlike),
     "layoutlm": Family(_layoutlm, _PLACED, _encoder_unlike),
     "lfm3": Family(_lfm3, COMMON, _unknown_types),
     "megatron-bert": Family(_late_norm, _PLACED, _encoder_unlike),
-    "mistral4": _SPARSE(_deepseek, LATENT),
+    "mistral4": _SPARSE(deepseek, LATENT),
     "modernbert": Family(_modernbert, COMMON, _modern_unlike),
     "modernbert-decoder": Family(partial(_modernbert, head=False), COMMON, _modern_unlike),
     "mpnet": Family(_mpnet, _PLACED, _encoder_unlike),
@@ -1395,7 +1407,7 @@ FAMILIES: dict[str, Family] = {
     "xglm": Family(_xglm, ("num_layers", "d_model", "attention_heads", "ffn_dim", "vocab_size")),
     "xlm-roberta-xl": Family(_late_norm, _PLACED, _encoder_unlike),
     "arcee": Family(partial(_plain, norm="rms")),
-    "aria_text": _SPARSE(partial(_sparse, experts=_shared)),
+    "aria_text": _SPARSE(partial(sparse_llama, experts=shared_experts)),
     "bamba": Family(_bamba, _hybrid(*_DUALITY), _unknown_types),
     "bert": _BERT,
     "biogpt": Family(_biogpt, (*COMMON, "max_position_embeddings")),
@@ -1404,15 +1416,15 @@ FAMILIES: dict[str, Family] = {
     "cohere": Family(_cohere),
     "cohere2": Family(partial(_cohere, window=4)),
     "cwm": Family(partial(llama, window=4)),
-    "deepseek_v2": _SPARSE(_deepseek, LATENT),
-    "deepseek_v3": _SPARSE(_deepseek, LATENT),
+    "deepseek_v2": _SPARSE(deepseek, LATENT),
+    "deepseek_v3": _SPARSE(deepseek, LATENT),
     "distilbert": Family(
         _distilbert,
         ("n_layers", "dim", "n_heads", "hidden_dim", "max_position_embeddings", "vocab_size"),
         _encoder_unlike,
     ),
     "ernie": _BERT,
-    "dots1": _SPARSE(partial(_sparse, experts=_shared, qk_norm=True)),
+    "dots1": _SPARSE(partial(sparse_llama, experts=shared_experts, qk_norm=True)),
     "ernie4_5_moe": _SPARSE(_ernie_moe),
     "ernie4_5": Family(
         partial(llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
@@ -1420,15 +1432,15 @@ FAMILIES: dict[str, Family] = {
     "exaone4": Family(partial(llama, qk_norm=True, window=4)),
     "falcon_h1": Family(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
     "falcon_mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
-    "falcon": Family(_falcon, ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")),
-    "flex_olmo": _SPARSE(partial(_sparse, qk_norm="whole")),
+    "falcon": Family(falcon, ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")),
+    "flex_olmo": _SPARSE(partial(sparse_llama, qk_norm="whole")),
     "gemma": Family(partial(llama, tied=True, width=256)),
     "gemma2": Family(partial(llama, tied=True, width=256, layer_norms=4, window=2)),
     "gemma3_text": Family(partial(llama, tied=True, width=256, layer_norms=4, qk_norm=True, window=6)),
     "glm": Family(partial(llama, width=128, out_bias=None)),
     "glm4": Family(partial(llama, width=128, out_bias=None, layer_norms=4)),
     "glm4_moe": _SPARSE(_glm_moe),
-    "glm4_moe_lite": _SPARSE(_deepseek, LATENT),
+    "glm4_moe_lite": _SPARSE(deepseek, LATENT),
     "gpt_bigcode": Family(_gpt_bigcode, _GPT2),
     "gpt_neo": Family(
         _gpt_neo, ("num_layers", "hidden_size", "num_heads", "max_position_embeddings", "vocab_size")
@@ -1445,7 +1457,7 @@ FAMILIES: dict[str, Family] = {
     "mllama_text_model": Family(partial(llama, out_bias=None)),
     "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
-    "granitemoe": _SPARSE(_sparse),
+    "granitemoe": _SPARSE(sparse_llama),
     "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),
     "granitemoeshared": _SPARSE(_granite_shared),
     "helium": Family(partial(llama, width=128, out_bias=None)),
@@ -1461,13 +1473,13 @@ FAMILIES: dict[str, Family] = {
     "llama4_text": Family(_llama4, experts=True),
     "mamba": Family(_mamba, (*COMMON[:2], "vocab_size")),
     "mamba2": Family(_mamba2, (*COMMON[:2], "vocab_size", "num_heads", "head_dim", "state_size")),
-    "mellum": _SPARSE(partial(_sparse, qk_norm=True)),
-    "minicpm3": Family(partial(_latent, tied=True), LATENT[:-1]),
-    "minimax_m2": _SPARSE(partial(_sparse, qk_norm="whole")),
+    "mellum": _SPARSE(partial(sparse_llama, qk_norm=True)),
+    "minicpm3": Family(partial(latent_shape, tied=True), LATENT[:-1]),
+    "minimax_m2": _SPARSE(partial(sparse_llama, qk_norm="whole")),
     "ministral": Family(partial(llama, window=1)),
     "ministral3": Family(partial(llama, window=1)),
     "mistral": Family(partial(llama, window=1)),
-    "mixtral": _SPARSE(partial(_sparse, window=1)),
+    "mixtral": _SPARSE(partial(sparse_llama, window=1)),
     "dbrx": Family(_dbrx, ("n_layers", "d_model", "n_heads", "vocab_size"), any_experts=True),
     "fuyu": Family(_fuyu, parts=(("text_config", "persimmon"),)),
     "git": Family(_git, _PLACED),
@@ -1486,7 +1498,7 @@ FAMILIES: dict[str, Family] = {
     "olmo": Family(partial(llama, norm="plain")),
     "olmo2": Family(partial(llama, qk_norm="whole")),
     "olmo3": Family(partial(llama, qk_norm="whole", window=4)),
-    "olmoe": _SPARSE(partial(_sparse, qk_norm="whole")),
+    "olmoe": _SPARSE(partial(sparse_llama, qk_norm="whole")),
     "opt": Family(
         _opt,
         (
@@ -1499,7 +1511,7 @@ FAMILIES: dict[str, Family] = {
         ),
         _opt_unlike,
     ),
-    "phi": Family(_phi, COMMON, _query_norms),
+    "phi": Family(phi, COMMON, _query_norms),
     "phi3": Family(partial(llama, window=1)),
     "phimoe": _SPARSE(_phimoe),
     "qwen2": Family(partial(llama, qkv_bias=True, out_bias=None)),
@@ -1520,15 +1532,16 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": Family(partial(_qwen_next, sparse=False), _hybrid(*_DELTA), _unknown_types),
     "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
     "qwen3_vl_text": Family(partial(llama, width=128, qk_norm=True)),
-    "qwen3_vl_moe_text": _SPARSE(partial(_sparse, qk_norm=True)),
-    "qwen3_moe": _SPARSE(partial(_sparse, qk_norm=True)),
+    "qwen3_vl_moe_text": _SPARSE(partial(sparse_llama, qk_norm=True)),
+    "qwen3_moe": _SPARSE(partial(sparse_llama, qk_norm=True)),
     "roberta": _BERT,
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),
     "smollm3": Family(partial(llama, tied=True)),
     "solar_open": _SPARSE(
-        partial(_sparse, experts=_shared, out_bias=None), (*COMMON[:3], "moe_intermediate_size", "vocab_size")
+        partial(sparse_llama, experts=shared_experts, out_bias=None),
+        (*COMMON[:3], "moe_intermediate_size", "vocab_size"),
     ),
-    "stablelm": Family(_stablelm),
+    "stablelm": Family(stablelm),
     "starcoder2": Family(
         partial(
             _plain,
@@ -1542,6 +1555,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "vaultgemma": Family(partial(llama, tied=True, width=256, window=2)),
     "xlm-roberta": _BERT,
-    "youtu": Family(partial(_latent, tied=True), LATENT),
+    "youtu": Family(partial(latent_shape, tied=True), LATENT),
 }
 """What is read, by ``model_type``."""

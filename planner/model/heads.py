@@ -61,7 +61,6 @@ _DECODER = {
 }
 _STACKS = {**NONE, **_SEQUENCES, "ForQuestionAnswering": Head(2)}
 """Of encoder-decoders."""
-_SEQUENCE_ALONE = {"ForMultipleChoice": Head(1, pooled=True)}
 _T5 = {
     **_STACKS,
     "ForQuestionAnswering": Head("labels"),

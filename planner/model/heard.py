@@ -11,11 +11,8 @@ SECONDS, RATE = 15, 16_000
 """Sound of one sequence where nobody says, and its samples in a second: utterances of LibriSpeech have up to 17."""
 
 
-def _wav2vec(config: Config, *, masked: bool = False) -> Shape:
-    """Convolutions over samples, a projection, positions by a convolution, layers of full attention; no head.
-
-    ``masked`` where the vector of masked tokens is always there.
-    """
+def _wav2vec(config: Config) -> Shape:
+    """Convolutions over samples, a projection, positions by a convolution, layers of full attention; no head."""
     width, channels = config["hidden_size"], 1
     sizes = list(zip(config["conv_dim"], config["conv_kernel"], config["conv_stride"], strict=True))
     biased, layered = bool(config.get("conv_bias", False)), config.get("feat_extract_norm") == "layer"
@@ -34,7 +31,7 @@ def _wav2vec(config: Config, *, masked: bool = False) -> Shape:
     )
     others += width * (width // groups) * kernel + width + kernel
     masks = config.get("mask_time_prob", 0.05) > 0 or config.get("mask_feature_prob", 0.0) > 0
-    others += width * (masked or masks)
+    others += width * masks
     adapted = config.get("adapter_attn_dim")
     own = 2 * width + 2 * width * adapted + width + adapted if adapted else 0
     return {

@@ -12,15 +12,15 @@ from planner.model.families import (
     Family,
     Kind,
     Shape,
-    _duality,
-    _latent,
-    _mixers,
-    _scan,
-    _shared,
     first_of,
-    folded,
+    in_blocks,
+    latent_shape,
     llama,
+    mamba2_state,
+    mamba_state,
     mixed_dense,
+    mixers_of,
+    shared_experts,
     with_runs,
 )
 
@@ -107,7 +107,7 @@ def _gemma4(config: Config) -> Shape:
         }
     if config.get("use_bidirectional_attention") == "all":
         shape["kind"] = "encoder"
-    return folded(shape, kinds)
+    return in_blocks(shape, kinds)
 
 
 def _routed_norms(config: Config) -> int:
@@ -155,7 +155,9 @@ def _gemma3n(config: Config) -> Shape:
     plain = {**config, "layer_types": None, "intermediate_size": feeds[0]}
     shape = llama(plain, tied=True, layer_norms=4, qkv_bias=False, out_bias=None, mlp_bias=None)
     streams = 2 * (ways - 1) * width**2
-    return folded({**shape, "window": config["sliding_window"], "other_parameters": table + streams}, kinds)
+    return in_blocks(
+        {**shape, "window": config["sliding_window"], "other_parameters": table + streams}, kinds
+    )
 
 
 def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -173,7 +175,7 @@ def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _zamba(config: Config) -> Shape:
     """Mamba beside one layer of attention that is run again and again, on the embedding beside the hidden state."""
     width = config["hidden_size"]
-    state = _scan(config, "mamba", norm=False)
+    state = mamba_state(config, "mamba", norm=False)
     usual = ["mamba", "mamba", "hybrid"]
     usual += [
         "hybrid"
@@ -246,7 +248,7 @@ def _zamba2(config: Config) -> Shape:
         "mamba_n_groups": config.get("mamba_ngroups", 1),
         "mamba_chunk_size": config.get("chunk_size", 256),
     }
-    state = _duality(
+    state = mamba2_state(
         {**config, **names, "mamba_d_head": None, "mamba_conv_bias": True, "mamba_proj_bias": False}
     )
     usual = (
@@ -340,7 +342,7 @@ def _deepseek4(config: Config) -> Shape:
     shape = llama(plain, qkv_bias=False, out_bias=None, mlp_bias=None, sinks=True, experts=experts)
     # What joins the streams behind the last layer.
     ends = ways * ways * width + ways + 1
-    return folded({**shape, "window": near, "other_parameters": ends}, kinds)
+    return in_blocks({**shape, "window": near, "other_parameters": ends}, kinds)
 
 
 LONG = 8192
@@ -371,7 +373,7 @@ def _blocks(config: Config) -> Shape:
         kind = ("none" if mixer["no_op"] else "attention", "none" if feeds["no_op"] else "dense")
         if kind != ("none", "none"):
             kinds.append((*kind, tuple(sizes)))
-    return folded(llama({**config, "intermediate_size": width}), kinds)
+    return in_blocks(llama({**config, "intermediate_size": width}), kinds)
 
 
 def _blocks_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -393,7 +395,7 @@ def _deci(config: Config) -> Shape:
     if len(pairs) != config["num_hidden_layers"]:
         raise ValueError("num_key_value_heads_per_layer")
     kinds: list[Kind] = [("attention", "dense", (("kv_heads", int(each)),)) for each in pairs]
-    return folded(llama({**config, "num_key_value_heads": None}), kinds)
+    return in_blocks(llama({**config, "num_key_value_heads": None}), kinds)
 
 
 def _openelm(config: Config) -> Shape:
@@ -418,7 +420,7 @@ def _openelm(config: Config) -> Shape:
         **{"norm": "rms", "qkv_bias": False, "output_bias": False, "mlp_bias": False},
         "sequence_length": config.get("max_context_length", 2048),
     }
-    return folded(shape, kinds)
+    return in_blocks(shape, kinds)
 
 
 def _kimi_linear(config: Config) -> Shape:
@@ -447,8 +449,8 @@ def _kimi_linear(config: Config) -> Shape:
     dense = {} if isinstance(config.get("mlp_layer_types"), list) else {"first_k_dense_replace": 1}
     filled = {**dense, **config, "layer_types": named}
     # Its output layer is never tied, whatever the configuration says.
-    shape = {**_latent(filled, experts=_shared(config)), "state": state, "tied_embeddings": False}
-    return with_runs(shape, filled, _mixers(filled))
+    shape = {**latent_shape(filled, experts=shared_experts(config)), "state": state, "tied_embeddings": False}
+    return with_runs(shape, filled, mixers_of(filled))
 
 
 def _kimi_linear_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -481,7 +483,7 @@ def _lightning(config: Config) -> Shape:
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "window": 0}
     shape = llama({**config, "sliding_window": None}, state=state, experts=experts, **fields)
     filled = {**config, "layer_types": named}
-    return with_runs(shape, filled, _mixers(filled))
+    return with_runs(shape, filled, mixers_of(filled))
 
 
 def _lightning_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -547,8 +549,8 @@ def _mimo(config: Config) -> Shape:
         kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None}
     plain = {**config, "layer_types": None, "sliding_window": None}
-    shape = llama(plain, experts=_shared({**config, "n_shared_experts": None}), **fields)
-    return folded({**shape, "window": config["sliding_window"]}, kinds)
+    shape = llama(plain, experts=shared_experts({**config, "n_shared_experts": None}), **fields)
+    return in_blocks({**shape, "window": config["sliding_window"]}, kinds)
 
 
 def _mimo_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -567,11 +569,11 @@ def _longcat(config: Config) -> Shape:
     plain = {**config, "num_hidden_layers": 2 * layers, "intermediate_size": ffn, "num_key_value_heads": None}
     picked = max(1, round(config["moe_topk"] * number / (number + idle)))
     experts = {"number": number, "top_k": picked, "ffn": inner, "shared_ffn": ffn}
-    shape = _latent(plain, experts=experts)
+    shape = latent_shape(plain, experts=experts)
     # The router knows those that do nothing, and transformers makes gates of theirs.
     others = layers * idle * width * (1 + 2 * inner)
     kinds: list[Kind] = [("attention", "dense"), ("attention", "experts")]
-    return folded({**shape, "other_parameters": others}, kinds * layers)
+    return in_blocks({**shape, "other_parameters": others}, kinds * layers)
 
 
 def _longcat_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -623,7 +625,7 @@ def _minimax3(config: Config) -> Shape:
     }
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "qk_norm": True}
     dense = {**config, "intermediate_size": config["dense_intermediate_size"], "layer_types": None}
-    return folded(llama(dense, experts=experts, **fields), kinds)
+    return in_blocks(llama(dense, experts=experts, **fields), kinds)
 
 
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")

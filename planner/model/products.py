@@ -25,18 +25,15 @@ def attention(
     width: int,
     *,
     seen: int | None = None,
-    inner: int | None = None,
-    pairs: int | None = None,
     bias: bool = True,
     out_bias: bool | None = None,
     times: int = 1,
 ) -> list[Shape]:
-    """Queries, keys and values of the same tokens, scores, and an output; ``pairs`` is the width of keys and values."""
-    inner, pairs = inner or width, pairs or 2 * (inner or width)
+    """Queries, keys and values of the same tokens, scores, and an output."""
     return [
-        *linear(tokens, width, inner + pairs, bias=bias, times=times),
-        *scores(tokens, inner, seen or tokens, times),
-        *linear(tokens, inner, width, bias=bias if out_bias is None else out_bias, times=times),
+        *linear(tokens, width, 3 * width, bias=bias, times=times),
+        *scores(tokens, width, seen or tokens, times),
+        *linear(tokens, width, width, bias=bias if out_bias is None else out_bias, times=times),
     ]
 
 

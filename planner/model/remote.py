@@ -15,16 +15,16 @@ from planner.model.families import (
     Config,
     Family,
     Shape,
-    _clip,
-    _deepseek,
-    _falcon,
-    _gte,
-    _phi,
-    _shared,
-    _sparse,
-    _stablelm,
+    clip_tower,
+    deepseek,
+    falcon,
+    gte,
     llama,
     mixed_dense,
+    phi,
+    shared_experts,
+    sparse_llama,
+    stablelm,
 )
 from planner.model.heads import Head
 
@@ -90,20 +90,20 @@ def _refined_web(config: Config) -> Shape:
     """Falcon under its first name; 40B has two norms of a layer (``modelling_RW.py``)."""
     new = config["model_type"] == "RefinedWeb"
     names = {"num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "num_kv_heads": "n_head_kv"}
-    return _falcon({**_renamed(config, names), "new_decoder_architecture": new})
+    return falcon({**_renamed(config, names), "new_decoder_architecture": new})
 
 
 def _phi_first(config: Config) -> Shape:
     """Phi under its first keys (``modeling_phi.py`` of microsoft/phi-2)."""
     names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
     shape = _renamed(config, {**names, "num_key_value_heads": "n_head_kv"})
-    return _phi({**shape, "intermediate_size": config.get("n_inner") or 4 * config["n_embd"]})
+    return phi({**shape, "intermediate_size": config.get("n_inner") or 4 * config["n_embd"]})
 
 
 def _bailing(config: Config) -> Shape:
     """Ling (``modeling_bailing_moe.py``)."""
     more: dict[str, Any] = {"qkv_bias": "use_qkv_bias", "out_bias": "use_bias", "mlp_bias": "use_bias"}
-    return _sparse(config, experts=_shared, **more)
+    return sparse_llama(config, experts=shared_experts, **more)
 
 
 def _phi3_vision(config: Config) -> Shape:
@@ -111,7 +111,7 @@ def _phi3_vision(config: Config) -> Shape:
     (``image_embedding_phi3_v.py``)."""
     text = llama(config, window=1)
     clip = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "patch_size": 14}
-    tower = _clip({**clip, "intermediate_size": 4096, "image_size": 336})
+    tower = clip_tower({**clip, "intermediate_size": 4096, "image_size": 336})
     # Ends of lines, and what stands between crops and the whole.
     made = {"merged": 4, "outputs": 144, "projector": (text["hidden"],) * 2, "other_parameters": 2 * 4 * 1024}
     return {**text, "tower": {**tower, **made}}
@@ -149,7 +149,7 @@ def _llava(config: Config) -> Shape:
     layers = 1 if config.get("mm_projector_type", "linear") == "linear" else 2
     newline = text["hidden"] * ("unpad" in str(config.get("mm_patch_merge_type", "flat")))
     made = {"projector": (text["hidden"],) * layers, "other_parameters": newline}
-    return {**text, "tower": {**_clip(sizes), **made}}
+    return {**text, "tower": {**clip_tower(sizes), **made}}
 
 
 def _llava_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ def _llava_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _arctic(config: Config) -> Shape:
     """Experts beside a dense feed-forward as wide as the model, with a norm of its own (``modeling_arctic.py``)."""
-    experts = {**_shared(config), "shared_ffn": config["hidden_size"]}
+    experts = {**shared_experts(config), "shared_ffn": config["hidden_size"]}
     return llama(config, experts=experts, layer_norms=3)
 
 
@@ -174,7 +174,7 @@ def _arctic_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _grok(config: Config) -> Shape:
     """Grok-1 (``modeling_grok1.py``): norms on both sides."""
-    return _sparse(config, tied=True, layer_norms=4)
+    return sparse_llama(config, tied=True, layer_norms=4)
 
 
 _GPT = ("n_layer", "n_embd", "n_head", "vocab_size")
@@ -187,7 +187,7 @@ REMOTE: dict[str, Family] = {
     "baichuan": Family(llama),
     "bailing_moe": Family(_bailing, unlike=mixed_dense, experts=True),
     "chatglm": Family(_chatglm, ("num_layers", "hidden_size", "num_attention_heads")),
-    "deepseek": Family(partial(_sparse, experts=_shared), unlike=mixed_dense, experts=True),
+    "deepseek": Family(partial(sparse_llama, experts=shared_experts), unlike=mixed_dense, experts=True),
     "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
     "internlm": Family(_internlm),
     "internlm2": Family(_internlm2),
@@ -197,15 +197,15 @@ REMOTE: dict[str, Family] = {
     "phi3small": Family(_phi3_small, (*COMMON[:3], "vocab_size")),
     "grok-1": Family(_grok, experts=True),
     "llada": Family(lambda config: {**llama(config), "kind": "encoder"}),
-    "new": Family(_gte),
-    "kimi_k2": Family(_deepseek, LATENT, mixed_dense, experts=True),
+    "new": Family(gte),
+    "kimi_k2": Family(deepseek, LATENT, mixed_dense, experts=True),
     "mimo": Family(partial(llama, qkv_bias=True, out_bias=None)),
     "minicpm": Family(partial(llama, tied=True)),
     "orion": Family(partial(llama, norm="layer")),
     "phi-msft": Family(_phi_first, _GPT),
     "qwen": Family(_qwen, COMMON, _qwen_unlike),
     "skywork": Family(llama),
-    "stablelm_epoch": Family(_stablelm),
+    "stablelm_epoch": Family(stablelm),
     "xverse": Family(llama),
 }
 """What is read of them, by ``model_type``."""

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from planner.model.families import (
-    _QWEN3_VISION,
     CLIP,
+    QWEN3_VISION,
     QWEN_IMAGE,
     SEEING,
     Config,
     Seeing,
     Shape,
-    _clip,
-    _pixtral,
-    _qwen3_tower,
-    _siglip,
-    _two,
-    folded,
+    clip_tower,
+    in_blocks,
+    pixtral_tower,
+    qwen3_tower,
+    siglip_tower,
+    two_matrices,
 )
 from planner.model.products import added, attention, feeds, layers, linear, scores
 from planner.model.seen import patches_of, pooling, sides
 
 
-def _weights(inputs: int, outputs: int, bias: bool = True) -> int:
-    """Parameters of a linear layer."""
-    return (inputs + bias) * outputs
+def _weights(inputs: int, outputs: int) -> int:
+    """Parameters of a linear layer with biases."""
+    return (inputs + 1) * outputs
 
 
 def _biased(tower: Shape, biases: int) -> Shape:
@@ -74,7 +73,7 @@ def _internvl(config: Config, text: int) -> Shape:
 
 def _aya(config: Config, text: int) -> Shape:
     """SigLIP, four tokens side by side, a norm in the first of both models, and a gated feed-forward."""
-    tower, merged = _siglip(config["vision_config"]), int(config.get("downsample_factor", 2)) ** 2
+    tower, merged = siglip_tower(config["vision_config"]), int(config.get("downsample_factor", 2)) ** 2
     normed = config["model_type"] == "aya_vision"
     wide, half = merged * tower["hidden"], (config.get("alignment_intermediate_size") or text) // 2
     others = tower["other_parameters"] + 2 * wide * normed + _weights(wide, half)
@@ -86,7 +85,7 @@ def _vipllava(config: Config, text: int) -> Shape:
     """CLIP, of which several layers give features, side by side."""
     layers = config.get("vision_feature_layers", config.get("vision_feature_layer", -2))
     count = len(layers) if isinstance(layers, list) else 1
-    tower = _clip(config["vision_config"])
+    tower = clip_tower(config["vision_config"])
     others = 2 * count * tower["hidden"]
     return {**tower, "merged": count, "projector": (text, text), "other_parameters": others}
 
@@ -96,18 +95,18 @@ def _llava(config: Config, text: int) -> Shape:
     kind = config["vision_config"].get("model_type", "clip_vision_model")
     newline = text if config["model_type"] in ("llava_next", "llava_next_video") else 0
     if kind == "pixtral":
-        tower = {**_pixtral(config, text), "merged": 1, "projector_norm": False}
+        tower = {**pixtral_tower(config, text), "merged": 1, "projector_norm": False}
         tower |= {"outputs": tower["tokens"], "other_parameters": 0}
     else:
         tower = (
-            _clip(config["vision_config"])
+            clip_tower(config["vision_config"])
             if kind != "siglip_vision_model"
-            else _siglip(config["vision_config"])
+            else siglip_tower(config["vision_config"])
         )
     layers = config.get("vision_feature_layer", -2)
     tower |= {"merged": len(layers)} if isinstance(layers, list) else {}
     others = tower.get("other_parameters", 0) + newline
-    return {**tower, **_two(config, text), "other_parameters": others}
+    return {**tower, **two_matrices(config, text), "other_parameters": others}
 
 
 def _llama4(config: Config, text: int) -> Shape:
@@ -132,7 +131,10 @@ def _llama4(config: Config, text: int) -> Shape:
 def _idefics2(config: Config, text: int) -> Shape:
     """SigLIP's layers, a gated feed-forward, and a few latent tokens that attend to what these make."""
     vision, given = config["vision_config"], config["perceiver_config"]
-    tower, ffn = _siglip({**vision, "vision_use_head": False}), config["text_config"]["intermediate_size"]
+    tower, ffn = (
+        siglip_tower({**vision, "vision_use_head": False}),
+        config["text_config"]["intermediate_size"],
+    )
     width, heads, head = given["hidden_size"], given["resampler_n_heads"], given["resampler_head_dim"]
     pairs, latents = given["num_key_value_heads"], given["resampler_n_latents"]
     layer = 2 * width * head * (heads + pairs) + 3 * width + 3 * width * 4 * width
@@ -177,7 +179,7 @@ ASKED = 32
 
 def _git(config: Config, text: int) -> Shape:
     """CLIP, a matrix and a norm; embeddings of the frames of a film."""
-    tower = _clip(config["vision_config"])
+    tower = clip_tower(config["vision_config"])
     frames = int(config.get("num_image_with_embedding") or 0)
     made = {"outputs": tower["tokens"], "projector": (text,), "other_parameters": 2 * text}
     made["other_parameters"] += frames * tower["hidden"]
@@ -186,7 +188,7 @@ def _git(config: Config, text: int) -> Shape:
 
 def _kosmos2(config: Config, text: int) -> Shape:
     """CLIP, a matrix, and a few latent tokens that attend to what it makes."""
-    tower, latents = _clip(config["vision_config"]), int(config.get("latent_query_num", 64))
+    tower, latents = clip_tower(config["vision_config"]), int(config.get("latent_query_num", 64))
     others = latents * text + 4 * _weights(text, text)
     return {**tower, "outputs": latents, "projector": (text,), "other_parameters": others}
 
@@ -264,7 +266,7 @@ def _mllama(config: Config, shape: Shape) -> Shape:
         ),
         **{"final_norm": False, "other_parameters": others + len(crossing) * crossed + 8 * hidden},
     }
-    return {**folded(shape, kinds), "encoder": encoder}
+    return {**in_blocks(shape, kinds), "encoder": encoder}
 
 
 def _kimi(config: Config, text: int) -> Shape:
@@ -315,20 +317,20 @@ def _lfm2(config: Config, text: int) -> Shape:
 def _video_llava(config: Config, shape: Shape) -> Shape:
     """CLIP for films and once more for images."""
     vision, text = config["vision_config"], shape["hidden"]
-    tower = _clip(vision)
+    tower = clip_tower(vision)
     tokens, width, times = tower["tokens"], tower["hidden"], tower["layers"]
     chosen = config.get("vision_feature_layer", -2)
     tower |= {"merged": len(chosen)} if isinstance(chosen, list) else {}
     products = linear(tokens - 1, tower["patch"], width, bias=False)
     products += layers(tokens, times, width, tower["ffn"])
     others = (tokens + 1 + 4 * times + 4) * width
-    return {**added(shape, products, others), "tower": {**tower, **_two(config, text)}}
+    return {**added(shape, products, others), "tower": {**tower, **two_matrices(config, text)}}
 
 
 def _aria(config: Config, shape: Shape) -> Shape:
     """SigLIP without its pooling head, and a few queries that attend to what it makes."""
     vision, text = config["vision_config"], shape["hidden"]
-    tower = _siglip({**vision, "vision_use_head": False})
+    tower = siglip_tower({**vision, "vision_use_head": False})
     width, tokens = tower["hidden"], tower["tokens"]
     named = config.get("projector_patch_to_query_dict")
     queries = max(map(int, named.values())) if isinstance(named, dict) and named else 256
@@ -419,7 +421,6 @@ def _no_tower(config: Config, text: int) -> Shape:
     raise ValueError("a tower")
 
 
-_VISION: dict[str, Any] = {"needed": (*CLIP, "image_size")}
 _PERCEIVER = ("hidden_size", "resampler_n_heads", "resampler_head_dim", "num_key_value_heads")
 _QFORMER = ("hidden_size", "intermediate_size", "num_hidden_layers")
 _SIDED = CLIP[:-1]
@@ -440,7 +441,7 @@ BESIDE: dict[str, Seeing] = {
     # The tower of either is that of the other.
     **{
         kind: Beside(
-            _qwen3_tower, f"{kind}_vision", _QWEN3_VISION, towers=("qwen3_5", "qwen3_5_vision", "qwen3_vl")
+            qwen3_tower, f"{kind}_vision", QWEN3_VISION, towers=("qwen3_5", "qwen3_5_vision", "qwen3_vl")
         )
         for kind in ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
     },

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from planner.model.families import Config, Family, Shape, folded, llama
+from planner.model.families import Config, Family, Shape, in_blocks, llama
 from planner.ranges import LAYERS
 
 _gemma = partial(llama, tied=True, width=256, layer_norms=4, window=2)
@@ -19,7 +19,7 @@ T5_LENGTH = 512
 def decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
     """The shape with decoder layers of attention, attention to the encoder and a feed-forward each."""
     kinds = [kind for each in feeds for kind in (("attention", "none"), ("cross", each))]
-    return folded(shape, kinds)
+    return in_blocks(shape, kinds)
 
 
 def _encoded(encoder: Shape, feeds: Sequence[str]) -> Shape:

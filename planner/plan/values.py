@@ -450,10 +450,10 @@ class Plan:
     zero_plus: ZeroPlus = PLAIN_ZERO
     """What ZeRO 3 sends less of."""
     interleave: Layers = 1
-    """Chunks of layers per device (virtual pipeline stages); 1 without interleaving, 2 where layers are folded."""
+    """Chunks of layers per device (virtual pipeline stages); 1 without interleaving, 2 in V-shaped schedules."""
     schedule: Schedule = "1f1b"
     """1f1b; zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait; zb-v, dualpipe-v:
-    the same with the layers folded in two, so that the first stage has the first and the last."""
+    the same with layers placed in a V, so that the first stage has the first chunk and the last."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
     grid: Grid | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from textwrap import indent
 
 from planner.cluster.file import problems_of
 from planner.errors import Problem
@@ -194,7 +195,7 @@ def draft(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost], name: str) -
     ]
     for pool in drafted.pools:
         lines.append(f"  - name: {flow(pool.name)}")
-        lines += [_indented(entry, 4) for entry in pool.lines()]
+        lines += [_indented(entry) for entry in pool.lines()]
     lines += _fabrics(drafted.pools)
     return _HEAD + "\n".join(lines) + "\n"
 
@@ -227,7 +228,7 @@ def _gpus(pools: tuple[DraftPool, ...]) -> Iterator[str]:
         yield "gpus:"
     for name, device_type in device_types.items():
         yield f"  {flow(name)}:"
-        yield from (_indented(entry, 4) for entry in device_type.entries)
+        yield from (_indented(entry) for entry in device_type.entries)
 
 
 def _fabrics(pools: tuple[DraftPool, ...]) -> Iterator[str]:
@@ -239,5 +240,5 @@ def _fabrics(pools: tuple[DraftPool, ...]) -> Iterator[str]:
         yield f"  {DraftEntry(fabric, value, _FABRIC_NOTES[fabric]).line()}"
 
 
-def _indented(entry: DraftEntry, blanks: int) -> str:
-    return " " * blanks + entry.line().replace("\n", "\n" + " " * blanks)
+def _indented(entry: DraftEntry) -> str:
+    return indent(entry.line(), "    ")

@@ -11,7 +11,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.values import Estimate, GroupEstimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered
-from planner.report.explain import advice_text, considered, work_seconds
+from planner.report.explain import advice_text, considered, families_table, work_seconds
 from planner.report.goal import (
     BEST,
     format_text,
@@ -27,7 +27,6 @@ from planner.report.layout import Indented, Paragraph, bullets, number, table, w
 from planner.report.numbers import (
     at_most,
     count,
-    count_unit,
     duration,
     gib,
     long_text,
@@ -35,7 +34,6 @@ from planner.report.numbers import (
     percent,
     rate,
     significant,
-    time_unit,
 )
 from planner.report.plan_table import StageRun, headline, memory_text, stage_runs
 from planner.search.values import Ratio, Scored, SearchResult
@@ -129,22 +127,8 @@ def _devices(group: GroupEstimate, stages: int) -> str:
 def _families(entries: Sequence[Considered], top: int) -> RenderableType:
     """The first ones with why they lost."""
     shown = entries[:top]
-    unit = time_unit(entry.step_seconds for entry in shown)
-    speed = count_unit(entry.tokens_per_second for entry in shown)
-    heading = speed.heading("tokens/s").replace("\n", " ")
     left = f" ({len(shown)} of {len(entries)}, -v: all)" if len(shown) < len(entries) else ""
-    columns = (
-        words(f"family{left}", least=28),
-        number(f"step ({unit.name})"),
-        number(heading),
-        words("why not", least=24),
-    )
-    rows = [
-        [entry.family, unit.show(entry.step_seconds), speed.show(entry.tokens_per_second), entry.reason]
-        for entry in shown
-    ]
-    strong = [index for index, entry in enumerate(shown) if entry.chosen]
-    return Indented(table(columns, rows, strong, ruled=False))
+    return Indented(families_table(shown, words(f"family{left}", least=28), brief=True))
 
 
 def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator[str]:

@@ -10,7 +10,7 @@ from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.described import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
-from planner.report.layout import Paragraph, bullets, number, section, table, words
+from planner.report.layout import Column, FittedTable, Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
 from planner.report.plan_table import misfits, stage_runs
 from planner.search.explain.neighbours import Neighbour
@@ -214,27 +214,28 @@ def _rank(entry: Considered) -> tuple[bool, float, str]:
     return (not entry.chosen, entry.step_seconds or float("inf"), entry.family)
 
 
-def alternatives_section(entries: Sequence[Considered], top: int | None = None) -> Group:
-    """One row per family with the reason it lost."""
-    shown = entries if top is None else entries[:top]
+def families_table(shown: Sequence[Considered], family: Column, *, brief: bool = False) -> FittedTable:
+    """A row for each family with the reason it lost; ``brief`` with headings of one line and no rules."""
     unit = time_unit(entry.step_seconds for entry in shown)
     speed = count_unit(entry.tokens_per_second for entry in shown)
-    columns = (
-        words("family", least=18),
-        number(f"step\n({unit.name})"),
-        number(speed.heading("tokens/s")),
-        words("why not", least=24),
-    )
+    numbers = (f"step\n({unit.name})", speed.heading("tokens/s"))
+    headings = (number(each.replace("\n", " ") if brief else each) for each in numbers)
     rows = [
         [entry.family, unit.show(entry.step_seconds), speed.show(entry.tokens_per_second), entry.reason]
         for entry in shown
     ]
     strong = [index for index, entry in enumerate(shown) if entry.chosen]
+    return table((family, *headings, words("why not", least=24)), rows, strong, ruled=not brief)
+
+
+def alternatives_section(entries: Sequence[Considered], top: int | None = None) -> Group:
+    """One row per family with the reason it lost."""
+    shown = entries if top is None else entries[:top]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
     note = Paragraph(
         "a good plan of each family, not proven optimal; percentages refer to the chosen plan's step"
     )
-    return section("Plan families", table(columns, rows, strong), *left, note)
+    return section("Plan families", families_table(shown, words("family", least=18)), *left, note)
 
 
 def advice_section(lines: Sequence[str]) -> Group:

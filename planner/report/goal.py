@@ -41,23 +41,24 @@ def idle_text(entry: IdleCost) -> str:
 
 def simpler_text(entry: Simpler, spread: float) -> str:
     """``simpler and 3 % slower, inside the bar of ±33 %: torch: pipeline, 4 devices less, 2.4 less an hour``."""
-    parts = [f"{count(entry.fewer_devices, 'device')} less"] if entry.fewer_devices else []
-    parts += [f"{count(entry.fewer_stages, 'stage')} less"] if entry.fewer_stages else []
-    parts += [f"{significant(entry.less_per_hour)} less an hour"] if entry.less_per_hour else []
-    parts += ["RDMA stays on"] if entry.keeps_rdma else []
     slower = f"{percent(entry.slower)} slower" if entry.slower > 0 else "as fast"
-    return f"simpler and {slower}, inside the bar of ±{percent(spread)}: {entry.family}, {', '.join(parts)}"
+    return f"simpler and {slower}, inside the bar of ±{percent(spread)}: {_simpler_by(entry, 'less', 'RDMA stays on')}"
 
 
 def tie_text(entry: Simpler, spread: float) -> str:
     """``3.1 % faster, inside the bar of ±33 %: torch: pipeline, 4 devices more, RDMA off; --strict takes it``."""
-    parts = [f"{count(entry.fewer_devices, 'device')} more"] if entry.fewer_devices else []
-    parts += [f"{count(entry.fewer_stages, 'stage')} more"] if entry.fewer_stages else []
-    parts += [f"{significant(entry.less_per_hour)} more an hour"] if entry.less_per_hour else []
-    parts += ["RDMA off"] if entry.keeps_rdma else []
     faster = f"{percent(1 - 1 / (1 + entry.slower))} faster" if entry.slower > 0 else "as fast"
-    what = f"{faster}, inside the bar of ±{percent(spread)}: {entry.family}, {', '.join(parts)}"
+    what = f"{faster}, inside the bar of ±{percent(spread)}: {_simpler_by(entry, 'more', 'RDMA off')}"
     return f"{what}; --strict takes it"
+
+
+def _simpler_by(entry: Simpler, word: str, rdma: str) -> str:
+    """A family, and what one plan has less, or the other more."""
+    parts = [f"{count(entry.fewer_devices, 'device')} {word}"] if entry.fewer_devices else []
+    parts += [f"{count(entry.fewer_stages, 'stage')} {word}"] if entry.fewer_stages else []
+    parts += [f"{significant(entry.less_per_hour)} {word} an hour"] if entry.less_per_hour else []
+    parts += [rdma] if entry.keeps_rdma else []
+    return f"{entry.family}, {', '.join(parts)}"
 
 
 def format_text(entry: OtherFormat) -> str:

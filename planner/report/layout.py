@@ -78,7 +78,7 @@ class Command:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """One line, or several that the shell reads as one."""
-        lines = _folded(visible(self.text), options.max_width)
+        lines = _wrapped(visible(self.text), options.max_width)
         yield Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -123,7 +123,7 @@ def _sentence(text: str, width: int) -> Text:
     return shown
 
 
-def _folded(text: str, width: int) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
     """Lines that end in a backslash but the last, each as long as there is room."""
     if len(text) <= width:
         return [text]

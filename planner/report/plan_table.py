@@ -119,13 +119,13 @@ Proof = SearchResult | Summary
 
 def proof_text(proof: Proof) -> str:
     """How much faster the best possible plan could be, and what was looked at and what not."""
-    claim = _claim(proof) if proof.hedge is None else _hedged(proof.hedge, proof)
+    claim = _claim(proof) if proof.hedge is None else _hedged(proof.hedge)
     # A search tells the faster plan of a tie on a line of its own.
     tie = f"; {proof.tie}" if isinstance(proof, Summary) and proof.tie else ""
     return f"{claim}{tie}{_effort(proof)}{_outside(proof)}"
 
 
-def _hedged(hedge: Hedge, proof: Proof) -> str:
+def _hedged(hedge: Hedge) -> str:
     """What the choice of a robust plan is worth; the bound is about the fastest plan."""
     least = f"robust: at worst {percent(hedge.regret)} slower than the best of {count(hedge.plans, 'plan')}"
     over = f"at the ends of the bars ({', '.join(hedge.speeds)})"

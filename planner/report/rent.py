@@ -75,7 +75,7 @@ def rent_report(answer: Rent, goal: RentGoal, model: ModelSpec) -> list[Renderab
         parts += [Indented(Paragraph(line)) for line in _lines(best)]
     if answer.front:
         parts.append(Indented(_front(answer)))
-    return [*parts, bullets(_notes(answer, goal), mark="!")]
+    return [*parts, bullets(_notes(answer), mark="!")]
 
 
 def goal_line(goal: RentGoal) -> str:
@@ -132,7 +132,7 @@ def _front(answer: Rent) -> RenderableType:
     return table(columns, rows, chosen, ruled=False)
 
 
-def _notes(answer: Rent, goal: RentGoal) -> Iterator[str]:
+def _notes(answer: Rent) -> Iterator[str]:
     if answer.front:
         yield "gap: how much less time machines that cost no more may take, by what is proven"
     if answer.without_plan:

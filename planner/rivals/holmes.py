@@ -61,26 +61,23 @@ def _splits_sequence(estimator: Estimator, tp: int) -> bool:
     return tp > 1 and estimator.model.training.sequence_length % tp == 0
 
 
-def holmes_partition(
-    speeds: Sequence[float], layers: int, stages: Sequence[int] | None = None, alpha: float = 1.0
-) -> list[int]:
-    """Layers of each stage: a pool gets ``floor(alpha S_i / sum S N)``, the last one the rest, evenly on its stages.
+def holmes_partition(speeds: Sequence[float], layers: int, stages: Sequence[int]) -> list[int]:
+    """Layers of each stage: a pool gets ``floor(S_i / sum S N)``, the last one the rest, evenly on its stages.
 
     With speeds 197 and 160 this gives the 26/22 of 48 and 16/14 of 30 layers of the
     authors' scripts. Every stage gets at least one layer. Raises PlanError for more stages than layers.
     """
-    counts = list(stages or [1] * len(speeds))
-    if sum(counts) > layers:
-        raise PlanError(f"{sum(counts)} stages for {layers} layers")
+    if sum(stages) > layers:
+        raise PlanError(f"{sum(stages)} stages for {layers} layers")
     total = sum(speeds)
-    shares = [int(alpha * speed / total * layers) for speed in speeds[:-1]]
-    shares = [max(count, share) for count, share in zip(counts[:-1], shares, strict=True)]
-    while sum(shares) > layers - counts[-1]:
-        shares[max(range(len(shares)), key=lambda pool: shares[pool] - counts[pool])] -= 1
+    shares = [int(speed / total * layers) for speed in speeds[:-1]]
+    shares = [max(count, share) for count, share in zip(stages[:-1], shares, strict=True)]
+    while sum(shares) > layers - stages[-1]:
+        shares[max(range(len(shares)), key=lambda pool: shares[pool] - stages[pool])] -= 1
     shares.append(layers - sum(shares))
     return [
         share // count + (stage < share % count)
-        for share, count in zip(shares, counts, strict=True)
+        for share, count in zip(shares, stages, strict=True)
         for stage in range(count)
     ]
 

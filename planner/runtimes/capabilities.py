@@ -9,8 +9,8 @@ TensorParallel = Literal["none", "one-degree", "per-stage"]
 BatchRule = Literal["equal", "per-device", "follows-dp"]
 Schedule = Literal["1f1b", "zero-bubble", "zb-v", "dualpipe-v"]
 """1f1b: a forward and a backward in turn; zero-bubble: gradients of weights are computed apart, where stages wait; zb-v
-and dualpipe-v: the same with the layers folded, so that the first device has the first chunk of layers and the last."""
-FOLDED: tuple[Schedule, ...] = ("zb-v", "dualpipe-v")
+and dualpipe-v: the same with layers placed in a V, so that the first device has the first chunk and the last."""
+V_SHAPED: tuple[Schedule, ...] = ("zb-v", "dualpipe-v")
 """Schedules with two chunks of layers a device, through which a micro-batch goes to the last device and back again."""
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Seconds = NDArray[np.float64]
-Whole = NDArray[np.int64]
 
 EXACT = 1e-13
 """Relative width at which the bisection ends where the shares themselves are wanted."""

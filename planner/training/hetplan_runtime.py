@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import cycle
 from pathlib import Path
@@ -37,7 +37,7 @@ IGNORED = -100
 """Label of a token that losses leave out."""
 
 
-FOLDED = ("zb-v", "dualpipe-v")
+V_SHAPED = ("zb-v", "dualpipe-v")
 """Schedules in which each stage has two chunks, so that the first one has the first layers and the last."""
 
 PAGED = {"paged-fp32": "paged_adamw_32bit", "paged-int8": "paged_adamw_8bit"}
@@ -128,10 +128,10 @@ class RankPlan:
     """Parts of what ZeRO shards that each replica holds, [replica]; none where all hold equally much."""
     chunks: tuple[StagePlan, ...] = ()
     """Chunks of layers in the order in which a micro-batch passes them; none where each stage has one. The i-th is on
-    stage i modulo their number, in a folded pipeline of the second half on the stages in reverse order."""
+    stage i modulo their number, in a V-shaped pipeline of the second half on the stages in reverse order."""
     schedule: str = "1f1b"
     """``1f1b``, ``zero-bubble``, ``zb-v`` or ``dualpipe-v``: how a pipeline orders the work of a stage; the last two
-    are folded."""
+    are V-shaped."""
     optimizer: str = "adamw"
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
@@ -155,7 +155,7 @@ class RankPlan:
     @property
     def own(self) -> tuple[int, ...]:
         """Which of them this rank has."""
-        if self.schedule in FOLDED:
+        if self.schedule in V_SHAPED:
             return self.stage, len(self.passed) - 1 - self.stage
         return tuple(range(self.stage, len(self.passed), len(self.stages)))
 
@@ -175,11 +175,6 @@ class RankPlan:
         if self.sync is None:
             return self.grid
         return next(island for island in self.sync.islands if self.rank in island)
-
-    def without_pipeline(self) -> RankPlan:
-        """The same with all layers on one stage, which recomputes as this rank's does."""
-        whole = StagePlan(0, self.stages[-1].end_layer, self.recompute)
-        return replace(self, stages=(whole,), stage=0, chunks=())
 
     def micro_batches(self, step: int, order: Sequence[int] | None = None) -> Iterator[MicroBatch]:
         """This rank's micro-batches of an optimizer step; all ranks together deal each sequence once.

@@ -68,7 +68,7 @@ def test_unequal_shards_are_chosen_when_they_may(hetplan: Command, memories: Pat
     assert plain.summary is not None
     assert saved.summary is not None
     assert saved.summary.step_seconds < 0.95 * plain.summary.step_seconds
-    assert "unequal shards of other parts" in " ".join(saved.summary.outside)
+    assert "unequal shards in other proportions" in " ".join(saved.summary.outside)
     assert "shards of" in " ".join(hetplan("explain", "plan.yaml").out.split())
     assert hetplan("emit", "plan.yaml", "-o", "folder").code == 0
     assert '"shards": [' in (memories / "folder" / "batches.json").read_text()

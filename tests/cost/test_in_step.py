@@ -9,7 +9,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Framework
 from planner.cost.binding import binding
-from planner.cost.estimate import Estimator, estimate
+from planner.cost.estimate import Estimator, estimate, timeline_of
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
 from planner.plan.values import Plan, ReplicaGroup, Stage
@@ -116,10 +116,10 @@ def test_a_stage_passes_its_last_gradient_up_after_its_reduction(zero: int) -> N
     estimator = Estimator(CLUSTER, MODEL)
     plan = pipeline("torch", zero)
     priced = estimator.price(plan)
-    first, last = estimator.timeline(plan).stage_ends()
+    first, last = timeline_of(plan, priced).stage_ends()
     with patch.dict(TARGETS, torch=replace(TARGETS["torch"], reduces_in_backward=False)):
         free = Estimator(CLUSTER, MODEL)
-        before = free.timeline(plan).stage_ends()
+        before = timeline_of(plan, free.price(plan)).stage_ends()
         sooner = free.estimate(plan).step_seconds
     assert last == before[1]
     assert 0 < priced.held[1] <= priced.stages[1].sync_seconds

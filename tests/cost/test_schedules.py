@@ -27,7 +27,7 @@ from planner.cost.schedules import (
     stage_paths,
     uniform_seconds,
 )
-from planner.runtimes.capabilities import FOLDED, Schedule
+from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])
@@ -52,7 +52,7 @@ def pipelines(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> P
 @st.composite
 def divided(draw: st.DrawFn) -> Divided:
     """Forward, backward and weights' seconds [stage][chunk], a number of micro-batches, and a schedule."""
-    if schedule := draw(st.sampled_from([None, *FOLDED])):
+    if schedule := draw(st.sampled_from([None, *V_SHAPED])):
         size, chunks, seconds = draw(st.integers(2, 6)), 2, draw(st.sampled_from([SECONDS, UNEQUAL]))
         batches = 2 * size + draw(st.integers(0, 5) | st.integers(0, 40))
         alike = st.lists(st.lists(seconds, min_size=2, max_size=2), min_size=size, max_size=size)
@@ -89,7 +89,7 @@ def test_the_ends_of_divided_backwards_are_those_of_the_simulation(pipeline: Div
 @given(divided())
 @settings(max_examples=150, deadline=None)
 def test_no_stage_with_divided_backwards_ends_before_a_path_of_the_table(pipeline: Divided) -> None:
-    """Rows of the ILP and bounds of zero-bubble and folded pipelines."""
+    """Rows of the ILP and bounds of zero-bubble and V-shaped pipelines."""
     forward, backward, weight, batches, schedule = pipeline
     depth, chunks = len(forward), len(forward[0])
     ends = stage_ends(forward, backward, batches, (), weight, schedule)
@@ -116,7 +116,9 @@ def test_equal_stages_with_divided_backwards_take_the_closed_form(
 
 
 @pytest.mark.parametrize(("depth", "batches"), [(2, 4), (4, 8), (4, 40), (7, 30)])
-def test_folded_stages_of_equal_parts_wait_for_the_first_micro_batch_alone(depth: int, batches: int) -> None:
+def test_v_shaped_stages_of_equal_parts_wait_for_the_first_micro_batch_alone(
+    depth: int, batches: int
+) -> None:
     """ZB-V has no bubble then (arXiv:2401.10241, section 6): a stage begins when the first micro-batch is there."""
     ones = [[1.0, 1.0]] * depth
     ends = stage_ends(ones, ones, batches, (), ones, "zb-v")
@@ -130,12 +132,12 @@ def test_dualpipe_has_the_bubble_that_deepseek_gives_it(depth: int, batches: int
     assert max(stage_ends(ones, ones, batches, (), ones, "dualpipe-v")) == 6.0 * batches + (depth - 1) * 2.0
 
 
-@pytest.mark.parametrize("schedule", FOLDED)
-def test_folded_stages_need_two_micro_batches_each(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", V_SHAPED)
+def test_v_shaped_stages_need_two_micro_batches_each(schedule: Schedule) -> None:
     """With fewer they would not have begun before they end."""
     ones = [[1.0, 1.0]] * 3
     for run in (simulate, stage_ends):
-        with pytest.raises(ValueError, match="5 micro-batches are too few for 3 folded stages"):
+        with pytest.raises(ValueError, match="5 micro-batches are too few for 3 V-shaped stages"):
             run(ones, ones, 5, (), ones, schedule)
 
 
@@ -156,7 +158,7 @@ def test_the_table_knows_the_end_of_divided_backwards_with_equal_parts() -> None
 ORDERS: list[tuple[int, Schedule]] = [
     (1, "zero-bubble"),
     (2, "zero-bubble"),
-    *((2, schedule) for schedule in FOLDED),
+    *((2, schedule) for schedule in V_SHAPED),
 ]
 
 
@@ -184,8 +186,8 @@ def test_what_is_alive_while_gradients_of_weights_wait(
         assert each_alive(behind, np.array([depth]), batches, chunks, schedule) == [peak]
 
 
-@pytest.mark.parametrize("schedule", FOLDED)
-def test_neighbours_in_a_folded_pipeline_send_twice_each(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", V_SHAPED)
+def test_neighbours_in_a_v_shaped_pipeline_send_twice_each(schedule: Schedule) -> None:
     """Activations of one chunk and gradients of the other; nothing where the pipeline turns back, and at its ends."""
     depth = 4
     sent = [
@@ -204,8 +206,8 @@ def test_neighbours_in_a_folded_pipeline_send_twice_each(schedule: Schedule) -> 
     assert [position_of(*place, depth, schedule) for place in places] == list(range(2 * depth))
 
 
-@pytest.mark.parametrize("schedule", FOLDED)
-def test_rounds_of_folded_stages_are_repeated(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", V_SHAPED)
+def test_rounds_of_v_shaped_stages_are_repeated(schedule: Schedule) -> None:
     """Many micro-batches through unequal stages end as the simulation says."""
     forward = [[1.0 + stage % 3, 2.0] for stage in range(4)]
     weight = [[0.5, 1.5]] * 4

@@ -11,7 +11,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.values import Offload, Plan, Stage
-from planner.runtimes.capabilities import FOLDED
+from planner.runtimes.capabilities import V_SHAPED
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
@@ -348,7 +348,7 @@ def test_offload_that_runs(good: Plan) -> None:
 
 def test_stages_that_another_model_or_target_runs() -> None:
     """Untied embeddings may stand on any degrees, and on the first stage of all; Megatron comes back to a node."""
-    for schedule in FOLDED:
+    for schedule in V_SHAPED:
         check_plan(plan(target="torch", schedule=schedule, interleave=2), CLUSTER, UNTIED)
     check_plan(plan(WIDE, stage(5, 8, group(**T4S)), target="flagscale"), CLUSTER, UNTIED)
     check_plan(plan(stage(0, 3, group(**T4S)), stage(3, 6), stage(6, 8, group(**T4S))), CLUSTER, MODEL)

@@ -19,7 +19,7 @@ LONG = (
 
 @given(words=WORDS, width=st.integers(20, 120))
 def test_the_shell_reads_the_same_words(words: list[str], width: int) -> None:
-    """Folded, in a section or not; lines are too long only where a word and its option are."""
+    """Wrapped, in a section or not; lines are too long only where a word and its option are."""
     for part in (Command(shlex.join(words)), section("Do", Command(shlex.join(words)))):
         shown = drawn(part, width).removeprefix("Do\n")
         assert shlex.split(shown.replace(" \\\n", " ")) == words  # which a shell does by itself
@@ -28,7 +28,7 @@ def test_the_shell_reads_the_same_words(words: list[str], width: int) -> None:
 
 
 def test_a_long_command_stands_alone() -> None:
-    """Behind its word where it fits, else under it and folded at options."""
+    """Behind its word where it fits, else under it and wrapped at options."""
     assert drawn(Next("hetplan show plan.yaml")) == "Next: hetplan show plan.yaml\n"
     assert drawn(Next(LONG), 80) == (
         "Next:\n"

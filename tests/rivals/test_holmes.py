@@ -15,7 +15,7 @@ from tests.worlds import cluster, gpt, pool
 @pytest.mark.parametrize(("layers", "expected"), [(48, [26, 22]), (30, [16, 14])])
 def test_the_split_is_that_of_its_scripts(layers: int, expected: list[int]) -> None:
     """Speeds 197 and 160 give the splits the authors ship."""
-    assert holmes_partition([197, 160], layers) == expected
+    assert holmes_partition([197, 160], layers, [1, 1]) == expected
 
 
 def test_layers_of_a_pool_are_even_on_its_stages() -> None:

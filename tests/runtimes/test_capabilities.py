@@ -11,7 +11,7 @@ from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
 from planner.measured.priors import KERNEL_SETS
 from planner.model.spec import Kernels
-from planner.runtimes.capabilities import FOLDED, Capabilities
+from planner.runtimes.capabilities import V_SHAPED, Capabilities
 from planner.runtimes.registry import TARGETS, target
 from tests.worlds import model
 
@@ -172,7 +172,7 @@ def test_what_scatters_gradients() -> None:
 def test_pipelines_of_the_runtimes() -> None:
     """Virtual stages are Megatron's, replicas by stage FlagScale's; only FlagScale waits to be asked for."""
     assert [name for name, row in ROWS.items() if row.interleave] == ["megatron", "torch"]
-    for schedule in ("zero-bubble", *FOLDED):
+    for schedule in ("zero-bubble", *V_SHAPED):
         assert [name for name, row in ROWS.items() if schedule in row.schedules] == ["torch"]
     assert [name for name, row in ROWS.items() if row.dp_per_stage] == ["flagscale"]
     assert [name for name, row in ROWS.items() if not row.by_default] == ["flagscale"]

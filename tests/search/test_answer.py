@@ -15,7 +15,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Grid, Offload, Sync
 from planner.search.answer import Answer, allowing, obeys, value_of
-from planner.search.explain.families import alternatives
+from planner.search.explain.families import FamilyPlans
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -87,7 +87,9 @@ def test_a_better_plan_among_the_reasons_becomes_the_answer() -> None:
     seconds = [entry.estimate.step_seconds for entry in listed(result)]
     assert poor.estimate.step_seconds in seconds or min(seconds) == result.best.estimate.step_seconds
     assert all("faster" not in entry.reason for entry in result.alternatives)
-    best = alternatives(result.best, Estimator(spec, model), Limits())
+    plans = FamilyPlans(Estimator(spec, model), Limits())
+    plans.look(result.best)
+    best = plans.beside(result.best)
     assert {entry.family for entry in result.alternatives} == {entry.family for entry in best}
 
 

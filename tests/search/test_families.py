@@ -13,7 +13,6 @@ from planner.model.spec import ModelSpec
 from planner.search.explain.families import (
     FAR,
     FamilyPlans,
-    alternatives,
     families,
     reason_against,
     slower_by,
@@ -23,7 +22,7 @@ from planner.search.explain.reasons import CUT_SHORT
 from planner.search.explorer import Explorer
 from planner.search.met import family_of
 from planner.search.solve import search
-from planner.search.values import Limits, Scored, Silent
+from planner.search.values import Alternative, Limits, Scored, Silent
 from tests.report import examples
 from tests.worlds import cluster, gpt, pool
 
@@ -86,12 +85,19 @@ def test_families_obey_the_limits_that_they_share_with_the_user() -> None:
             assert set(values) <= set(allowed), name
 
 
+def beside(best: Scored, spec: ClusterSpec, model: ModelSpec, limits: Limits) -> tuple[Alternative, ...]:
+    """What is said of each family beside a plan."""
+    plans = FamilyPlans(Estimator(spec, model), limits)
+    plans.look(best)
+    return plans.beside(best)
+
+
 def test_every_plan_is_of_its_family_or_pool() -> None:
     """The family of a plan, told from the plan, is the one that it stands for."""
     spec, model = problem()
     best = search(spec, model, explain=False).best
     assert best is not None
-    for entry in alternatives(best, Estimator(spec, model), Limits()):
+    for entry in beside(best, spec, model, Limits()):
         if entry.scored is not None and entry.family.startswith("only "):
             pools = {group.pool for stage in entry.scored.plan.stages for group in stage.replicas}
             assert entry.family == f"only {' '.join(pools)}"
@@ -105,7 +111,7 @@ def test_families_that_do_not_fit_say_what_is_missing() -> None:
     model = gpt(32, 4096, 32, global_batch=64, precision="bf16")
     best = search(spec, model, explain=False).best
     assert best is not None
-    found = {entry.family: entry for entry in alternatives(best, Estimator(spec, model), Limits())}
+    found = {entry.family: entry for entry in beside(best, spec, model, Limits())}
     assert found["deepspeed: ZeRO-0"].scored is None
     assert found["deepspeed: ZeRO-0"].reason.startswith("does not fit: A100 (a) lacks ")
     assert found["only b"].reason == "no bf16"
@@ -121,7 +127,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     best = search(spec, model, limits=limits, explain=False).best
     assert best is not None
     used = {group.pool for stage in best.plan.stages for group in stage.replicas}
-    entries = alternatives(best, Estimator(spec, model), limits)[1:]
+    entries = beside(best, spec, model, limits)[1:]
     assert {entry.family for entry in entries} == {f"only {name}" for name in "ab" if used != {name}}
     assert all(entry.scored is not None for entry in entries)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from planner.cost.pipeline_end import stage_ends
-from planner.runtimes.capabilities import FOLDED, Schedule
+from planner.runtimes.capabilities import V_SHAPED, Schedule
 from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
 from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
 from planner.search.space.sends import Hops
@@ -110,9 +110,9 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     assert found >= counted.bound(depth) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("v_shaped", [False, True])
 @pytest.mark.parametrize("seed", range(100))
-def test_quick_looks_leave_out_no_cut(seed: int, folded: bool) -> None:
+def test_quick_looks_leave_out_no_cut(seed: int, v_shaped: bool) -> None:
     """What the busiest stage of any cut takes at least is not above it, of both looks and at any depth."""
     draw = random.Random(seed)
     layers, steps = draw.randint(3, 7), draw.choice((1, 2, 4, 9))
@@ -121,14 +121,14 @@ def test_quick_looks_leave_out_no_cut(seed: int, folded: bool) -> None:
         for _ in range(draw.randint(1, 2))
     ]
     most = sum(int(item.slots) for item in kinds)
-    least = {depth: _busiest(kinds, layers, depth, folded) * steps for depth in range(2, most + 1)}
+    least = {depth: _busiest(kinds, layers, depth, v_shaped) * steps for depth in range(2, most + 1)}
     able = [seconds for seconds in least.values() if seconds < inf]
     if able:
         cutoff = min(able) * (1 + 1e-6) / BEYOND
-        assert late(work(kinds), layers, [steps], [most], cutoff, [folded]).tolist() == [0.0]
+        assert late(work(kinds), layers, [steps], [most], cutoff, [v_shaped]).tolist() == [0.0]
     free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * len(kinds)
-    chunks = 2 if folded else 1
-    schedule: Schedule = FOLDED[seed % 2] if folded else "1f1b"
+    chunks = 2 if v_shaped else 1
+    schedule: Schedule = V_SHAPED[seed % 2] if v_shaped else "1f1b"
     counted = LayerCountBound(kinds, free, layers, steps, chunks, schedule=schedule)
     for depth, seconds in least.items():
         if seconds < inf:
@@ -137,7 +137,7 @@ def test_quick_looks_leave_out_no_cut(seed: int, folded: bool) -> None:
         if len(kinds) == 1:
             short = min(seconds, 1e6) * (1 - 1e-6) / BEYOND
             assert counted.beyond([depth], short)[0] > 0
-            if depth == most and not folded:
+            if depth == most and not v_shaped:
                 assert late(work(kinds), layers, [steps], [most], short, [False])[0] > 0
 
 
@@ -158,9 +158,9 @@ def work(kinds: list[Speed]) -> Work:
     )
 
 
-def _busiest(kinds: list[Speed], layers: int, depth: int, folded: bool) -> float:
+def _busiest(kinds: list[Speed], layers: int, depth: int, v_shaped: bool) -> float:
     """Seconds of the busiest stage of one micro-batch, the least of all orders of the types and all cuts."""
-    last = 0 if folded else depth - 1
+    last = 0 if v_shaped else depth - 1
     slots = [index for index, item in enumerate(kinds) for _ in range(int(item.slots))]
     return min(
         (

@@ -18,7 +18,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
-from planner.runtimes.capabilities import FOLDED, OFFLOAD_PARTS
+from planner.runtimes.capabilities import OFFLOAD_PARTS, V_SHAPED
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -412,8 +412,8 @@ def test_unequal_steps_are_the_best_now_and_then() -> None:
     assert met((plan.fewer_steps > 0 for plan in bests), {True, False}) == {True, False}
 
 
-def folded_limits(seed: int) -> Limits:
-    """Pipelines of torch, of a ZeRO stage that may be folded."""
+def v_shaped_limits(seed: int) -> Limits:
+    """Pipelines of torch, of a ZeRO stage that may be V-shaped."""
     return Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=(2, 3), tp=(1,), recompute=("none",))
 
 
@@ -425,23 +425,23 @@ def untied(seed: int) -> Problem:
 
 @given(SEEDS)
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_folded_pipelines(seed: int) -> None:
+def test_v_shaped_pipelines(seed: int) -> None:
     """ZB-V and DualPipeV are the best where exhaustion says so."""
-    check(untied(seed), folded_limits(seed), QUICK)
+    check(untied(seed), v_shaped_limits(seed), QUICK)
 
 
 @pytest.mark.slow
 @given(SEEDS)
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_many_folded_pipelines(seed: int) -> None:
+def test_many_v_shaped_pipelines(seed: int) -> None:
     """The same of more of them."""
-    check(untied(seed), folded_limits(seed), QUICK)
+    check(untied(seed), v_shaped_limits(seed), QUICK)
 
 
-def test_folded_pipelines_are_the_best_now_and_then() -> None:
+def test_v_shaped_pipelines_are_the_best_now_and_then() -> None:
     """The search has them as the best, and others."""
-    bests = answers(untied, folded_limits, 24)
-    assert met((plan.schedule in FOLDED for plan in bests), {True, False}) == {True, False}
+    bests = answers(untied, v_shaped_limits, 24)
+    assert met((plan.schedule in V_SHAPED for plan in bests), {True, False}) == {True, False}
 
 
 def check_backups(seed: int) -> None:
@@ -653,11 +653,11 @@ def test_matrices_beside_the_layers(seed: int) -> None:
 @given(seed=SEEDS)
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_matrices_beside_the_layers(part: int, seed: int) -> None:
-    """The same of more of them, and in folded pipelines, whose first stage has both ends."""
+    """The same of more of them, and in V-shaped pipelines, whose first stage has both ends."""
     check_beside(PARTS * seed + part)
     spec, model, calibration = untied(seed)
-    folded = model.model_copy(update={"beside": with_beside(seed)[1].beside})
-    check((spec, folded, calibration), folded_limits(seed), QUICK)
+    v_shaped = model.model_copy(update={"beside": with_beside(seed)[1].beside})
+    check((spec, v_shaped, calibration), v_shaped_limits(seed), QUICK)
 
 
 def check_unlike_sizes(seed: int) -> None:

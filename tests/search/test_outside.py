@@ -58,7 +58,7 @@ def test_tensor_parallel_replicas() -> None:
     """Of one stage, where a target could give them unlike batches, or devices of several types."""
     unlike, mixed = (
         "tensor-parallel replicas with batches of unlike size",
-        "stages that mix device types other than for remainders",
+        "stages that mix device types, except where they use up leftover devices",
     )
     one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))
     assert unlike in outside(one, gpt(), Limits(target="torch"))

@@ -42,7 +42,7 @@ def trained(
     return losses(launch(folder, 1, "--lr", str(lr), *arguments))
 
 
-def folded() -> Plan:
+def v_shaped() -> Plan:
     """Four layers on two stages, of which the first has the first and the last."""
     alike = (group("a", "A100", share=8, steps=4),)
     return plan("torch", 1, [2, 2], [alike] * 2, schedule="zb-v", interleave=2)
@@ -53,14 +53,14 @@ def folded() -> Plan:
     [
         (data_parallel("torch", 3), stages()),
         (stages(), data_parallel("torch", 1)),
-        (folded(), stages()),
-        (stages(), folded()),
+        (v_shaped(), stages()),
+        (stages(), v_shaped()),
     ],
-    ids=["to-stages", "from-stages", "from-folded", "to-folded"],
+    ids=["to-stages", "from-stages", "from-v-shaped", "to-v-shaped"],
 )
 def test_torch_goes_on_under_another_plan(tmp_path: Path, first: Plan, then: Plan) -> None:
     """Weights, moments and the place in the data: the losses are those of one plan that goes through."""
-    saved, changes = str(tmp_path / "saved"), {"tied_embeddings": folded() not in (first, then)}
+    saved, changes = str(tmp_path / "saved"), {"tied_embeddings": v_shaped() not in (first, then)}
     whole = trained(tmp_path / "whole", first, HERE, "--steps", "4", **changes)
     before = trained(tmp_path / "first", first, HERE, "--steps", "2", "--save", saved, **changes)
     after = trained(tmp_path / "then", then, HERE, "--steps", "2", "--resume", saved, **changes)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
-from planner.cost.schedules import divides, folds
+from planner.cost.schedules import divides, is_v_shaped
 from planner.dims.interleave import MAX_INTERLEAVE, MOST_ZERO
 from planner.runtimes.capabilities import Schedule
 from planner.runtimes.registry import TARGETS
@@ -52,10 +52,10 @@ def best_bound(bounds: Iterable[Bound], depth: int, cutoff: float = inf) -> floa
     return known
 
 
-def _may_fold(family: Family) -> bool:
+def _may_be_v_shaped(family: Family) -> bool:
     """True when pipelines of a family may have both ends of the model on their first stage."""
     schedules = TARGETS[family.target].schedules
-    return family.zero <= MOST_ZERO and any(folds(schedule) for schedule in schedules)
+    return family.zero <= MOST_ZERO and any(is_v_shaped(schedule) for schedule in schedules)
 
 
 class UniformBounds:
@@ -170,8 +170,8 @@ class FamilyBounds:
             part = slice(begin, begin + AT_ONCE)
             steps = [family.micro_batches for family in families[part]]
             work = self.rates.work(families[part])
-            folded = [_may_fold(family) for family in families[part]]
-            seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff, folded).tolist()
+            v_shaped = [_may_be_v_shaped(family) for family in families[part]]
+            seconds += late(work, self.estimator.model.layers, steps, depths[part], cutoff, v_shaped).tolist()
         return seconds
 
     def bound(

@@ -30,7 +30,7 @@ from planner.cost.schedules import (
     busiest_path,
     divides,
     each_alive,
-    folds,
+    is_v_shaped,
     own_work,
     round_trip,
 )
@@ -125,7 +125,7 @@ class LayerCountBound:
         first, last = (
             np.array([getattr(speed, name) for speed in speeds]) for name in ("first_seconds", "last_seconds")
         )
-        if folds(schedule):
+        if is_v_shaped(schedule):
             first, last = first + last, np.zeros_like(last)
         borders = chunks * np.array([item.borders.each for item in hops]).T
         beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
@@ -430,12 +430,12 @@ def late(
     steps: Sequence[int],
     depths: Sequence[int],
     cutoff: float,
-    folded: Sequence[bool],
+    v_shaped: Sequence[bool],
 ) -> Numbers:
     """Seconds above the cutoff before which no pipeline of each family ends by its stages' own work; 0 where one may.
 
-    Of at most so many stages: further ones hold no less. Nothing is sent, and each stage is where most fits. ``folded``
-    are families with pipelines whose first stage may have both ends of the model.
+    Of at most so many stages: further ones hold no less. Nothing is sent, and each stage is where most fits.
+    ``v_shaped`` are families with pipelines whose first stage may have both ends of the model.
     """
     seconds = BEYOND * cutoff
     each, free, layer, activation = np.moveaxis(work.policies, 3, 0)
@@ -451,8 +451,8 @@ def late(
     rooms = np.floor(np.minimum(1e9, np.maximum(0.0, free)[..., None] / bytes_each) + 1e-6)
     own, first, last, both = np.minimum(done, rooms).max(axis=3)
     total = _wherever(work.slots, stages, own, first, last)
-    if any(folded):
-        total = np.where(folded, np.maximum(total, _wherever(work.slots, stages, own, both, own)), total)
+    if any(v_shaped):
+        total = np.where(v_shaped, np.maximum(total, _wherever(work.slots, stages, own, both, own)), total)
     # The best slots, wherever they stand.
     most = own[:, :, 0]
     order = np.argsort(-most, axis=1)

@@ -70,13 +70,6 @@ Label = Callable[[Scored, Scored], str]
 """Why the first of two plans loses to the second."""
 
 
-def alternatives(best: Scored, estimator: Estimator, limits: Limits) -> tuple[Alternative, ...]:
-    """The chosen plan first, then a good plan of each other family, fastest first, then those without one."""
-    plans = FamilyPlans(estimator, limits)
-    plans.look(best)
-    return plans.beside(best)
-
-
 class FamilyPlans:
     """A good plan of each family and of each pool alone; which of them is chosen may change."""
 

@@ -9,6 +9,7 @@ from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
+from planner.plan.values import Plan
 from planner.runtimes.registry import TARGETS
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -177,7 +178,7 @@ def _advice(best: Scored, faster: Scored | None) -> Advice | None:
     saving = 1 - faster.estimate.step_seconds / best.estimate.step_seconds
     if saving < WORTH:
         return None
-    return Advice(target=faster.plan.target, change=difference(faster, best), faster=saving, scored=faster)
+    return Advice(target=faster.plan.target, change=_in_words(faster.plan), faster=saving, scored=faster)
 
 
 def _searched(
@@ -252,9 +253,8 @@ def _per_stage_degrees(
     )
 
 
-def difference(other: Scored, base: Scored) -> str:
+def _in_words(plan: Plan) -> str:
     """What the faster plan does in a few words."""
-    plan = other.plan
     words = [f"{plan.pp} stages" if plan.pp > 1 else f"ZeRO-{plan.zero} data parallel"]
     words += [text] if (text := group_text(plan)) else []
     per_pool: dict[str, set[tuple[int, int]]] = {}

@@ -15,7 +15,7 @@ from planner.search.data_parallel import DataParallel
 from planner.search.heuristics.greedy import layered
 from planner.search.islands import shares_of
 from planner.search.pipeline import priced_on
-from planner.search.space.choices import Choice, Family, family_recomputes, usable_device_types
+from planner.search.space.choices import choice_of, family_recomputes, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 
@@ -62,23 +62,9 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
 
 def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
     """Other layers for each stage."""
-    first = plan.stages[0].replicas
-    row = target(plan.target)
     usable = usable_device_types(seen.topology, estimator.model)
-    recomputes = family_recomputes(row, limits, estimator.model, usable)
-    family = Family(
-        target=plan.target,
-        zero=plan.zero,
-        recompute=None if recomputes == (None,) else plan.stages[0].recompute,
-        tp=None if row.dp_per_stage else first[0].tp,
-        dp=None if row.dp_per_stage else sum(group.count for group in first),
-        batch=sum(group.count * group.micro_batch for group in first) // plan.cp,
-        micro_batches=plan.micro_batches,
-        folding=plan.folding,
-        context=plan.context,
-        offload=plan.offload,
-    )
-    choice = Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
+    recomputes = family_recomputes(target(plan.target), limits, estimator.model, usable)
+    choice = choice_of(plan, None if recomputes == (None,) else plan.stages[0].recompute)
     stages = StageOptions(choice, seen, limits)
     whole = (item for item in enumerate(stages.compositions) if item[0] not in stages.divided)
     places = {_stands(groups): index for index, groups in whole}

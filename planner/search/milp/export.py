@@ -15,7 +15,7 @@ from planner.runtimes.registry import target
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import write_lp
 from planner.search.ranking import ranked
-from planner.search.space.choices import Choice, Family
+from planner.search.space.choices import choice_of
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
@@ -39,7 +39,9 @@ def write_model(
         )
     estimator = Estimator(ranked(cluster), model, calibration)
     partition = _partition(scored.plan, estimator)
-    stages = StageOptions(_choice(scored.plan), partition.estimator, limits, partition.islands)
+    one_each = target(scored.plan.target).recompute_per_stage
+    choice = choice_of(scored.plan, None if one_each else scored.plan.stages[0].recompute)
+    stages = StageOptions(choice, partition.estimator, limits, partition.islands)
     # A part in a million more than the step, so that the plan itself is among the solutions.
     ilp = PipelineModel(stages, scored.estimate.step_seconds * (1 + 1e-6))
     ilp.program.name = f"{scored.plan.target}_T_in_units_of_{ilp.scale:.6g}_seconds"
@@ -59,23 +61,3 @@ def _partition(plan: Plan, estimator: Estimator) -> NetworkPartition:
         if used <= {device_type.pool for device_type in partition.device_types}:
             fitting.append(partition)
     return min(fitting, key=lambda partition: len(partition.device_types))
-
-
-def _choice(plan: Plan) -> Choice:
-    """The outer choice of a pipeline."""
-    row, stage = target(plan.target), plan.stages[0]
-    first = stage.replicas[0]
-    dp = stage.dp
-    family = Family(
-        target=plan.target,
-        zero=plan.zero,
-        recompute=None if row.recompute_per_stage else stage.recompute,
-        tp=None if row.dp_per_stage else first.tp,
-        dp=None if row.dp_per_stage else dp,
-        batch=dp * first.micro_batch // plan.cp,
-        micro_batches=plan.micro_batches,
-        folding=plan.folding,
-        context=plan.context,
-        offload=plan.offload,
-    )
-    return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)

@@ -20,11 +20,6 @@ class Sequence:
     ends: tuple[tuple[int, int], ...]
     """The least and the largest number of the first stage behind each block but the last."""
 
-    @property
-    def crossings(self) -> int:
-        """How often stages of one island send to another's."""
-        return len(self.ends)
-
     def allowed(self, depth: int) -> Iterator[frozenset[int]]:
         """The islands that each stage may stand on."""
         begins = (0, *(least for least, _ in self.ends))

@@ -145,6 +145,24 @@ class Choice:
         )
 
 
+def choice_of(plan: Plan, recompute: Recompute | None) -> Choice:
+    """The outer choice that a pipeline is of, with the recomputation of its family."""
+    first, own_degrees = plan.stages[0].replicas, TARGETS[plan.target].dp_per_stage
+    family = Family(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=recompute,
+        tp=None if own_degrees else first[0].tp,
+        dp=None if own_degrees else plan.stages[0].dp,
+        batch=sum(group.count * group.micro_batch for group in first) // plan.cp,
+        micro_batches=plan.micro_batches,
+        folding=plan.folding,
+        context=plan.context,
+        offload=plan.offload,
+    )
+    return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
+
+
 Composition = tuple[ReplicaGroup, ...]
 """Devices of one stage, in the order of the device types."""
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.schedules import divides, folds
+from planner.cost.schedules import divides, is_v_shaped
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
@@ -32,7 +32,7 @@ def outside(
 ) -> tuple[str, ...]:
     """Plans that a target could run there and that no search with these limits looks at, a few words each.
 
-    ``subclusters``: numbers of devices come from a candidates.
+    ``subclusters``: numbers of devices come from a list of candidates.
     """
     rows = [row for row in targets_of(limits) if offers(row, model)]
     topology = Topology(cluster)
@@ -46,7 +46,7 @@ def outside(
         for what in _of_target(row, usable_device_types(Topology(joined(seen)), model), model, limits)
     ]
     if _rdma_behind_ethernet(topology):
-        plans.append("RDMA between nodes that a wider way over Ethernet joins")
+        plans.append("RDMA between nodes whose path over Ethernet has more bandwidth")
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
@@ -85,27 +85,27 @@ def _of_target(
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
     if pipelines and any(divides(schedule) for schedule in row.schedules):
         yield "interleaved zero-bubble schedules"
-    if pipelines and model.embeds_twice and any(folds(schedule) for schedule in row.schedules):
-        yield "folded schedules with a copy of the embedding on the last stage"
+    if pipelines and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
+        yield "V-shaped schedules with a copy of the embedding on the last stage"
     # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "stages on other nodes of their pool than the order of the pipeline gives"
+        yield "stages on the nodes of their pool in another order than the pipeline's"
     if len(device_types) > 1 and row.dp_per_stage:
         yield "stages of several device types"
     tensor = row.tensor_parallel != "none" and (limits.tp is None or max(limits.tp) > 1)
     grouped = pipelines or row.batch_without_pipeline == "equal" or tensor
     if len(device_types) > 1 and grouped and not row.dp_per_stage:
-        yield "stages that mix device types other than for remainders"
+        yield "stages that mix device types, except where they use up leftover devices"
     if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "stages on parts of several nodes"
+        yield "stages spread over parts of several nodes"
     if pipelines and model.dense_layers:
-        yield "dense layers on other stages than the first"
+        yield "dense layers on stages other than the first"
     if pipelines and model.tower is not None:
-        yield "towers on other stages than the first"
+        yield "towers on stages other than the first"
     if pipelines and model.encoder is not None and row.encoder_decoders == "any":
-        yield "an encoder, or a part of it, on other stages than the first"
+        yield "an encoder, or a part of it, on stages other than the first"
     if pipelines and (model.ahead or model.behind):
-        yield "layers ahead of the blocks or behind them on other stages than the first and the last"
+        yield "layers before or after the blocks on stages other than the first and the last"
     if pipelines and model.block:
         yield f"stages that begin or end inside a block of {model.layers_each} layers"
     if devices > 1 and offers_context(row, model):
@@ -146,13 +146,13 @@ def _of_target(
         yield "HSDP in pipelines and with tensor parallelism"
         sizes = {device_type.per_node for device_type in device_types} - {1}
         if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
-            yield "HSDP in groups that nodes do not hold whole"
+            yield "HSDP groups that neither fit into a node nor fill whole nodes"
         if len(device_types) > 1:
-            yield "HSDP in groups of several device types"
+            yield "HSDP groups of several device types"
         if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
-            yield f"HSDP over more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+            yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
     if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
-        yield "second copies of the parameters in groups of less or more than a node"
+        yield "second copies of the parameters in groups smaller or larger than a node"
         if not limits.quantised and model.training.precision in ROUNDED:
             yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
     square = Grid(rows=2, columns=2)
@@ -163,9 +163,9 @@ def _of_target(
     if limits.syncs and row.syncs:
         yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
     if limits.backup and row.backup_zero:
-        yield "backup replicas of several device types, of parts of several pools, or with unlike micro-batches"
+        yield "backup replicas of several device types, of parts of several pools, or with unequal micro-batches"
     if limits.unequal_shards and row.unequal_shards:
-        yield "unequal shards of other parts, or of devices of one type"
+        yield "unequal shards in other proportions, or among devices of one type"
     able = row.offloading
     if limits.offload is None and able != type(able)():
         yield "offloading"
@@ -182,10 +182,10 @@ def _of_target(
             and not has_nvme(device_types)
             and any(item.host.nvme_bytes_per_second is not None for item in device_types)
         ):
-            yield "offloading to NVMe that some nodes alone have"
+            yield "offloading to NVMe that only some nodes have"
         shares = able.ratio_zero and model.training.optimizer == "adamw"
         if shares and {*limits.offload} & {*OPTIMIZER_PARTS}:
-            yield "shares of the optimizer in host memory other than tenths, or beside parameters there"
+            yield "shares of the optimizer in host memory other than tenths, or beside offloaded parameters"
         ahead = able.super_zero and are_superchips(device_types) and not not_ahead(model)
         if ahead and "super" not in limits.offload:
             yield "SuperOffload, which does not clip gradients (--offload super)"

@@ -10,7 +10,7 @@ import pytest
 
 from planner.cost.pipeline_end import device_order, stage_ends
 from planner.cost.schedules import position_of
-from planner.runtimes.capabilities import FOLDED, Schedule
+from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 torch = pytest.importorskip("torch")
 
@@ -107,7 +107,7 @@ SIZES: list[tuple[Schedule, int, int, int]] = [
     *(("zero-bubble", *sizes) for sizes in LOOPED),
     *(
         (schedule, depth, 2, batches)
-        for schedule in FOLDED
+        for schedule in V_SHAPED
         for depth, batches in ((2, 4), (2, 9), (3, 6), (4, 11), (5, 10), (6, 23))
     ),
 ]

@@ -42,7 +42,7 @@ from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
 from planner.runtimes.torch.train import require_same_model  # noqa: E402
 from planner.training.example_model import Shape, load_shape  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
-from planner.training.hetplan_runtime import load  # noqa: E402
+from planner.training.hetplan_runtime import StagePlan, load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
 
 STEPS = 3
@@ -466,7 +466,9 @@ class PlainLion(torch.optim.Optimizer):  # type: ignore[misc,name-defined]
 
 def whole_model(folder: Path, shape: Shape) -> ModelPart:
     """All layers in one part, with the weights that any plan starts from."""
-    return ModelPart(shape, load(folder / "batches.json", rank=0).without_pipeline(), 0)
+    plan = load(folder / "batches.json", rank=0)
+    whole = StagePlan(0, plan.stages[-1].end_layer, plan.recompute)
+    return ModelPart(shape, replace(plan, stages=(whole,), stage=0, chunks=()), 0)
 
 
 def relative_error(got: dict[str, Any], wanted: dict[str, Any], start: dict[str, Any]) -> float:

@@ -1,8 +1,8 @@
-"""Pipelines that are folded in two: of p devices the one of stage s has the chunks s and 2 p - 1 - s of the layers.
+"""V-shaped pipelines: of p devices the one of stage s has the chunks s and 2 p - 1 - s of the layers.
 
 A micro-batch goes through all devices and back again, so that the first one has the embedding and the head. ZB-V
 (arXiv:2401.10241, section 6) divides every backward; DualPipeV is DeepSeek's DualPipe (arXiv:2412.19437, section 3.2.1)
-folded in the same way, which divides those backwards alone whose weights can wait for the end or fill the beginning.
+in the same shape, which divides those backwards alone whose weights can wait for the end or fill the beginning.
 Its forwards and backwards of different micro-batches that DeepSeek's kernels run at the same time are one operation
 for torch, which computes first the one and then the other, and sends what both have made when both are done.
 
@@ -53,14 +53,14 @@ F1, B1, W1 = Work(1, "forward"), Work(1, "backward"), Work(1, "weight")
 def rounds(depth: int, micro_batches: int) -> int:
     """Rounds of each device; raises ValueError where there are too few micro-batches to begin with."""
     if micro_batches < 2 * depth:
-        what = f"{micro_batches} micro-batches are too few for {depth} folded stages"
+        what = f"{micro_batches} micro-batches are too few for {depth} V-shaped stages"
         raise ValueError(f"{what}, expected at least {2 * depth}")
     return micro_batches - 2 * depth + 1
 
 
 @lru_cache(maxsize=256)
 def order_of(stage: int, depth: int, schedule: Schedule) -> Order:
-    """The order of a device in a folded schedule."""
+    """The order of a device in a V-shaped schedule."""
     return _zb_v(stage, depth - stage) if schedule == "zb-v" else _dualpipe_v(stage, depth - stage)
 
 
@@ -131,7 +131,7 @@ Step = tuple[float, deque[float] | None, tuple[deque[float], ...]]
 """Seconds of an operation, the ends that it waits for, and where its own end, or those of others, go."""
 
 
-class FoldedSlots:
+class VShapedSlots:
     """Ends of the last operations of p devices, round by round.
 
     Operations of one chunk and kind run in the order of the micro-batches on all devices, so that what a device waits
