@@ -438,6 +438,7 @@ def with_unlike_sizes(seed: int) -> Problem:
                 "window": draw.choice([None, 0, 64, 128]),
                 "attention_other": draw.choice([None, 100_000]),
                 "projections": low if draw.random() < 0.3 else None,
+                "value_dim": draw.choice([None, None, 0, 48]),
             }
         )
 

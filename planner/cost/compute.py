@@ -492,7 +492,7 @@ STATE_KERNELS = {False: 6, True: 60}
 
 def core_width(model: ModelSpec) -> float:
     """Mean width of the two products of attention: with queries and keys, and with values."""
-    return model.head_dim if model.latent is None else (model.head_dim + model.latent.value_dim) / 2
+    return (model.head_dim + model.value_width) / 2
 
 
 def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:

@@ -136,7 +136,7 @@ def copies_of(slots: Sequence[Slot], grid: Grid) -> list[Slot]:
 
 def matrices_of(model: ModelSpec) -> list[tuple[int, int]]:
     """(inputs, outputs) of each weight of a layer, as the runtime multiplies by it: keys and values are one."""
-    pairs = 2 * model.kv_heads * model.head_dim
+    pairs = model.projected_pairs
     queries = model.heads * model.head_dim
     mlp = [(model.hidden, model.common_ffn)] * (model.mlp_matrices - 1) + [(model.common_ffn, model.hidden)]
     return [(model.hidden, queries), (model.hidden, pairs), (queries, model.hidden), *mlp]

@@ -196,12 +196,14 @@ def activation_bytes_per_layer(
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
     plain, carried = eager, model.carried
-    width, heads = model.head_dim, model.heads
+    width, value, heads = model.head_dim, model.value_width, model.heads
+    queries = 2.0 * width * heads
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
-        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
+        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways
+        kept += (queries + 2.0 * value * heads) / tp
         if model.experts is not None:
             # The router's product comes before those of shared experts, whose gate and factor are one matrix.
             return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
@@ -219,7 +221,10 @@ def activation_bytes_per_layer(
     if model.feed_forward_kind != "none":
         whole += 2.0 + (2.0 * (not discards) if model.experts else 2.0 - narrow)
     whole = (whole + model.sublayers * model.drops) * model.hidden / ways
-    attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp if model.attends else 0.0
+    attention = 0.0
+    if model.attends:
+        outputs = (3.0 if narrow else 2.0) * value * heads
+        attention = (queries + outputs + 2.0 * (width + value) * pairs) / tp
     if model.output_gate:
         # The gate and its sigmoid beside what it scales.
         attention += 6.0 * width * heads / tp
@@ -272,6 +277,8 @@ def scan_bytes(state: StateSpec, length: int) -> float:
     inner, keys, chunk = float(state.inner), float(state.groups * state.size), float(state.chunk)
     if state.kind == "mamba2":
         return 7.0 * state.heads * chunk + 14.0 * inner * state.size / chunk + 38.0 * inner + 20.0 * keys
+    if state.kind == "linear":
+        return 8.5 * state.heads * chunk + 9.5 * inner * state.size / chunk + 60.0 * inner
     if state.kind == "delta":
         return state.heads * (14.0 * chunk + 74.0 * state.size) + 38.0 * inner
     if state.kind == "mamba":
@@ -653,8 +660,8 @@ def _attending(model: ModelSpec, load: Load) -> float:
     if ways == 1:
         return 0.0
     outputs, pairs = model.output_width, model.pair_width
-    # Ulysses divides no latent attention: queries are as wide as outputs.
-    elements = ways * (outputs + pairs) if load.context.kind == "ring" else 2 * outputs + pairs
+    queries = model.heads * model.head_dim
+    elements = ways * (outputs + pairs) if load.context.kind == "ring" else queries + outputs + pairs
     tokens = load.micro_batch * model.training.sequence_length
     return ELEMENT_BYTES[model.training.precision] * tokens * elements / load.tp
 

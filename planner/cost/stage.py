@@ -170,7 +170,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
     if model.runs:
         return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
-    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    query, pairs = model.heads * model.head_dim, model.projected_pairs
     widths = [(1, query), (1, query), (1, pairs)] if model.attends else []
     widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)] if model.carried else []
     widths.append((model.mlp_matrices, model.common_ffn))
@@ -188,7 +188,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
 
 def products_again(model: ModelSpec) -> float:
     """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
-    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    query, pairs = model.heads * model.head_dim, model.projected_pairs
     again, mlp = model.common_ffn, model.mlp_matrices * model.common_ffn
     if model.experts is not None:
         # Nothing of the experts is kept.
@@ -873,7 +873,9 @@ class Pricer:
                 all_to_all_seconds, device_type, self.topology, self.calibration, ep=ways, width=tp
             )
             # Parts are put in order ahead of each exchange and behind it.
-            both = moved(outputs + pairs) + moved(outputs) + device.stream(4 * (2 * outputs + pairs), 4)
+            queries = size * tokens * self.model.heads * self.model.head_dim / tp
+            both = moved(queries + pairs) + moved(outputs)
+            both += device.stream(4 * (queries + outputs + pairs), 4)
             return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
         send = partial(pass_on_seconds, device_type, self.topology, self.calibration, ways=ways, width=tp)
         turn = one.attention_seconds / ways

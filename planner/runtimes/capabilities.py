@@ -162,7 +162,8 @@ class Capabilities:
     unemitted_sequence_parallel: bool = False
     """True when published runs split activations over the sequence and launch folders do not: priced only."""
     eager_layers: bool = False
-    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do."""
+    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do, and values and
+    experts may have widths of their own."""
     rests_in_fp32: bool = False
     """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
     gathers_matrices: bool = False
@@ -224,8 +225,8 @@ class Capabilities:
     splits_states: bool = False
     """True when tensor parallelism divides layers with a state too."""
     unlike_layers: UnlikeLayers = "none"
-    """feed_forwards: layers with and without experts may stand in any order; any: mixers may differ too; none: all are
-    alike but for dense ones ahead."""
+    """feed_forwards: layers with and without experts may stand in any order; any: mixers and sizes may differ too;
+    none: all are alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
     beside: bool = False

@@ -32,8 +32,8 @@ def test_depth_and_chunks() -> None:
 def test_kinds_nodes_batches_and_groups() -> None:
     """Stages of several device types, on parts of nodes, large micro-batches, hybrid sharding and offloading."""
     one, two = cluster(pool("a")), cluster(pool("a", nodes=2), pool("b", "V100"))
-    mixed = "stages that mix device types other than for remainders"
-    parts = "stages on parts of several nodes"
+    mixed = "stages that mix device types, except where they use up leftover devices"
+    parts = "stages spread over parts of several nodes"
     assert not {mixed, parts} & set(outside(one, gpt(), Limits(target="megatron")))
     assert {mixed, parts} <= set(outside(two, gpt(), Limits(target="megatron")))
     assert "stages of several device types" in outside(two, gpt(), Limits(target="flagscale"))
@@ -98,7 +98,7 @@ def test_shares_of_the_optimizer_and_superoffload() -> None:
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     """Neighbours share a node while it has room; that is named wherever there is another node to go to."""
-    apart = "stages on other nodes of their pool than the order of the pipeline gives"
+    apart = "stages on the nodes of their pool in another order than the pipeline's"
     one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
     assert apart in outside(two, gpt(), Limits(target="megatron"))
     assert apart not in outside(one, gpt(), Limits(target="megatron"))
@@ -109,14 +109,14 @@ def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
-    assert "stages that mix device types other than for remainders" in found.outside
+    assert "stages that mix device types, except where they use up leftover devices" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)
 
 
 def test_equal_pools_are_one() -> None:
     """Two of a node each are seen as one of two nodes, on whatever network they are equal."""
-    parts = "stages on parts of several nodes"
+    parts = "stages spread over parts of several nodes"
     alike = cluster(pool("a", per_node=3), pool("b", per_node=3))
     assert parts in outside(alike, gpt(), Limits(target="deepspeed"))
     unlike = cluster(pool("a", per_node=3), pool("b", "V100", per_node=3))

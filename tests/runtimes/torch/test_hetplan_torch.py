@@ -78,7 +78,7 @@ def four_ranks() -> ClusterSpec:
 
 
 OF_THEIR_OWN = (
-    *("experts", "state", "block", "behind", "tower", "encoder", "documents", "front", "preference"),
+    *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
     "beside",
 )
 """Parts of a model with too much in them for a name."""
@@ -122,6 +122,11 @@ def recomputed(case: Case) -> Case:
     """The same with full recomputation."""
     stages = tuple(replace(stage, recompute="full") for stage in case.plan.stages)
     return replace(case, name=f"{case.name}-full", plan=replace(case.plan, stages=stages))
+
+
+def named(what: str, case: Case) -> Case:
+    """The same by another name: those of ``OF_THEIR_OWN`` do not tell models apart."""
+    return replace(case, name=f"{what}-{case.name}")
 
 
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
@@ -201,6 +206,27 @@ DUALITY: dict[str, Any] = {
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
     "behind": (RunSpec(mixer="state"),),
 }
+LIGHTNING: dict[str, Any] = {
+    "state": StateSpec(kind="linear", heads=4, head_dim=8, size=8, groups=4, chunk=8),
+    "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec()),
+}
+SIZED: dict[str, Any] = {
+    **{"gated_mlp": True, "qk_norm": True, "tied_embeddings": False},
+    "block": (
+        RunSpec(kv_heads=2, ffn=48),
+        RunSpec(heads=2, kv_heads=2, head_dim=16, value_dim=0, ffn=96),
+        RunSpec(heads=8, kv_heads=4, head_dim=4, value_dim=6),
+    ),
+    "ahead": (RunSpec(ffn=32),),
+    "behind": (RunSpec(heads=2, kv_heads=2, value_dim=4, ffn=128),),
+}
+"""Layers of Gemma 4, MiMo and OpenELM, no two of one size."""
+HALVES: dict[str, Any] = {
+    "block": (RunSpec(mixer="none"), RunSpec(feed_forward="none", kv_heads=1, head_dim=16)),
+    "ahead": (RunSpec(mixer="none", feed_forward="dense", ffn=40),),
+    "experts": ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20),
+}
+"""Layers of Nemotron 3, either without attention or without a feed-forward, and experts of another width."""
 BESIDE = (
     ProductSpec(inputs=12, outputs=16, tokens=9, times=2, bias=True),
     ProductSpec(inputs=16, outputs=9, tokens=9, weights=False),
@@ -302,6 +328,8 @@ CASES = [
     uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
     pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
+    named("sizes", pipeline(2, [1, 2], steps=2, optimizer="sgd", **SIZED)),
+    named("halves", uneven(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
     divided(2, stages=2),
@@ -320,6 +348,15 @@ FROZEN = [
 ]
 """Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
 OTHERS = [
+    *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
+    named("sizes", tensor_parallel(1, optimizer="sgd", **SIZED)),
+    named("sizes", tensor_parallel(3, stages=2, optimizer="sgd", **SIZED)),
+    named("sizes", divided(2, optimizer="sgd", **SIZED)),
+    named("sizes", pipeline(0, [2, 1, 1, 2], steps=4, **SIZED)),
+    named("sizes", ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd", **SIZED), "zero-bubble")),
+    named("sizes", ordered(pipeline(0, [3, 2], steps=4, optimizer="sgd", **SIZED), "zb-v", 2)),
+    named("halves", pipeline(1, [2, 1], steps=2, optimizer="sgd", **HALVES)),
+    named("lightning", pipeline(0, [1, 2], steps=2, optimizer="sgd", **LIGHTNING)),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
     uneven(3, tower=TOWER),
     uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
