@@ -47,6 +47,10 @@ class Offloading:
     """True when parameters and optimizer states leave the device together or not at all."""
     ratio_zero: tuple[int, ...] = ()
     """ZeRO stages with which the devices may keep the states of some parameters, and update these."""
+    tensor_by_tensor: bool = False
+    """True when hosts have the first tensors of a shard until they have passed their share, and the gradient of each
+    leaves in fp32 and its new values come back so beside the updates of the others. Else all gradients leave, and
+    copies and updates follow each other."""
     super_zero: tuple[int, ...] = ()
     """ZeRO stages with which a superchip's processors may update during the last backward of a step."""
     in_pipeline: bool = False

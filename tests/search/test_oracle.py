@@ -285,6 +285,17 @@ def test_host_memory(seed: int, target: str | None) -> None:
 
 
 @pytest.mark.slow
+def test_shares_of_the_optimizer_in_pipelines() -> None:
+    """Megatron's tenths, and all of it, are the best now and then; each answer is that of exhaustion."""
+    asked, found = Limits(gap=0.0, target="megatron", zero=(1,), offload=("optimizer",)), set()
+    for seed in (0, 2, 5, 6):
+        _, best = check(with_hosts(seed), asked)
+        assert best is not None
+        found.add((best.plan.pp > 1, best.plan.offload.ratio))
+    assert found == {(True, 0.5), (True, 0.1), (False, 1.0)}
+
+
+@pytest.mark.slow
 @given(SEEDS, HOST_TARGETS)
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_host_memory(seed: int, target: str | None) -> None:
