@@ -50,7 +50,7 @@ SWAPPED_TENSORS = 23
 
 DIVIDED_BYTES = 8.0
 """Bytes beside its moments of an element that the device updates while the host updates others: its weight and its
-gradient in fp32, which DeepSpeed keeps from step to step."""
+gradient in fp32, which DeepSpeed keeps from step to step; a host has the same of what it updates tensor by tensor."""
 
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
@@ -93,6 +93,8 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    tensor_by_tensor: bool = False
+    """True when hosts update tensor by tensor, the first ones until they have passed their share."""
     folding: Folding = WHOLE_EXPERTS
     """How the experts of a layer are divided."""
     context: Context = WHOLE
@@ -402,7 +404,11 @@ class Footprint:
             # As if none of them stayed on a device, which drives out what it has no room for.
             self._in_host = model.training.moment_bytes / ways
             states -= self._in_host
-        if updated_on_host:
+        each = DIVIDED_BYTES + model.training.moment_bytes
+        if updated_on_host and load.tensor_by_tensor:
+            self._in_host = offload.ratio * each / ways
+            self._ends_in_host += each * _updated_beyond(model, load, ways)
+        elif updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":
             self._in_host += weights
@@ -415,8 +421,11 @@ class Footprint:
         if offload.activations == "cpu":
             self._layer_in_host, self._ends_alive_in_host = self._layer, _ends_alive(model, load)
         self._states, self._end_states = states, ends
-        if updated_on_host:
-            each = DIVIDED_BYTES + model.training.moment_bytes
+        if updated_on_host and load.tensor_by_tensor:
+            # The gradient of what the device updates is in fp32 too; where it is kept so, it is the same.
+            copied = 4.0 / ways if load.gradient_bytes < 4 else 0.0
+            self._states, self._end_states = kept * (states + copied), kept * ends
+        elif updated_on_host:
             self._states = kept * each / ways
             self._end_states = kept * ends + each * _kept_beyond(model, load, ways)
         self._weights = 0.0 if offload.parameters != "none" else weights
@@ -566,6 +575,12 @@ def _kept_beyond(model: ModelSpec, load: Load, ways: float) -> float:
     return smaller(
         sub_group_elements(shard) + largest_tensor(model) / ways / load.tp, load.offload.ratio * shard
     )
+
+
+def _updated_beyond(model: ModelSpec, load: Load, ways: float) -> float:
+    """Elements that the host may update beyond its share: those of the tensor with which it passes it."""
+    shard = model.trained_parameters / ways / load.tp
+    return smaller(largest_tensor(model) / ways / load.tp, (1.0 - load.offload.ratio) * shard)
 
 
 def _copies(model: ModelSpec, load: Load) -> float:

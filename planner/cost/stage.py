@@ -468,7 +468,7 @@ class Pricer:
         device_type = self.topology.device_type(group.pool, group.gpu)
         sizes = cast("int", np.arange(1, len(forward) + 1))
         held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
-        waits = copies(shape.offload, held, device_type, self.model).waits(
+        waits = copies(shape.offload, held, device_type, self.model, self.target).waits(
             as_number(forward), as_number(backward), self.framework.overlap
         )
         return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
@@ -479,7 +479,7 @@ class Pricer:
             return 0.0
         device_type = self.topology.device_type(group.pool, group.gpu)
         held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ways)
-        return copies(shape.offload, held, device_type, self.model).step_seconds
+        return copies(shape.offload, held, device_type, self.model, self.target).step_seconds
 
     def _at_end(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
@@ -578,7 +578,7 @@ class Pricer:
         wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
             held = self._held(shape, layers, first, last, tp, sequences, ring.size)
-            moved = copies(shape.offload, held, device_type, self.model)
+            moved = copies(shape.offload, held, device_type, self.model, self.target)
             wait_forward, wait_backward, first_wait = moved.waits(
                 on_forward, on_backward, self.framework.overlap
             )
@@ -751,6 +751,7 @@ class Pricer:
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
+            tensor_by_tensor=self.target.offloading.tensor_by_tensor,
             folding=shape.folding,
             secondary=shape.zero_plus.secondary,
             context=self.context,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import DocumentsSpec, PreferenceSpec
+from planner.model.spec import DocumentsSpec, LoraSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
 from planner.runtimes.capabilities import OFFLOAD_PARTS, V_SHAPED
@@ -282,6 +283,17 @@ HOST_TARGETS = st.sampled_from([None, "megatron", "deepspeed", "torch"])
 def test_host_memory(seed: int, target: str | None) -> None:
     """Parts in host memory are the best where exhaustion says so."""
     check_hosts(seed, target)
+
+
+@pytest.mark.slow
+def test_shares_of_the_optimizer_in_pipelines() -> None:
+    """Megatron's tenths, and all of it, are the best now and then; each answer is that of exhaustion."""
+    asked, found = Limits(gap=0.0, target="megatron", zero=(1,), offload=("optimizer",)), set()
+    for seed in (0, 2, 5, 6):
+        _, best = check(with_hosts(seed), asked)
+        assert best is not None
+        found.add((best.plan.pp > 1, best.plan.offload.ratio))
+    assert found == {(True, 0.5), (True, 0.1), (False, 1.0)}
 
 
 @pytest.mark.slow
@@ -740,6 +752,30 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+def with_adapters(seed: int) -> Problem:
+    """Adapters alone are trained, now and then on four bits."""
+    cluster, model, calibration = (with_constants, with_hosts, with_fast_nodes)[seed % 3](seed)
+    draw = Random(seed + 21)
+    lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice([None, None, "nf4"]))
+    training = model.training.model_copy(update={"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])})
+    return cluster, model.model_copy(update={"training": training}), calibration
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_adapters_in_pipelines(seed: int) -> None:
+    """Torch's stages train adapters, others' do not."""
+    check(with_adapters(seed), limits(seed, "torch", (2, 3, 4)), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS, st.sampled_from([None, "torch"]))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_adapters(seed: int, target: str | None) -> None:
+    """With or without a pipeline."""
+    check(with_adapters(seed), limits(seed, target), QUICK)
 
 
 def combined(seed: int, target: str) -> Limits:

@@ -82,7 +82,7 @@ def test_offloading_beside_other_dimensions() -> None:
 
 
 def test_shares_of_the_optimizer_and_superoffload() -> None:
-    """Tenths are in the space of DeepSpeed; updates ahead of clipping on superchips alone, where they are asked for."""
+    """Tenths are in the space of those who have them; updates ahead of clipping on superchips alone, if asked for."""
     shares = "shares of the optimizer in host memory other than tenths, or beside parameters there"
     ahead = "SuperOffload, which does not clip gradients (--offload super)"
     chips = cluster(pool("a", "GH200-96GB"), gpus={"GH200-96GB": gpu_spec("GH200-96GB")})
@@ -93,7 +93,8 @@ def test_shares_of_the_optimizer_and_superoffload() -> None:
     assert ahead not in outside(chips, gpt(), asked)
     assert shares not in outside(chips, half, replace(asked, offload=("none", "activations")))
     assert ahead not in outside(cluster(pool("a")), half, asked)
-    assert shares not in outside(chips, half, replace(asked, target="megatron"))
+    assert shares in outside(chips, half, replace(asked, target="megatron"))
+    assert shares not in outside(chips, half, replace(asked, target="torch"))
 
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:

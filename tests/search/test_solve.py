@@ -300,6 +300,7 @@ def test_adapters_need_no_offload() -> None:
     assert found.best is not None
     assert not found.best.plan.offload.anything
     assert found.best.plan.pp == 1
+    assert "schedules that divide the backward and tensor parallelism with adapters" in found.outside
     assert "pipelines and tensor parallelism with adapters" in found.outside
     refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
     assert refused.diagnosis is not None

@@ -436,7 +436,11 @@ class Rates:
         """Least end of the step per layer: of a family without pipelines that of the whole model, which hides more."""
         pricer, model = self.pricer(family), self.estimator.model
         if not stays_whole(family, model):
-            return pricer.tail_seconds(self._shape(family, group.tp), group, ring, micro)
+            shape = self._shape(family, group.tp)
+            if model.frozen:
+                # Embedding and head have nothing to reduce, but hide reductions of the layers beside them.
+                return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
+            return pricer.tail_seconds(shape, group, ring, micro)
         # The longest backward hides most.
         shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)

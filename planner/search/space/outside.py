@@ -8,6 +8,7 @@ from itertools import combinations
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides, is_v_shaped
+from planner.dims.adapter import in_pipeline
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
@@ -78,14 +79,15 @@ def _of_target(
     devices = sum(device_type.devices for device_type in device_types)
     deepest = min(model.layers, devices)
     batch = model.training.global_batch
-    pipelines = deepest > 1 and not model.frozen and (limits.pp is None or max(limits.pp) > 1)
+    pipelines = deepest > 1 and in_pipeline(row, model) and (limits.pp is None or max(limits.pp) > 1)
     if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
         yield f"pipelines of more than {MAX_DEPTH} stages"
     if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    if pipelines and any(divides(schedule) for schedule in row.schedules):
+    divided = pipelines and not model.frozen
+    if divided and any(divides(schedule) for schedule in row.schedules):
         yield "interleaved zero-bubble schedules"
-    if pipelines and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
+    if divided and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
         yield "V-shaped schedules with a copy of the embedding on the last stage"
     # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
@@ -131,7 +133,8 @@ def _of_target(
         yield "tensor-parallel degrees that do not divide the sequence"
     if model.frozen and devices > 1 and row.frozen_parts:
         what = "adapters" if model.training.lora else "frozen parts"
-        yield f"pipelines and tensor parallelism with {what}"
+        beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
+        yield f"{beside} and tensor parallelism with {what}"
     if dealt_whole(model) and devices > 1 and row.documents:
         what = "pairs of answers" if model.training.preference else "documents"
         yield f"context parallelism with {what}"

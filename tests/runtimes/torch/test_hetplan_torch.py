@@ -79,7 +79,7 @@ def four_ranks() -> ClusterSpec:
 
 OF_THEIR_OWN = (
     *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
-    "beside",
+    *("beside", "lora"),
 )
 """Parts of a model with too much in them for a name."""
 
@@ -90,6 +90,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
     special += [key for key in ("encoder", "beside") if key in changes]
     special += ["pairs"] if "preference" in changes else []
+    special += [f"lora_{changes['lora'].base}"] if "lora" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
         f"{key}_{value}"
@@ -345,6 +346,7 @@ FROZEN = [
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
+    pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
 ]
 """Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
 OTHERS = [
@@ -383,6 +385,12 @@ OTHERS = [
     pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(1, tp=2, optimizer="sgd"),
     *(frozen("lora", zero, **ADAPTERS) for zero in (0, 3)),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **ADAPTERS),
+    pipeline(3, [1, 2], steps=2, precision="bf16", **ADAPTERS),
+    pipeline(2, [1, 2], steps=2, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    pipeline(1, [1, 2], steps=2, preference=PAIRS, optimizer="sgd", **ADAPTERS),
+    pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", **ADAPTERS),
+    ordered(pipeline(1, [3, 4], steps=4, optimizer="sgd", **ADAPTERS), "1f1b", 3),
     frozen("nf4", 0, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     uneven(0, optimizer="sgd"),
     uneven(2, precision="bf16", optimizer="sgd"),
