@@ -515,7 +515,7 @@ class Layer(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.mixer, self.feeds, sizes = kind or shape.kinds[-1]
-        self.shape = shape = replace(shape, **dict(sizes))
+        self.shape = shape = replace(shape, **dict[str, Any](sizes))
         self.sharing = sharing
         self.recompute = recompute
         self.checkpoint = checkpoint

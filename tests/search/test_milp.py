@@ -22,13 +22,13 @@ from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.branching import Subset
-from planner.search.milp.export import _choice, write_model
+from planner.search.milp.export import write_model
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.program import Program, ones
 from planner.search.milp.solver import Relaxation, as_pulp, available, solve
 from planner.search.ranking import ranked
 from planner.search.solve import search
-from planner.search.space.choices import Choice, Family, depths, families, orders_of
+from planner.search.space.choices import Choice, Family, choice_of, depths, families, orders_of
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
@@ -176,7 +176,7 @@ def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
     stages = [(group("a", "A100", tp=2, count=4, share=8, steps=4),)] * 2
     chosen = plan("megatron", 1, [2, 2], stages, **changes)
     spec = model(chosen.global_batch, experts={"number": 4, "top_k": 2, "ffn": 64})
-    choice = _choice(chosen)
+    choice = choice_of(chosen, chosen.stages[0].recompute)
     assert choice.plan(chosen.stages, spec) == chosen
     assert choice.family.batch * chosen.micro_batches == chosen.global_batch
 
