@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from planner.calibration.values import ASSUMED, Calibration, Family, Framework, LayerPoint, Link, LinkPoint
+from planner.capabilities import StateKind
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import (
@@ -26,7 +27,6 @@ from planner.model.spec import (
     TrainingSpec,
 )
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import StateKind
 
 GPUS = {
     "A100": GpuSpec(

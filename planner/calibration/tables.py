@@ -110,7 +110,7 @@ def _heading_problems(table: _Table, kind: type) -> Iterator[Problem]:
             hint = nearest(column, known) or f"known columns: {', '.join([*known, IGNORED])}"
             yield table.problem(table.first, column, "unknown column", hint)
         elif column in table.columns[:index]:
-            yield table.problem(table.first, column, "this column is there twice", "remove one of the two")
+            yield table.problem(table.first, column, "this column appears twice", "remove one of the two")
     for column, field in columns.items():
         if field.default is MISSING and column not in table.columns:
             yield table.problem(table.first, column, "missing column", meanings(kind)[column])

@@ -27,6 +27,7 @@ from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, TIME_LIMIT, ZERO
 from planner.report.measured import Told, device_document, device_sections
+from planner.report.poplar import poplar_document, poplar_section
 from planner.units import bytes_from_gib
 
 if TYPE_CHECKING:
@@ -189,7 +190,6 @@ def _profile_as_poplar(
     from planner.measure.backend import open_backend
     from planner.measure.poplar import profile_stages
     from planner.measure.session import LARGEST_ON_CPU
-    from planner.report.poplar import poplar_document, poplar_section
 
     backend = open_backend(device, checked_name(name))
     writer = _Writer(output, facts_of(backend, model, " ".join(["hetplan", *sys.argv[1:]])))

@@ -83,7 +83,9 @@ Strict = Annotated[
 ]
 Deadline = Annotated[
     str | None,
-    typer.Option("--deadline", metavar="TIME", help="The training of --tokens must end within this time, e.g. 30d."),
+    typer.Option(
+        "--deadline", metavar="TIME", help="The training of --tokens must end within this time, e.g. 30d."
+    ),
 ]
 Budget = Annotated[
     float | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from planner.cli.answer import show_found
 from planner.cli.goal import GoalOptions
 from planner.cli.inputs import SearchRequest
 from planner.cli.options import integers, tokens_of
@@ -24,6 +25,8 @@ from planner.cli.progress import searching
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
+from planner.report.layout import Answer, Paragraph
+from planner.report.summary import summary_of
 from planner.search.values import Scored
 
 if TYPE_CHECKING:
@@ -159,8 +162,6 @@ def _kept(result: LossResult, request: SearchRequest, output: Path | None) -> Ou
     best = result.search.best
     if output is None or best is None:
         return None
-    from planner.report.summary import summary_of
-
     try:
         _write(best, replace(request, model=result.model), output, summary_of(result.search))
     except OutputError as error:
@@ -189,7 +190,6 @@ def _show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from planner.report.layout import Answer
     from planner.report.loss import goal_text, loss_document, loss_line, loss_report
 
     cluster = request.cluster
@@ -197,8 +197,6 @@ def _show(
         show_document(loss_document(result, cluster))
         return
     if result.search.best is None:
-        from planner.cli.answer import show_found
-
         show_found(
             result.search, replace(request, model=result.model), top, output, as_json=False, detail="brief"
         )
@@ -230,7 +228,6 @@ def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, qui
             talk,
             deadline=deadline,
         )
-    from planner.report.layout import Paragraph
     from planner.report.loss import goal_text, sizes_document, sizes_section
     from planner.report.pareto import use_at_most
 

@@ -10,7 +10,7 @@ import typer
 
 from planner.errors import UsageError
 from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
-from planner.runtimes.registry import BY_REQUEST, NAMES, in_words, target
+from planner.targets import BY_REQUEST, NAMES, in_words, target
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
 ModelFile = Annotated[

@@ -50,9 +50,9 @@ from planner.report.share import ShareDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
-from planner.runtimes.registry import in_words
 from planner.search.sweep import Grid
 from planner.share.jobs import JobsFile
+from planner.targets import in_words
 
 DOCUMENTS: dict[str, type] = {
     "search": SearchDocument,

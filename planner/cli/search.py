@@ -16,6 +16,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, cast, get_args
 
 import typer
 
+from planner.capabilities import (
+    ASKED_OFFLOAD_PARTS,
+    OFFLOAD_PARTS,
+    RECOMPUTES,
+    OffloadPart,
+    Recompute,
+    SyncFormat,
+)
+from planner.cli.answer import show_found, show_front
 from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
@@ -65,18 +74,13 @@ from planner.ranges import (
     ZERO,
     Range,
 )
-from planner.runtimes.capabilities import (
-    ASKED_OFFLOAD_PARTS,
-    OFFLOAD_PARTS,
-    RECOMPUTES,
-    OffloadPart,
-    Recompute,
-    SyncFormat,
-)
-from planner.runtimes.registry import TARGETS, in_words, target
+from planner.report.summary import summary_of
 from planner.search.deadline import Deadline
+from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
+from planner.search.objectives.pareto import front
 from planner.search.values import Goal, Limits, Scored, SearchResult
+from planner.targets import TARGETS, in_words, target
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
@@ -113,8 +117,6 @@ class KeptPlan:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
         if result.best is None:
             return None
-        from planner.report.summary import summary_of
-
         try:
             summary = summary_of(result)
             if self.history and summary:
@@ -150,8 +152,6 @@ class KeptPlan:
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
-    from planner.search.objectives.pareto import front
-
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         table = front(
             request.cluster,
@@ -162,8 +162,6 @@ def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoRet
             talk,
             deadline=deadline,
         )
-    from planner.cli.answer import show_front
-
     show_front(table, request, as_json, detail)
     raise typer.Exit(_front_exit_code(table))
 
@@ -562,14 +560,10 @@ def _answer(
         unwritten = kept.finish(result) if kept else None
     if result.reasons_error is not None and not result.interrupted:
         _tell_of_reasons(result.reasons_error)
-    from planner.cli.answer import show_found
-
     show_found(result, request, top, output, as_json, detail)
     if unwritten is not None:
         raise unwritten
     if write_lp is not None and result.best is not None:
-        from planner.search.milp.export import write_model
-
         write_model(
             write_lp, result.best, request.cluster, request.model, request.calibration, request.limits
         )

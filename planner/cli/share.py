@@ -25,12 +25,12 @@ from planner.errors import OutputError, UsageError
 from planner.job.files import EmittedFile
 from planner.report.layout import Answer
 from planner.report.share import share_document, share_files, share_line, share_report
-from planner.runtimes.registry import in_words
-from planner.runtimes.registry import target as runtime
 from planner.search.values import Limits
 from planner.share.crossover import Crossing, Crossover
 from planner.share.jobs import load_jobs
 from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
+from planner.targets import in_words
+from planner.targets import target as runtime
 
 JobsFile = Annotated[
     Path, typer.Argument(metavar="JOBS", help="Jobs file: models, what is left to do, weights (YAML).")

@@ -141,7 +141,7 @@ def _problems(document: Document) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, offer in enumerate(table.offers):
         if offer.name in first:
-            what = f"{offer.name} stands above already, on line {document.line(('offers', first[offer.name], 'name'))}"
+            what = f"{offer.name} is already on line {document.line(('offers', first[offer.name], 'name'))}"
             yield document.problem(("offers", index, "name"), what, "give each offer its own name")
             continue
         first[offer.name] = index

@@ -12,7 +12,7 @@ from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.described import told
 from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.registry import target
+from planner.targets import target
 
 Traffic = Literal[
     "gradients",

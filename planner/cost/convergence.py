@@ -129,7 +129,7 @@ def convergence(model: ModelSpec, tokens: float | None, loss: float | None) -> C
         given = "--loss without a curve of the loss in the model file" if loss is not None else "neither"
         raise UsageError(
             f"--objective time-to-loss: when is the loss reached? expected --tokens or --loss, got {given}",
-            hint="--tokens: what the batch of the model file takes to it; or fit a curve: hetplan calibrate loss",
+            hint="--tokens: what the batch of the model file takes to reach it; or fit a curve: hetplan calibrate loss",
         )
     return _on_curve(model, curve, loss)
 

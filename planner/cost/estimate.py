@@ -10,6 +10,7 @@ from math import hypot
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration, Work
+from planner.capabilities import Capabilities, Schedule
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
@@ -34,8 +35,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Capabilities, Schedule
-from planner.runtimes.registry import target
+from planner.targets import target
 from planner.units import format_seconds
 
 RDMA = ("infiniband", "roce")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from planner.calibration.values import Calibration
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.compute import (
@@ -33,7 +34,6 @@ from planner.cost.measured_curves import LinkCurves
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Grid
-from planner.runtimes.capabilities import Capabilities
 
 STATISTICS_BYTES = 4.0
 """Of a sum over the channels of a token, in fp32."""

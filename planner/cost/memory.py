@@ -11,6 +11,7 @@ from math import exp, log2
 from statistics import NormalDist
 
 from planner.calibration.values import Framework
+from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
 from planner.cost.many import larger, smaller
@@ -19,7 +20,6 @@ from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.model.spec import NF4_BYTES, ModelSpec, Run, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
-from planner.runtimes.capabilities import Recompute
 
 BUCKET_ELEMENTS = 2e8
 """Elements of a reduction or gather bucket; the emitted DeepSpeed configuration sets the same."""

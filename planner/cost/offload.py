@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planner.capabilities import Capabilities, Offloading, OffloadTo
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES
@@ -16,7 +17,6 @@ from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimize
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
-from planner.runtimes.capabilities import Capabilities, Offloading, OffloadTo
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
 """What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""

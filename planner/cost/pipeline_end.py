@@ -35,9 +35,9 @@ from itertools import accumulate
 from math import inf
 from operator import add, mul, sub
 
+from planner.capabilities import Schedule
 from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
 from planner.cost.v_shaped import VShapedSlots, order_of, rounds
-from planner.runtimes.capabilities import Schedule
 
 Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""

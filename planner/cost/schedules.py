@@ -25,8 +25,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.v_shaped import alive_at_end
-from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 Counts = NDArray[np.int64]
 

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.capabilities import Recompute, Schedule
 from planner.cost.schedules import chunk_at, is_v_shaped
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
@@ -22,7 +23,6 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Recompute, Schedule
 
 Whole = NDArray[np.int64]
 """Whole numbers of many cases at once."""

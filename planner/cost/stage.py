@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from planner.calibration.values import Calibration
+from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
 from planner.cost.communication import (
@@ -87,7 +88,6 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
-from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

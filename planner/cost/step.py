@@ -16,7 +16,7 @@ from planner.cost.pipeline_end import Timeline, longest_path
 from planner.cost.schedules import sent_with
 from planner.cost.stage_price import StagePrice
 from planner.plan.values import Plan
-from planner.runtimes.registry import target
+from planner.targets import target
 
 SpanKind = Literal["forward", "backward", "weights", "send", "sync", "optimizer", "copies"]
 """What a stage is busy with; between its spans it waits."""

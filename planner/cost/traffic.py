@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from planner.calibration.values import Framework
+from planner.capabilities import Capabilities
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.many import larger, smaller
@@ -13,7 +14,6 @@ from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

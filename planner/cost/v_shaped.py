@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.runtimes.capabilities import Schedule
+from planner.capabilities import Schedule
 
 Count = TypeVar("Count", int, NDArray[np.int64])
 

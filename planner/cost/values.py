@@ -8,8 +8,8 @@ from operator import attrgetter
 from statistics import NormalDist
 from typing import Annotated
 
+from planner.capabilities import Recompute
 from planner.described import Label, labels, told
-from planner.runtimes.capabilities import Recompute
 
 
 @told("used_bytes", "headroom_bytes", "out_of_memory", suffix="_bytes")

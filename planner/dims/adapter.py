@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.capabilities import Capabilities
 from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
-from planner.runtimes.capabilities import Capabilities
 
 
 class FrozenParts(Dimension):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.capabilities import Capabilities
 from planner.dims.dimension import single_device_faults
 from planner.dims.documents import dealt_whole
 from planner.dims.shards import trains_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities
 
 
 def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:

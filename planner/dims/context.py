@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities, ContextKind
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices
@@ -19,8 +20,7 @@ from planner.dims.expert import holds_experts
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities, ContextKind
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 
 LEAST_TOKENS = 8_192
 """Tokens of a sequence that a device has at least where nobody asks for a degree: fewer hide no ring."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import BatchRule, Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.backup import backup_faults
 from planner.dims.dimension import Change, Dimension, by_group, by_stage
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
-from planner.runtimes.capabilities import BatchRule, Capabilities
 
 
 class Data(Dimension):
@@ -37,13 +37,13 @@ class Data(Dimension):
             "micro-batch": by_stage(sizes),
             "micro-batches": by_stage(numbers),
             **({"backup replicas": str(plan.backup)} if plan.backup else {}),
-            **({"replicas with a micro-batch less": str(plan.fewer_steps)} if plan.fewer_steps else {}),
+            **({"replicas with one micro-batch fewer": str(plan.fewer_steps)} if plan.fewer_steps else {}),
         }
 
     def words(self, plan: Plan) -> str:
         """Replicas that are not waited for, and those that have less to do."""
         if plan.fewer_steps:
-            return f"{plan.fewer_steps} of {plan.stages[0].dp} replicas run a micro-batch less"
+            return f"{plan.fewer_steps} of {plan.stages[0].dp} replicas run one micro-batch fewer"
         return f"{plan.backup} of {plan.stages[0].dp} replicas are backups" if plan.backup else ""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
@@ -102,7 +102,7 @@ class Data(Dimension):
 
 
 def _fewer_steps_faults(plan: Plan, target: Capabilities) -> Iterator[Fault]:
-    """What replicas with a micro-batch less need: a runtime in which they talk to others at the end of a step alone."""
+    """What replicas with one micro-batch fewer need: a runtime in which they meet others at the end of a step alone."""
     path = ("fewer_steps",)
     if not plan.fewer_steps:
         return

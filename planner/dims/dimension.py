@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
-from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True)

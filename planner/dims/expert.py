@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices
 from planner.model.spec import ModelSpec
 from planner.plan.values import WHOLE_EXPERTS, Fault, Folding, Plan, ReplicaGroup, groups_of
-from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
 

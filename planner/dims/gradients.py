@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.capabilities import Capabilities, Gradients
 from planner.model.spec import HALVES, TrainingSpec
-from planner.runtimes.capabilities import Capabilities, Gradients
 
 
 def gradients_at(target: Capabilities, training: TrainingSpec, zero: int) -> Gradients | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, node_devices
 from planner.dims.documents import dealt_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Grid, Plan, groups_of
-from planner.runtimes.capabilities import Capabilities
 
 
 class TensorGrid(Dimension):

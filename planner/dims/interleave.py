@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import V_SHAPED, Capabilities, Schedule
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
-from planner.runtimes.capabilities import V_SHAPED, Capabilities, Schedule
 
 MAX_INTERLEAVE = 4
 """Most chunks that are offered."""
@@ -112,7 +112,7 @@ def _full(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
 def _as_many(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
     if plan.fewer_steps:
         yield Fault(
-            path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one less"
+            path, f"{what} needs as many micro-batches in all replicas, {plan.fewer_steps} have one fewer"
         )
 
 

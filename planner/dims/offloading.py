@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
+from planner.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
 from planner.cluster.spec import SUPERCHIP_GBPS, ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
 
 RATIOS = tuple(number / 10 for number in range(1, 10))
 """Shares of the optimizer in host memory that a search tries beside all of it."""

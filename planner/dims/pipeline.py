@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
 from planner.plan.placement import ends_fault, joins_ends
 from planner.plan.values import Fault, Plan, Stage
-from planner.runtimes.capabilities import Capabilities
 
 
 class PipelineParallelism(Dimension):

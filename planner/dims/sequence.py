@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities
 
 
 class SequenceParallelism(Dimension):

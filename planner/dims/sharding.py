@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed
 from planner.dims.gradients import gradient_faults, gradients_at
 from planner.dims.shards import shard_faults, shards_text, with_equal_shards
 from planner.model.spec import ModelSpec
 from planner.plan.values import PLAIN_ZERO, Fault, Plan, in_words
-from planner.runtimes.capabilities import Capabilities
 from planner.units import divisors
 
 MAX_SHARD_NODES = 16

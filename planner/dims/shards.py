@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import product
 from math import gcd
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import by_group, single_device_faults
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
-from planner.runtimes.capabilities import Capabilities
 
 PARTS = (1, 2, 3, 4, 6, 8)
 """Parts that a search gives to one of two device types."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, HostTopology
 from planner.dims.dimension import Change, Dimension
@@ -16,7 +17,6 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
 from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, in_words
-from planner.runtimes.capabilities import Capabilities
 
 
 class Synchronisation(Dimension):

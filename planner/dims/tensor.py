@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension, allowed, by_group, by_stage
 from planner.dims.sequence import splits_sequence
 from planner.errors import KeyPath
 from planner.model.spec import ModelSpec, StateSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
-from planner.runtimes.capabilities import Capabilities
 
 
 class TensorParallelism(Dimension):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, single_device_faults
@@ -18,7 +19,6 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
 from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, in_words
-from planner.runtimes.capabilities import Capabilities
 
 ROUNDED = ("bf16", "fp16")
 """Number formats whose parameters and gradients the runtime's kernels round."""

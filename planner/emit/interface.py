@@ -22,7 +22,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime, runtime_of
-from planner.runtimes.registry import target
+from planner.targets import target
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "folder_files", "job_of", "unnamed_hosts", "write_folder"]
 

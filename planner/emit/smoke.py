@@ -25,7 +25,7 @@ from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies
 from planner.plan.values import Grid
-from planner.runtimes.registry import PLAIN_TORCH
+from planner.targets import PLAIN_TORCH
 
 MODULES = (
     *("hetplan_smoke", "smoke_run", "smoke_device", "smoke_measure"),

@@ -266,7 +266,7 @@ def _skypilot_files(job: Job) -> tuple[EmittedFile, ...]:
     types = {gpu for pool in job.pools for gpu in pool.devices}
     if len(job.pools) > 1 or len(types) > 1:
         raise EmitError(
-            f"launcher skypilot: a task has machines of one kind, the plan has {', '.join(sorted(types))} in "
+            f"launcher skypilot: a task has machines of one type, the plan has {', '.join(sorted(types))} in "
             f"{len(job.pools)} pools",
             hint="use --launcher ray or ssh on machines that you hold, or kubernetes",
         )

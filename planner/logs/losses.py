@@ -220,8 +220,8 @@ def _means(run: Losses, tokens: float) -> _Means:
     kept = [(step, loss) for step, loss in run.points if step > run.last / BEGINNING]
     if len(kept) < FEWEST:
         raise UsageError(
-            f"{run.file}: {len(kept)} losses behind the first twentieth of its {run.last} steps are too few to fit a "
-            f"curve, expected {FEWEST}",
+            f"{run.file}: {len(kept)} losses after the first twentieth of its {run.last} steps are too few to fit a "
+            f"curve, expected at least {FEWEST}",
             hint="give the whole log of a longer run, with a loss for each step or for every few",
         )
     steps = np.array([step for step, _ in kept], dtype=float)

@@ -25,8 +25,8 @@ from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
 from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
-from planner.runtimes.registry import NAMES
 from planner.runtimes.torch.capabilities import CAPABILITIES as TORCH
+from planner.targets import NAMES
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
@@ -126,7 +126,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
             files[0].path, "has no step times", f"{_expected(files[0].readers)}; from the first rank{last}"
         )
     _require_target(source, files, plan)
-    notes = [f"{file.path}: holds {file.runs} runs, the last counts" for file in files if file.runs > 1]
+    notes = [f"{file.path}: holds {file.runs} runs, only the last counts" for file in files if file.runs > 1]
     readers = [reader for file in files for reader in file.readers]
     steps = _steps(source, files)
     told_by = [reader for reader in readers if not isinstance(reader, _LATER) or type(reader) is type(source)]
@@ -218,7 +218,7 @@ def _steps(source: LogReader, files: Sequence[_File]) -> Series:
             abs(merged.seconds.get(number, seconds) - seconds) > 0.02 * seconds
             for number, seconds in mine.seconds.items()
         ):
-            raise _wrong(file.path, "has other times of the same steps", "give the logs of one run")
+            raise _wrong(file.path, "has different times for the same steps", "give the logs of one run")
         for number, seconds in mine.seconds.items():
             merged.add(number, seconds)
     return merged

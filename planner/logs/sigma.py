@@ -70,7 +70,8 @@ def variation(
         raise UsageError("the run's devices are of no family that the catalogue knows")
     if seen.spread is None or seen.step_times < FEWEST:
         raise UsageError(
-            f"{seen.step_times} steps after the warm-up are too few to tell how much they vary, expected {FEWEST}"
+            f"{seen.step_times} steps after the warm-up are too few to tell how much they vary, expected at least "
+            f"{FEWEST}"
         )
     causes = estimator.estimate(plan).breakdown
     waiting = causes.bubble_seconds + causes.gradient_sync_seconds + causes.zero_seconds

@@ -15,7 +15,7 @@ from planner.described import told
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.runtimes.registry import target
+from planner.targets import target
 
 Told = Literal["micro_batch_launches", "layer_factor"]
 """The constants of a kernel set that a run tells: the first with a pipeline, the second without."""

@@ -89,7 +89,7 @@ def _read(table: _NcclTable, number: int, line: str) -> Iterator[Problem]:
 
 def _row(table: _NcclTable, number: int, cells: list[str]) -> Iterator[Problem]:
     if not table.columns:
-        what = "numbers ahead of the line with the names of the columns"
+        what = "numbers before the line that names the columns"
         yield table.problem(number, "", what, "keep the lines that begin with #")
         return
     if len(cells) != len(table.columns):
@@ -118,7 +118,7 @@ def _missing(table: _NcclTable, operation: Operation | None, members: int | None
         yield table.problem(None, "", what, "give the whole output of all_reduce_perf or its like")
         return
     if len(table.times) < 2:
-        what = f"expected two sizes at least, got {len(table.times)}"
+        what = f"expected at least two sizes, got {len(table.times)}"
         yield table.problem(None, "size", what, "run the test with -b 8 -e 1G -f 2")
     if operation is None and len(table.tests) != 1:
         named = " and ".join(sorted(table.tests)) or "no test"
@@ -126,7 +126,7 @@ def _missing(table: _NcclTable, operation: Operation | None, members: int | None
             None, "", f"names {named}, expected one", "add --operation all-reduce or its like"
         )
     if members is None and len(table.ranks) < 2 and operation != "send":
-        what = f"lists {len(table.ranks)} ranks, expected two at least"
+        what = f"lists {len(table.ranks)} ranks, expected at least two"
         yield table.problem(None, "", what, "add --members N")
 
 

@@ -75,7 +75,7 @@ def open_world(asked: str | None) -> World:
     """Meet the other processes; raises UsageError outside torchrun and for one process, and BrokenError."""
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise UsageError(
-            "calibrate network: expected two processes at least, started by torchrun",
+            "calibrate network: expected at least two processes, started by torchrun",
             hint="torchrun --no-python --nproc-per-node 8 hetplan calibrate network ...",
         )
     if asked != "cpu" and torch.cuda.is_available():

@@ -23,7 +23,7 @@ from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
 from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event, Limit, grow
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import PLAIN_TORCH
+from planner.targets import PLAIN_TORCH
 
 ROUNDS = 3
 """How often all micro-batches are read again, in turns, while their readings differ."""

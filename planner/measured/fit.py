@@ -44,7 +44,7 @@ from planner.measured.priors import (
 )
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
-from planner.runtimes.registry import target
+from planner.targets import target
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 
@@ -567,7 +567,7 @@ class _Problem:
         if len(far) and float(np.max(far)) > 1.0:
             name = self.parameters[int(np.argmax(far))].dotted[0]
             moved = exp(float(step[int(np.argmax(far))])) - 1
-            yield f"the fit has not come to rest: {name} would still move by {moved:+.0%}, beyond its spread"
+            yield f"the fit has not converged: {name} would still move by {moved:+.0%}, beyond its spread"
 
     def without(
         self,
@@ -641,7 +641,7 @@ def _warnings(runs: Sequence[Run], errors: Vector, fitted: Sequence[Constant]) -
     """Fewer runs than constants; sources of one family and kernel set that no constants fit together."""
     if len(runs) < len(fitted):
         yield (
-            f"{len(runs)} runs tell {len(fitted)} constants: each rests on its prior too, so that more runs "
+            f"{len(runs)} runs determine {len(fitted)} constants: each also rests on its prior, so that more runs "
             "would move them"
         )
     levels: dict[tuple[str, str], dict[str, list[int]]] = {}

@@ -18,7 +18,7 @@ from planner import catalog
 from planner.calibration.values import Calibration, Constant, Family, Framework, Link
 from planner.measured.microbenchmarks import Microbenchmark, Quantity, microbenchmarks
 from planner.model.spec import Kernels
-from planner.runtimes.registry import REFERENCE, TARGETS
+from planner.targets import REFERENCE, TARGETS
 from planner.units import bytes_per_second_from_gigabytes, flops_from_tflops
 
 

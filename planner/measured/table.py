@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from planner import catalog
+from planner.capabilities import ContextKind, OffloadTo, Recompute
 from planner.catalog import IntraNodeSpec
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
@@ -58,8 +59,7 @@ from planner.plan.checks import faults
 from planner.plan.file import load_plan
 from planner.plan.values import Fault, Offload, Plan, ReplicaGroup, Stage
 from planner.ranges import DEVICES, LAYERS, NODE_DEVICES, STAGES
-from planner.runtimes.capabilities import ContextKind, OffloadTo, Recompute
-from planner.runtimes.registry import NAMES, REFERENCE, in_words
+from planner.targets import NAMES, REFERENCE, in_words
 
 if TYPE_CHECKING:
     _TargetName = str
@@ -343,7 +343,7 @@ def _header_problems(path: Path, line: int, header: Sequence[str]) -> Iterator[P
                 hint = "separate the columns by commas"
             yield Problem(file=str(path), line=line, key="", what=what, hint=hint)
         elif header.count(name) > 1:
-            yield Problem(file=str(path), line=line, key=name, what="the column is there twice")
+            yield Problem(file=str(path), line=line, key=name, what="the column appears twice")
     if "id" not in header:
         yield Problem(file=str(path), line=line, key="id", what="missing, expected a column of unique names")
 

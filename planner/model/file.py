@@ -292,7 +292,7 @@ def _moment_problems(document: Document) -> list[Problem]:
     states = training.get("optimizer_states", "fp32")
     if states == "fp32" or states not in MOMENT_BYTES:
         return []
-    what = f"{states} moments are of adamw only, expected fp32 with {shown(training['optimizer'])}"
+    what = f"{states} moments exist only with adamw, expected fp32 with {shown(training['optimizer'])}"
     return [document.problem(("training", "optimizer_states"), what, "remove it, or the optimizer")]
 
 

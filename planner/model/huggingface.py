@@ -79,7 +79,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         raise SpecError((place.problem((key,), what, hint),)) from None
     if longest < 1:
         raise SpecError(
-            (document.problem(("model_type",), "its sequences have no tokens, expected 1 at least"),)
+            (document.problem(("model_type",), "its sequences have no tokens, expected at least 1"),)
         )
     if rows and not shape.get("front"):
         longest = min(longest, rows)
@@ -349,7 +349,7 @@ def _unread_parts(document: Document) -> list[Problem]:
     read = {key for key, _ in family.parts} if family is not None else {*_UNREAD}
     return [
         document.problem(
-            (key,), f"is not read of the type {shown(document.data['model_type'])}, expected none"
+            (key,), f"is not read for the type {shown(document.data['model_type'])}, expected none"
         )
         for key in _UNREAD
         if document.data.get(key)
@@ -624,7 +624,7 @@ def _wrong_steps(document: Document) -> list[Problem]:
         given = document.data.get(key)
         listed = given if isinstance(given, list) else [1]
         if not listed or not all(isinstance(each, int) and 1 <= each <= WIDTH.most for each in listed):
-            what = f"expected whole numbers from 1 to {figure(WIDTH.most)}, one at least, got {shown(given)}"
+            what = f"expected one or more whole numbers from 1 to {figure(WIDTH.most)}, got {shown(given)}"
             problems.append(document.problem((key,), what))
     return problems
 

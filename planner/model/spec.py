@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
+from planner.capabilities import StateKind
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -39,7 +40,6 @@ from planner.files.fields import (
     TokenBytes,
     Width,
 )
-from planner.runtimes.capabilities import StateKind
 
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
@@ -15,8 +16,7 @@ from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.placement import place, split_nodes
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
-from planner.runtimes.capabilities import Capabilities
-from planner.runtimes.registry import target
+from planner.targets import target
 
 
 def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Capabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

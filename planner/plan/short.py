@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
+from planner.capabilities import ContextKind, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
@@ -39,8 +40,7 @@ from planner.plan.values import (
     ZeroPlus,
 )
 from planner.ranges import DEVICES, STAGES
-from planner.runtimes.capabilities import ContextKind, Recompute, Schedule
-from planner.runtimes.registry import PER_DEVICE, UNIFORM
+from planner.targets import PER_DEVICE, UNIFORM
 
 
 def _written(tp: Any) -> str:
@@ -134,7 +134,7 @@ class ShortPlan(Frozen):
     backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Replicas of each stage, the last ones, that run a micro-batch less than the others."""
+    """Replicas of each stage, the last ones, that run one micro-batch fewer than the others."""
     layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
     stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))

@@ -8,6 +8,15 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
 
+from planner.capabilities import (
+    ContextKind,
+    OffloadTo,
+    Recompute,
+    Schedule,
+    SyncFormat,
+    SyncKind,
+    SyncMethod,
+)
 from planner.described import told
 from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import (
@@ -28,15 +37,6 @@ from planner.files.fields import (
 )
 from planner.files.messages import shown
 from planner.ranges import DEVICES, HOST_SHARE, LAYERS, STAGES
-from planner.runtimes.capabilities import (
-    ContextKind,
-    OffloadTo,
-    Recompute,
-    Schedule,
-    SyncFormat,
-    SyncKind,
-    SyncMethod,
-)
 
 
 def _with_micro_batch(schema: dict[str, Any]) -> None:
@@ -474,7 +474,7 @@ class Plan:
     backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Replicas of each stage, the last ones, that run a micro-batch less than their steps say."""
+    """Replicas of each stage, the last ones, that run one micro-batch fewer than their steps say."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:

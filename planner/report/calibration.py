@@ -20,7 +20,7 @@ from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
 from planner.report.measured import error_table
 from planner.report.numbers import MISSING, percent, significant
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 
 BARS = "▁▂▃▄▅▆▇█"
 Curve = tuple[str, str, list[tuple[float, float]]]

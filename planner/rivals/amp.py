@@ -13,8 +13,8 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.rivals.building import LayerSeconds, balanced_layers, layer_seconds
-from planner.runtimes.registry import target
 from planner.search.heuristics.even import fastest_first, filled, pipeline
+from planner.targets import target
 from planner.units import divisors
 
 

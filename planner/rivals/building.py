@@ -9,8 +9,8 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
-from planner.runtimes.registry import UNIFORM
 from planner.search.heuristics.even import LocalBatches, replicas
+from planner.targets import UNIFORM
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
 """The ring of a device without neighbours."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, log2
 
+from planner.capabilities import RECOMPUTES
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
@@ -13,9 +14,8 @@ from planner.cost.shape import whole_model
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import RECOMPUTES
-from planner.runtimes.registry import UNIFORM
 from planner.search.heuristics.even import MICRO_BATCHES, fastest_first, filled, pipeline, replicas, widest
+from planner.targets import UNIFORM
 from planner.units import divisors
 
 

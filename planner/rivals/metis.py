@@ -22,7 +22,6 @@ from planner.errors import PlanError
 from planner.plan.placement import place
 from planner.plan.values import Plan, ReplicaGroup
 from planner.rivals.building import balanced_layers, by_speed, layer_seconds
-from planner.runtimes.registry import PER_DEVICE, UNIFORM
 from planner.search.heuristics.even import (
     batch_groups,
     data_parallel,
@@ -31,6 +30,7 @@ from planner.search.heuristics.even import (
     pipeline,
     replicas,
 )
+from planner.targets import PER_DEVICE, UNIFORM
 from planner.units import divisors
 
 MEMORY_FACTOR = 5.0

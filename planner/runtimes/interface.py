@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.errors import EmitError
 from planner.job.files import EmittedFile
@@ -14,10 +15,9 @@ from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Capabilities
 from planner.runtimes.log import LogReader
-from planner.runtimes.registry import in_words, target
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+from planner.targets import in_words, target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

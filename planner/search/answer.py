@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.running_cost import devices_of
 from planner.cost.training import TrainingRun
 from planner.cost.values import Estimate
 from planner.dims.offloading import allows, parts
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import OFFLOAD_PARTS
-from planner.runtimes.registry import target
 from planner.search.space.choices import targets_of
 from planner.search.values import Goal, LimitName, Limits, Objective, Scored
+from planner.targets import target
 
 
 class Answer:

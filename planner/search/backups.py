@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.dims.dimension import allowed
 from planner.dims.sharding import trains_at
 from planner.dims.shards import trains_whole
 from planner.errors import PlanError
 from planner.plan.values import Plan, Stage
-from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.space.choices import recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts, all_sets

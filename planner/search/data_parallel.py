@@ -21,6 +21,7 @@ from typing import cast
 
 import numpy as np
 
+from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
@@ -45,7 +46,6 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.search.batch_partition import (
     Added,
     BatchPartition,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from planner.capabilities import Capabilities, Schedule
 from planner.cost.estimate import Estimator
 from planner.plan.checks import faults
-from planner.runtimes.capabilities import Capabilities, Schedule
 from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.device_rates import DeviceRates

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.grid import grid_faults, stands
@@ -15,13 +16,12 @@ from planner.dims.sharding import zeros
 from planner.model.spec import ModelSpec
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.ranges import GRID_SIDE
-from planner.runtimes.capabilities import Capabilities, Recompute
-from planner.runtimes.registry import target
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
 from planner.search.pipeline import priced_on
 from planner.search.space.choices import recomputes_of, usable_device_types
 from planner.search.values import Limits, Scored
+from planner.targets import target
 from planner.units import divisors
 
 GRIDS = "grids"

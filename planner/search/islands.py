@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
@@ -24,7 +25,6 @@ from planner.dims.sync import with_islands
 from planner.errors import PlanError
 from planner.plan.placement import Slot, place_stages
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Capabilities
 from planner.search import data_parallel
 from planner.search.backups import BackupShares
 from planner.search.batch_partition import Added, BatchPartition

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.runtimes.registry import target
 from planner.search.values import Scored
+from planner.targets import target
 
 
 def family_of(scored: Scored) -> str:

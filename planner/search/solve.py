@@ -7,10 +7,10 @@ from dataclasses import replace
 from time import monotonic, process_time
 
 from planner.calibration.values import ASSUMED, Calibration
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.answer import Answer
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose

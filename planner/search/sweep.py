@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from planner.calibration.values import Calibration
+from planner.capabilities import RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import HetplanError, UsageError
@@ -23,11 +24,10 @@ from planner.files.fields import Frozen
 from planner.model.file import load_model, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import TIME_LIMIT
-from planner.runtimes.capabilities import RECOMPUTES
-from planner.runtimes.registry import target
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits
 from planner.search.what_if import worlds
+from planner.targets import target
 
 LISTS = ("zero", "tp", "pp", "ep", "etp", "micro_batch")
 """Options of a search that allow numbers, written as one number or as a list of them."""

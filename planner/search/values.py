@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from planner.capabilities import OffloadPart, Recompute
 from planner.cost.failures import NEVER, Interruptions
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import Estimate
@@ -13,7 +14,6 @@ from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
 from planner.plan.values import Plan, Sync
-from planner.runtimes.capabilities import OffloadPart, Recompute
 
 LimitName = Literal["max_cost_per_million_tokens", "min_tokens_per_second", "deadline_seconds", "budget"]
 """Limits of a goal on the plan, by the name of their field."""

@@ -19,7 +19,7 @@ from planner.files.messages import nearest
 from planner.model.file import load_model
 from planner.model.huggingface import HUB
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import NAMES, in_words
+from planner.targets import NAMES, in_words
 
 MOST_JOBS = 20
 """Jobs of one file."""
@@ -111,7 +111,7 @@ def _problems(
         at = ("jobs", index)
         if job.name in first:
             line = document.line(("jobs", first[job.name], "name"))
-            what = f"{job.name} stands above already, on line {line}"
+            what = f"{job.name} is already on line {line}"
             yield document.problem((*at, "name"), what, "give each job its own name")
         first.setdefault(job.name, index)
         if job.tokens is not None and job.steps is not None:

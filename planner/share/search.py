@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Literal, get_args
 
 from planner.calibration.values import Calibration
+from planner.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.described import told
@@ -22,7 +23,6 @@ from planner.files.fields import Frozen
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined, likeness, on_own_pools
 from planner.plan.file import Status
-from planner.runtimes.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit

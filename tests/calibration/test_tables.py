@@ -68,7 +68,7 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
     ("change", "line", "message"),
     [
         (("parameters,", "params,"), 1, "params: unknown column"),
-        (("tp,", "gpu,"), 1, "gpu: this column is there twice"),
+        (("tp,", "gpu,"), 1, "gpu: this column appears twice"),
         (("tp,", "reference,"), 1, "tp: missing column"),
         (("0.001,", "-1,"), 2, "forward_seconds: expected a number from 1e-12 to 1000000000, got -1"),
         (("0.001,", "1 ms,"), 2, 'forward_seconds: expected a number from 1e-12 to 1000000000, got "1 ms"'),

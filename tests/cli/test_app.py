@@ -195,7 +195,7 @@ def broken(*_: object) -> None:
 
 def test_a_bug_is_one_line(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No traceback; how to report it."""
-    monkeypatch.setattr("planner.cli.check.load_cluster", broken)
+    monkeypatch.setattr("planner.cli.inputs.load_cluster", broken)
     done = hetplan("check", "cluster.yaml")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -208,7 +208,7 @@ def test_a_bug_shows_its_traceback_on_request(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HETPLAN_DEBUG=1 lets the exception through."""
-    monkeypatch.setattr("planner.cli.check.load_cluster", broken)
+    monkeypatch.setattr("planner.cli.inputs.load_cluster", broken)
     monkeypatch.setenv("HETPLAN_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         hetplan("check", "cluster.yaml")
@@ -220,7 +220,7 @@ def test_ctrl_c_outside_a_search(hetplan: Command, files: Path, monkeypatch: pyt
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.cli.check.load_cluster", interrupted)
+    monkeypatch.setattr("planner.cli.inputs.load_cluster", interrupted)
     assert hetplan("check", "cluster.yaml").code == 130
 
 

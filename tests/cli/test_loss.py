@@ -140,7 +140,7 @@ def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> No
     log(files / "short.log", losses(16, 20), 16)
     short = hetplan("calibrate", "loss", "model.yaml", "--log", "short.log")
     assert short.code == 2
-    assert "too few to fit a curve, expected 50" in short.err
+    assert "too few to fit a curve, expected at least 50" in short.err
     other = hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--batches", "32")
     assert other.code == 2
     assert "its global batch is 16, --batches says 32" in other.err

@@ -63,7 +63,7 @@ def test_providers_and_limits_bind(hetplan: Command, offers: Path) -> None:
         (("gpu: V100-SXM-16GB", "gpu: V200"), 'offers[2].gpu: no GPU is known as "V200"'),
         (
             ("name: slow", "name: fast"),
-            "offers[2].name: fast stands above already, on line 3",
+            "offers[2].name: fast is already on line 3",
         ),
         (("    intra_node: nvlink3\n", ""), "offers[0].intra_node: "),
         (

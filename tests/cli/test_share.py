@@ -138,7 +138,7 @@ def test_a_deadline_that_the_cluster_cannot_keep(hetplan: Command, jobs: Path) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("name: second", "name: first"), "jobs[1].name: first stands above already, on line 2"),
+        (("name: second", "name: first"), "jobs[1].name: first is already on line 2"),
         (("wide.yaml", "wine.yaml"), "jobs[1].model: wine.yaml: no such file, and no model of that name"),
         (
             (", tokens: 1.0e+9", ""),

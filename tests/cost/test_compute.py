@@ -17,6 +17,7 @@ from planner.calibration.values import (
     Family,
     Framework,
 )
+from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
@@ -43,8 +44,7 @@ from planner.cost.measured_curves import LayerTimes, with_host
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
 from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
-from planner.runtimes.capabilities import Recompute
-from planner.runtimes.registry import TARGETS, target
+from planner.targets import TARGETS, target
 from tests.worlds import cluster, gpt, pool
 
 KIND = replace(Topology(cluster(pool("p"))).device_types[0], family="A100")

@@ -18,14 +18,14 @@ from planner.calibration.values import (
     LinkPoint,
     Residual,
 )
+from planner.capabilities import Recompute
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_bytes, work_of
 from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
 from tests.worlds import model as tiny
 

@@ -11,7 +11,7 @@ import pytest
 from planner.cost.estimate import with_sends
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.stage_price import StagePrice
-from planner.runtimes.registry import target
+from planner.targets import target
 
 schedule = pytest.importorskip("deepspeed.runtime.pipe.schedule")
 

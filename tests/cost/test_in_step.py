@@ -13,7 +13,7 @@ from planner.cost.estimate import Estimator, estimate, timeline_of
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
 CLUSTER = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))

@@ -21,7 +21,7 @@ from planner.cost.compute import (
     optimizer_seconds,
 )
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import target
+from planner.targets import target
 from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]

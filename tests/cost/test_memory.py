@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED_FRAMEWORK, Framework
+from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.memory import (
     FRAGMENTS,
@@ -23,7 +24,6 @@ from planner.cost.memory import (
 from planner.cost.schedules import layers_in_flight
 from planner.cost.values import Memory
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
-from planner.runtimes.capabilities import Recompute
 from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]

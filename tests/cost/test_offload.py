@@ -27,7 +27,7 @@ from planner.errors import PlanError
 from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
-from planner.runtimes.registry import target
+from planner.targets import target
 from tests.worlds import cluster, gpt, pool
 
 MODELS = Path(__file__).parents[2] / "model_specs"

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.pipeline_end import critical_path, device_order, simulate, stage_ends
 from planner.cost.schedules import (
     StagePathRow,
@@ -27,7 +28,6 @@ from planner.cost.schedules import (
     stage_paths,
     uniform_seconds,
 )
-from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])

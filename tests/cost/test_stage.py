@@ -16,7 +16,7 @@ from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
 from planner.model.spec import ModelSpec
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
 
 MODEL = gpt(8, 512, 8)

@@ -13,7 +13,7 @@ from planner.cost.communication import Ring
 from planner.cost.compute import LayerPass
 from planner.cost.tensor import Hidden, collectives, has_user_buffers, hidden_by
 from planner.model.spec import ExpertsSpec
-from planner.runtimes.registry import target
+from planner.targets import target
 from tests.worlds import cluster, model, pool
 
 DENSE = model(4)

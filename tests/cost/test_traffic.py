@@ -11,7 +11,7 @@ from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.traffic import EndTraffic, Traffic
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import gpt
 
 MODEL = gpt(8, 512, 8)

@@ -17,7 +17,7 @@ from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, RunSpec, StateSpec, TowerSpec
 from planner.plan.values import WHOLE_EXPERTS, Plan
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", "A100", 2))

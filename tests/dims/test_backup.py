@@ -21,10 +21,10 @@ from planner.model.spec import LoraSpec
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan, Sync
-from planner.runtimes.registry import TARGETS
 from planner.search.explain.neighbours import neighbours
 from planner.search.solve import search
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 CLUSTER = cluster(

@@ -18,7 +18,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, write
 from planner.plan.values import Context, Plan
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", "A100", 2), pool("b", "T4", 1))

@@ -14,7 +14,7 @@ from planner.dims.recompute import recomputes_of
 from planner.model.spec import ExpertsSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.runtimes.registry import TARGETS, target
+from planner.targets import TARGETS, target
 from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
 from tests.worlds import GPUS, cluster, gpt, pool
 

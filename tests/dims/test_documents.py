@@ -19,11 +19,11 @@ from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpe
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, Sync
 from planner.report.understood import _model
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.objectives.loss import to_loss
 from planner.search.solve import search
 from planner.search.values import Goal, Limits
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, group, model, plan, pool
 
 LENGTH = 8192

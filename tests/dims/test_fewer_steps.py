@@ -1,4 +1,4 @@
-"""Replicas that run a micro-batch less than the others, so that their number need not divide the batch."""
+"""Replicas that run one micro-batch fewer than the others, so that their number need not divide the batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from planner.job.batches import table_text
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan
-from planner.runtimes.registry import TARGETS
 from planner.runtimes.torch.runtime import RUNTIME
 from planner.search.solve import search
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, group, plan, pool
 
 CLUSTER = cluster(pool("a", "A100", 2, per_node=3))

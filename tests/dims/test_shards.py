@@ -20,9 +20,9 @@ from planner.plan.checks import check_plan, faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.short import short_plan
 from planner.plan.values import Plan, Sync
-from planner.runtimes.registry import TARGETS, target
 from planner.search.solve import search
 from planner.search.values import Limits
+from planner.targets import TARGETS, target
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 MODEL = gpt(global_batch=64, precision="bf16")

@@ -21,9 +21,9 @@ from planner.model.spec import LoraSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import EXACT, Plan, Sync
-from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from planner.training.hetplan_runtime import load
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 

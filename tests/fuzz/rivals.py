@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.calibration.file import shipped
+from planner.capabilities import RECOMPUTES, Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -20,11 +21,10 @@ from planner.plan.checks import faults
 from planner.plan.equal_pools import Joined, joined, on_joined_pools
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Capabilities
-from planner.runtimes.registry import TARGETS, target
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, stands
 from planner.search.values import Limits
+from planner.targets import TARGETS, target
 from planner.units import divisors
 
 MOST_OPERATIONS = 20_000

@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
+from planner.capabilities import RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import RECOMPUTES
-from planner.runtimes.registry import TARGETS
 from planner.search.values import Limits
+from planner.targets import TARGETS
 
 Yaml = dict[str, Any]
 

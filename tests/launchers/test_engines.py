@@ -102,7 +102,7 @@ def test_devices_that_skypilot_may_not_know(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "skypilot", *one_pool("mine"))
     assert "# EDIT: what SkyPilot calls this device" in (folder / "task.yaml").read_text()
     assert task(folder)["resources"] == {"accelerators": "mine:2"}
-    with pytest.raises(EmitError, match="machines of one kind"):
+    with pytest.raises(EmitError, match="machines of one type"):
         folder_of(tmp_path, "skypilot")
 
 

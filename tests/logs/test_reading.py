@@ -88,7 +88,7 @@ def test_logs_of_two_runs_are_refused(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.log", example_text([seconds] * 4))
         for name, seconds in (("a", 0.5), ("b", 0.7))
     ]
-    assert "b.log: has other times of the same steps" in refused(jobs.data_parallel(), *paths)
+    assert "b.log: has different times for the same steps" in refused(jobs.data_parallel(), *paths)
 
 
 def test_the_last_run_of_a_file_counts(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_last_run_of_a_file_counts(tmp_path: Path) -> None:
     log = told(jobs.data_parallel(), write(tmp_path / "a.log", text))
     assert [entry.seconds for entry in log.steps] == [0.25] * 5
     assert log.memory == ()
-    assert log.notes == (f"{tmp_path / 'a.log'}: holds 2 runs, the last counts",)
+    assert log.notes == (f"{tmp_path / 'a.log'}: holds 2 runs, only the last counts",)
 
 
 def test_the_first_line_of_the_example_says_whose_job_it_is(tmp_path: Path) -> None:

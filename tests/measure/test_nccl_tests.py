@@ -75,10 +75,10 @@ def test_options_win_over_the_text(tmp_path: Path) -> None:
         (("0.09      0\n", "0.09      3\n"), ":12: #wrong: 3 wrong values"),
         (("0.08      0 ", "0.08      3 "), ":12: #wrong: 3 wrong values"),
         (("        1024 ", "         1x4 "), ":12: size: expected bytes, got '1x4'"),
-        (("#       size  ", "#  bytes  "), ":11: numbers ahead of the line"),
+        (("#       size  ", "#  bytes  "), ":11: numbers before the line"),
         (("all_reduce_perf", "my_perf"), ": names no test, expected one"),
-        (("#  Rank  1", "#  Rang  1"), ": lists 1 ranks, expected two at least"),
-        (("     1048576        262144 ", "#  "), ": size: expected two sizes at least, got 1"),
+        (("#  Rank  1", "#  Rang  1"), ": lists 1 ranks, expected at least two"),
+        (("     1048576        262144 ", "#  "), ": size: expected at least two sizes, got 1"),
     ],
 )
 def test_broken_text_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -315,7 +315,7 @@ def test_few_runs_are_said_to_be_few() -> None:
 def test_a_fit_that_has_not_come_to_rest_says_so() -> None:
     """Where rounds end is checked by a whole step from there: none goes further than a constant is known."""
     problem = _Problem(measured(), BEFORE, None, 0.0)
-    said = "the fit has not come to rest: "
+    said = "the fit has not converged: "
     assert not any(said in line for line in whole().warnings)
     (line,) = (line for line in problem.fitted(problem.before).warnings if said in line)
     assert "would still move by" in line

@@ -11,7 +11,7 @@ from planner.cost.compute import Device, Product, layer_pass
 from planner.files.fields import Dtype
 from planner.measured.microbenchmarks import Microbenchmark, microbenchmarks
 from planner.measured.priors import HALF_FORMATS, KERNEL_SETS, best_share
-from planner.runtimes.registry import target
+from planner.targets import target
 from planner.units import flops_from_tflops
 from tests.worlds import cluster, gpt, pool
 

@@ -38,7 +38,7 @@ from planner.measured.priors import (
     priors,
 )
 from planner.measured.values import Run
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 from tests.measured.synthetic import BEFORE, KIND, ONE, TWO, named, plan, run
 from tests.worlds import GPUS, cluster, pool
 

@@ -20,7 +20,7 @@ from planner.cost.stage import Pricer
 from planner.measured.predictions import predict
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run
-from planner.runtimes.registry import TARGETS
+from planner.targets import TARGETS
 
 POINTS = import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
 DEVICES = {

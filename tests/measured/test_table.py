@@ -215,7 +215,7 @@ def test_bad_files(tmp_path: Path) -> None:
         (b"id,gpu\n", "runs.csv: no run below the header"),
         (b"gpu\nT4\n", "runs.csv:1: id: missing, expected a column of unique names"),
         (b"id,gpus\na,8\n", 'runs.csv:1: unknown column "gpus"'),
-        (b"id,gpu,gpu\na,T4,T4\n", "runs.csv:1: gpu: the column is there twice"),
+        (b"id,gpu,gpu\na,T4,T4\n", "runs.csv:1: gpu: the column appears twice"),
         (b"id,gpu\na\n", "runs.csv:2: expected 2 cells like the header, got 1"),
         (b"id,gpu\na,T4,8\n", "runs.csv:2: expected 2 cells like the header, got 3"),
         (b'id,gpu\na,"T4\n', "runs.csv:2: not CSV: unexpected end of data"),

@@ -297,7 +297,7 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
         (
             "optimizer: sgd\n  optimizer_states: int8",
             "",
-            'training.optimizer_states: int8 moments are of adamw only, expected fp32 with "sgd"',
+            'training.optimizer_states: int8 moments exist only with adamw, expected fp32 with "sgd"',
         ),
     ],
 )

@@ -270,9 +270,9 @@ def test_what_it_says_is_nothing_stays_nothing(tmp_path: Path) -> None:
         (
             {"vision_config": {"hidden_size": 8}},
             "vision_config",
-            'is not read of the type "llama", expected none',
+            'is not read for the type "llama", expected none',
         ),
-        ({"pruned_heads": {"0": [1]}}, "pruned_heads", 'is not read of the type "llama", expected none'),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads", 'is not read for the type "llama", expected none'),
     ],
 )
 def test_what_a_type_does_not_have_is_refused(

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from planner.capabilities import V_SHAPED
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.values import Offload, Plan, Stage
-from planner.runtimes.capabilities import V_SHAPED
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
 
 T4S = {"pool": "slow", "gpu": "T4"}
@@ -135,11 +135,11 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
         ),
         (
             plan(target="torch", schedule="zero-bubble", fewer_steps=1),
-            "schedule: zero-bubble needs as many micro-batches in all replicas, 1 have one less",
+            "schedule: zero-bubble needs as many micro-batches in all replicas, 1 have one fewer",
         ),
         (
             plan(target="torch", interleave=2, fewer_steps=1),
-            "interleave: interleaving needs as many micro-batches in all replicas, 1 have one less",
+            "interleave: interleaving needs as many micro-batches in all replicas, 1 have one fewer",
         ),
         (
             plan(target="torch", zero=2, schedule="zero-bubble"),
@@ -163,7 +163,7 @@ def test_plans_that_their_target_runs(good: Plan) -> None:
         ),
         (
             plan(target="torch", schedule="zb-v", interleave=2, fewer_steps=1),
-            "schedule: zb-v needs as many micro-batches in all replicas, 1 have one less",
+            "schedule: zb-v needs as many micro-batches in all replicas, 1 have one fewer",
         ),
         (
             plan(target="torch", zero=1, schedule="zb-v", interleave=2),

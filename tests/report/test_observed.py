@@ -34,7 +34,7 @@ SEEN = Observed(
     only_warm_up=False,
     parts={},
     memory=(),
-    notes=("a.log: holds 2 runs, the last counts",),
+    notes=("a.log: holds 2 runs, only the last counts",),
 )
 COMPARISON = Comparison(
     step=Deviation(predicted=1.5, observed=2.0),
@@ -58,7 +58,7 @@ def test_report() -> None:
         "  source      DeepSpeed\n"
         "  step times  5 step times, 3 warm-up records left out\n"
         "  spread      0.0 %\n"
-        "  ! a.log: holds 2 runs, the last counts\n"
+        "  ! a.log: holds 2 runs, only the last counts\n"
         "\n"
         "Predicted and observed\n"
         "               predicted  observed    error\n"
@@ -97,7 +97,7 @@ def test_document() -> None:
     """Every rank is there, and what is unknown is null."""
     found = plain(observed_document(SEEN, COMPARISON, FOUND))
     assert isinstance(found, dict)
-    assert found["warnings"] == ["a.log: holds 2 runs, the last counts"]
+    assert found["warnings"] == ["a.log: holds 2 runs, only the last counts"]
     assert found["step_seconds"] == {
         "predicted": 1.5,
         "observed": 2.0,

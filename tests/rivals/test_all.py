@@ -16,10 +16,10 @@ from planner.cost.estimate import Estimator
 from planner.model.file import load_model
 from planner.plan.checks import check_plan
 from planner.rivals.baselines import BASELINES, SHARED, baselines
-from planner.runtimes.registry import target
 from planner.search.heuristics.even import best_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits
+from planner.targets import target
 from tests.rivals.generated import problem
 from tests.worlds import cluster, gpt, nic, pool, small_problem
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.runtimes.registry import NAMES
+from planner.targets import NAMES
 
 
 @pytest.fixture(params=NAMES)

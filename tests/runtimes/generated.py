@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from planner.capabilities import RECOMPUTES, Capabilities
 from planner.errors import HetplanError
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Capabilities
 from tests.runtimes.megatron.plans import Case
 from tests.worlds import cluster, group, model, nic, pool
 

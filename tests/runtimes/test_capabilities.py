@@ -7,12 +7,12 @@ from typing import Any, get_args
 import pytest
 
 from planner.calibration.file import shipped
+from planner.capabilities import V_SHAPED, Capabilities
 from planner.dims.gradients import gradients_at
 from planner.errors import UsageError
 from planner.measured.priors import KERNEL_SETS
 from planner.model.spec import Kernels
-from planner.runtimes.capabilities import V_SHAPED, Capabilities
-from planner.runtimes.registry import TARGETS, target
+from planner.targets import TARGETS, target
 from tests.worlds import model
 
 

@@ -13,7 +13,7 @@ from planner.errors import EmitError, PlanError
 from planner.launchers.registry import LAUNCHERS
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import LogReader
-from planner.runtimes.registry import NAMES, TARGETS, target
+from planner.targets import NAMES, TARGETS, target
 from tests.runtimes.generated import cases, drawn
 from tests.worlds import cluster, group, model, plan, pool
 

@@ -13,6 +13,7 @@ from functools import cache
 from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
+from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
@@ -37,7 +38,6 @@ from planner.plan.values import (
     Stage,
     ZeroPlus,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 from planner.search.ranking import ranked
 from planner.search.space.choices import (
     Choice,
@@ -271,7 +271,7 @@ def _equal_steps(
 def _unequal_steps(
     row: Capabilities, zero: int, model: ModelSpec, device_types: tuple[DeviceType, ...], limits: Limits
 ) -> Iterator[Outer]:
-    """Numbers of replicas with small odd parts that do not divide the batch: some run a micro-batch less."""
+    """Numbers of replicas with small odd parts that do not divide the batch: some run one micro-batch fewer."""
     if row.name != "torch" or zero > 1 or (limits.cp is not None and 1 not in limits.cp):
         return
     total = model.training.global_batch

@@ -16,7 +16,6 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import searched
 from planner.search.bounds.lagrangian import LagrangianBound
@@ -26,6 +25,7 @@ from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, depths, families, orders_of, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
+from planner.targets import TARGETS
 from tests.worlds import (
     cluster,
     gpt,

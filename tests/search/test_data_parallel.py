@@ -16,13 +16,13 @@ from planner.cost.estimate import Estimator
 from planner.dims.sharding import shard_sizes
 from planner.plan.placement import place
 from planner.plan.values import Plan
-from planner.runtimes.registry import TARGETS
 from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.search.exhaustive import plans
 from tests.worlds import cluster, gpt, pool, with_fast_nodes
 

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
 from planner.model.spec import LoraSpec, ModelSpec, Optimizer
-from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.diagnose import diagnose, may_fit
 from planner.search.heuristics.even import missing_bytes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.groups import group_bound, grouped, members, of_one_degree, searched
 from planner.search.bounds.peak import floor_seconds, least_seconds
 from planner.search.deadline import NO_LIMIT
 from planner.search.space.choices import families
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, pool
 

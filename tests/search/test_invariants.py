@@ -18,9 +18,9 @@ from planner.cost.estimate import Estimator, estimate
 from planner.model.spec import ModelSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.placement import ranks
-from planner.runtimes.registry import TARGETS
 from planner.search.solve import search
 from planner.search.values import Limits, Scored
+from planner.targets import TARGETS
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_shapes
 

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 import pytest
 
+from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.pipeline_end import stage_ends
-from planner.runtimes.capabilities import V_SHAPED, Schedule
 from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
 from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
 from planner.search.space.sends import Hops

@@ -8,12 +8,12 @@ import pytest
 
 from planner.cost.estimate import Estimator
 from planner.plan.checks import faults
-from planner.runtimes.registry import TARGETS
 from planner.search.explorer import Explorer
 from planner.search.heuristics.local import best_near
 from planner.search.solve import search
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits, Scored, Silent
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool, small_problem
 
 LIMITS = Limits(gap=0.0, target="flagscale")

@@ -18,7 +18,6 @@ from planner.catalog import GpuSpec
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator
 from planner.errors import OutputError
-from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
 from planner.search.milp.branching import Subset
@@ -32,6 +31,7 @@ from planner.search.space.choices import Choice, Family, choice_of, depths, fami
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
+from planner.targets import TARGETS
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, group, model, plan, pool, small_problem
 

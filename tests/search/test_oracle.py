@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
+from planner.capabilities import OFFLOAD_PARTS, V_SHAPED
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec, LoraSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
-from planner.runtimes.capabilities import OFFLOAD_PARTS, V_SHAPED
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search

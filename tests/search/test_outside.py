@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.capabilities import OffloadPart
 from planner.catalog import gpu_spec
-from planner.runtimes.capabilities import OffloadPart
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits

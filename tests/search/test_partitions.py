@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.runtimes.registry import TARGETS
 from planner.search.space.partitions import network_partitions
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
 

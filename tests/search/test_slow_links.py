@@ -14,7 +14,6 @@ from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.runtimes.registry import TARGETS
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.sequences import Sequence, sequences
@@ -25,6 +24,7 @@ from planner.search.space.choices import Choice, depths, families
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
 

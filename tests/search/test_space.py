@@ -7,9 +7,9 @@ import pytest
 from planner.cluster.topology import Topology
 from planner.dims.sharding import shard_sizes
 from planner.dims.tensor import splits, tp_degrees
-from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import families
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from planner.units import divisors
 from tests.worlds import cluster, gpt, pool
 

@@ -6,7 +6,6 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cost.estimate import Estimator
-from planner.runtimes.registry import TARGETS
 from planner.search.heuristics.greedy import greedy, layered
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.solve import search
@@ -14,6 +13,7 @@ from planner.search.space.choices import Choice, depths, families
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
 SMALL = gpt(4, 512, 8, global_batch=4, vocab=1000, sequence_length=512)

@@ -17,7 +17,7 @@ from planner.measured.predictions import coverage, errors_of, predict
 from planner.measured.priors import catalogue_families, priors
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.report.numbers import MISSING, significant
-from planner.runtimes.registry import REFERENCE
+from planner.targets import REFERENCE
 from planner.units import gib_from_bytes
 from tools.accuracy.material import Material, markdown, paragraph, share, signed
 

@@ -9,7 +9,7 @@ from planner.cost.estimate import work_of
 from planner.measured.fit import certain, families_of, kernels_of
 from planner.measured.predictions import FitTruth, Prediction, SourceTruth, Truth, coverage, errors_of, worst
 from planner.report.numbers import MISSING, significant
-from planner.runtimes.registry import target
+from planner.targets import target
 from tools.accuracy.material import Material, correlation, markdown, paragraph, share, signed
 
 SHOWN = 5

@@ -16,7 +16,7 @@ from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table
 from planner.report.numbers import MISSING, percent
-from planner.runtimes.registry import target
+from planner.targets import target
 
 ROOT = Path(__file__).parents[2]
 DIGITS = 2

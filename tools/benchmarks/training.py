@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from planner.capabilities import Recompute
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
 from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Recompute
 from planner.training.example_model import Transformer, loss_of
 
 FORMATS = ("bf16", "fp32", "tf32")

@@ -16,9 +16,9 @@ from planner.emit.interface import emit, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Plan
-from planner.runtimes.registry import target as runtime
 from planner.search.solve import search
 from planner.search.values import Limits
+from planner.targets import target as runtime
 from tools.rehearsal.clusters import Rehearsed, yaml_text
 from tools.rehearsal.running import WARM_UP, run, spread
 

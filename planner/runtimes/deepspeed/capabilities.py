@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Capabilities, Gradients, Offloading
+from planner.capabilities import Capabilities, Gradients, Offloading
 
 CAPABILITIES = Capabilities(
     name="deepspeed",

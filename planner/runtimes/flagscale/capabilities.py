@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.runtimes.capabilities import Capabilities, Gradients
+from planner.capabilities import Capabilities, Gradients
 
 CAPABILITIES = Capabilities(
     name="flagscale",

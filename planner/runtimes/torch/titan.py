@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.capabilities import Schedule
 from planner.cost.shape import chunk_spans
 from planner.dims.gradients import gradients_of
 from planner.errors import EmitError
@@ -13,7 +14,6 @@ from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Schedule
 from planner.runtimes.torch.runtime import CLIP, PyTorch
 
 LLAMA = {"gated_mlp": True, "tied_embeddings": False, "kv_heads": 8, "vocab": 128256}
@@ -58,7 +58,7 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
     if plan.pp == 1 and plan.zero == 1 and first.accumulation_steps > 1:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
     if plan.fewer_steps:
-        yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one less"
+        yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one fewer"
     if plan.grid is not None:
         yield f"it divides matrices in one dimension, not by a grid of {plan.grid}"
     if plan.unequal_shards:

@@ -10,12 +10,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.capabilities import Schedule
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import divides, is_v_shaped
 from planner.dims.interleave import MAX_INTERLEAVE, MOST_ZERO
-from planner.runtimes.capabilities import Schedule
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
@@ -23,6 +22,7 @@ from planner.search.bounds.ramp import RampBound, by_position
 from planner.search.bounds.rates import Rates, Speed
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
+from planner.targets import TARGETS
 
 AT_ONCE = 256
 """Families that are looked at together."""

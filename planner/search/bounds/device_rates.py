@@ -10,14 +10,13 @@ from typing import cast
 
 import numpy as np
 
+from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.context import contexts
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Capabilities
-from planner.runtimes.registry import TARGETS
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates
 from planner.search.data_parallel import most_sequences_per_second
@@ -29,6 +28,7 @@ from planner.search.space.choices import (
     usable_device_types,
 )
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from planner.units import divisors
 
 Key = tuple[str, str]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
+from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
-from planner.runtimes.capabilities import Capabilities
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, depths, families, targets_of, uniform

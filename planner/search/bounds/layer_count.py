@@ -23,6 +23,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.capabilities import Schedule
 from planner.cost.many import Numbers
 from planner.cost.schedules import (
     alive,
@@ -34,7 +35,6 @@ from planner.cost.schedules import (
     own_work,
     round_trip,
 )
-from planner.runtimes.capabilities import Schedule
 from planner.search.bounds.rates import Crossing, Speed, Work
 from planner.search.space.sends import Hops
 

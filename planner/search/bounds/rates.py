@@ -10,6 +10,7 @@ from typing import cast
 
 import numpy as np
 
+from planner.capabilities import Recompute, Schedule
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
 from planner.cost.compute import ELEMENT_BYTES
@@ -21,12 +22,11 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
-from planner.runtimes.capabilities import Recompute, Schedule
-from planner.runtimes.registry import TARGETS
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from planner.units import divisors
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import get_args
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
+from planner.capabilities import OFFLOAD_PARTS, Offloading
 from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
@@ -17,8 +18,6 @@ from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.ranges import BATCH
-from planner.runtimes.capabilities import OFFLOAD_PARTS, Offloading
-from planner.runtimes.registry import TARGETS
 from planner.search.deadline import NO_LIMIT, Deadline, Flag
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
@@ -26,6 +25,7 @@ from planner.search.heuristics.even import best_of, equal_batches, even_pipeline
 from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.space.choices import offers, targets_of, usable_device_types
 from planner.search.values import Diagnosis, Limits, Scored, Silent
+from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
 
 NO_OFFLOAD = Offloading()

@@ -14,9 +14,9 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Plan
-from planner.runtimes.registry import target
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.values import Scored
+from planner.targets import target
 
 
 @told(

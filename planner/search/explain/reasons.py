@@ -10,7 +10,6 @@ from math import inf
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
 from planner.plan.values import Plan
-from planner.runtimes.registry import TARGETS
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import FamilyPlans, Label, Price, reason_against
@@ -23,6 +22,7 @@ from planner.search.met import Met
 from planner.search.space.choices import Choice, Family, offers, targets_of
 from planner.search.space.stages import StageOptions
 from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limits, Scored, Silent
+from planner.targets import TARGETS
 
 SEARCH_SHARE = 0.9
 """Part of the time that the search may take when it is asked for reasons."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.dims.offloading import parts
-from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, slower_by, worst_cause
 from planner.search.explorer import Explorer

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, product
 
+from planner.capabilities import RECOMPUTES, Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
@@ -16,10 +17,9 @@ from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
 from planner.plan.values import WHOLE_EXPERTS, Folding, Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import RECOMPUTES, Recompute
-from planner.runtimes.registry import PER_DEVICE, PER_STAGE, UNIFORM, target
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Scored
+from planner.targets import PER_DEVICE, PER_STAGE, UNIFORM, target
 from planner.units import divisors
 
 MAX_MICRO_BATCH = 512

@@ -14,10 +14,10 @@ from itertools import accumulate
 from math import inf
 from typing import Protocol
 
+from planner.capabilities import RECOMPUTES
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
-from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices

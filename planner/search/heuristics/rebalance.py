@@ -10,7 +10,6 @@ from planner.cost.running_cost import devices_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup
-from planner.runtimes.registry import target
 from planner.search.data_parallel import DataParallel
 from planner.search.heuristics.greedy import layered
 from planner.search.islands import shares_of
@@ -18,6 +17,7 @@ from planner.search.pipeline import priced_on
 from planner.search.space.choices import choice_of, family_recomputes, usable_device_types
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
+from planner.targets import target
 
 Stand = tuple[str, str, int, int]
 """Pool, GPU, tp and number of replicas."""

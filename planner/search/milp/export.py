@@ -11,7 +11,6 @@ from planner.errors import OutputError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.values import Plan
-from planner.runtimes.registry import target
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import write_lp
 from planner.search.ranking import ranked
@@ -19,6 +18,7 @@ from planner.search.space.choices import choice_of
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
+from planner.targets import target
 
 
 def write_model(

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, price_per_hour, watts
 from planner.errors import PlanError
 from planner.plan.checks import node_faults
-from planner.runtimes.capabilities import OFFLOAD_PARTS
 from planner.search.answer import Answer, meets, value_of
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline

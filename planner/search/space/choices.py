@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
+from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
 from planner.dims.adapter import in_pipeline
@@ -37,9 +38,8 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
-from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
-from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits
+from planner.targets import TARGETS, target
 from planner.units import divisors
 
 MAX_DEPTH = 64
@@ -86,7 +86,7 @@ class Family:
         return None if self.dp is None else self.batch * self.context.ways // self.dp
 
     def fewer_steps(self, model: ModelSpec) -> int:
-        """Replicas that run a micro-batch less than the others, so that all together have the global batch."""
+        """Replicas that run one micro-batch fewer than the others, so that all together have the global batch."""
         lacking = self.batch * self.micro_batches - model.training.global_batch
         return lacking // self.micro_batch if lacking and self.micro_batch else 0
 
@@ -283,7 +283,7 @@ def families(
 
 
 def unequal_steps(model: ModelSpec, replicas: int, limits: Limits) -> Iterator[tuple[int, int]]:
-    """Replicas, and sequences of a micro-batch over all of them, where some replicas run a micro-batch less.
+    """Replicas, and sequences of a micro-batch over all of them, where some replicas run one micro-batch fewer.
 
     Numbers of replicas that nodes often add up to, the same whatever the cluster has; and of the micro-batches that
     need the same number of steps the smallest: larger ones only take longer.

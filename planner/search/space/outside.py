@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import combinations
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides, is_v_shaped
@@ -21,7 +23,6 @@ from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
-from planner.runtimes.capabilities import Capabilities
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.space.partitions import networks
@@ -44,7 +45,7 @@ def outside(
         what
         for row in rows
         for seen in networks(row, topology).values()
-        for what in _of_target(row, usable_device_types(Topology(joined(seen)), model), model, limits)
+        for what in _Left(row, usable_device_types(Topology(joined(seen)), model), model, limits).plans()
     ]
     if _rdma_behind_ethernet(topology):
         plans.append("RDMA between nodes whose path over Ethernet has more bandwidth")
@@ -68,127 +69,176 @@ def _rdma_behind_ethernet(topology: Topology) -> bool:
     return any(on[one] & on[two] and not topology.on_rdma(one, two) for one, two in pairs)
 
 
-def _of_target(
-    row: Capabilities,
-    device_types: tuple[DeviceType, ...],
-    model: ModelSpec,
-    limits: Limits,
-) -> Iterator[str]:
-    if not device_types:
-        return
-    devices = sum(device_type.devices for device_type in device_types)
-    deepest = min(model.layers, devices)
-    batch = model.training.global_batch
-    pipelines = deepest > 1 and in_pipeline(row, model) and (limits.pp is None or max(limits.pp) > 1)
-    if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
-        yield f"pipelines of more than {MAX_DEPTH} stages"
-    if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
-        yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-    divided = pipelines and not model.frozen
-    if divided and any(divides(schedule) for schedule in row.schedules):
-        yield "interleaved zero-bubble schedules"
-    if divided and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
-        yield "V-shaped schedules with a copy of the embedding on the last stage"
-    # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
-    if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "stages on the nodes of their pool in another order than the pipeline's"
-    if len(device_types) > 1 and row.dp_per_stage:
-        yield "stages of several device types"
-    tensor = row.tensor_parallel != "none" and (limits.tp is None or max(limits.tp) > 1)
-    grouped = pipelines or row.batch_without_pipeline == "equal" or tensor
-    if len(device_types) > 1 and grouped and not row.dp_per_stage:
-        yield "stages that mix device types, except where they use up leftover devices"
-    if grouped and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
-        yield "stages spread over parts of several nodes"
-    if pipelines and model.dense_layers:
-        yield "dense layers on stages other than the first"
-    if pipelines and model.tower is not None:
-        yield "towers on stages other than the first"
-    if pipelines and model.encoder is not None and row.encoder_decoders == "any":
-        yield "an encoder, or a part of it, on stages other than the first"
-    if pipelines and (model.ahead or model.behind):
-        yield "layers before or after the blocks on stages other than the first and the last"
-    if pipelines and model.block:
-        yield f"stages that begin or end inside a block of {model.layers_each} layers"
-    if devices > 1 and offers_context(row, model):
-        if limits.cp is None:
-            yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"
-        yield "sequences divided over several device types, or over parts of several nodes"
-    if model.experts is not None and row.experts == "parallel":
-        yield "experts copied within a replica, or split over more devices than it has"
-        if devices > 1:
-            yield "expert-parallel groups of several device types, or on parts of several nodes"
-    most = max(device_type.per_node for device_type in device_types)
-    left_over = (
-        tp
-        for device_type in device_types
-        for tp in range(2, device_type.per_node)
-        if device_type.nodes > 1 and device_type.per_node % tp
-    )
-    if pipelines and row.tensor_parallel != "none" and any(splits(model, tp) for tp in left_over):
-        yield "stages on devices of a node that a tensor-parallel stage leaves over"
-    if row.tensor_parallel == "per-stage" and any(
-        splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
-    ):
-        yield "tensor-parallel degrees that do not divide the sequence"
-    if model.frozen and devices > 1 and row.frozen_parts:
-        what = "adapters" if model.training.lora else "frozen parts"
-        beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
-        yield f"{beside} and tensor parallelism with {what}"
-    if dealt_whole(model) and devices > 1 and row.documents:
-        what = "pairs of answers" if model.training.preference else "documents"
-        yield f"context parallelism with {what}"
-    alone = limits.pp is None or 1 in limits.pp
-    if alone and row.batch_without_pipeline == "per-device" and batch > most_offered(model):
-        yield f"micro-batches of more than {most_offered(model)} sequences"
-    if alone and tensor and row.batch_without_pipeline == "per-device" and most > 1 and devices > 3:
-        yield "tensor-parallel replicas with batches of unlike size"
-    if grouped and devices > 2 and row.fewer_steps_zero:
-        yield "replicas whose numbers of micro-batches differ by more than one"
-    if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-        yield "HSDP in pipelines and with tensor parallelism"
-        sizes = {device_type.per_node for device_type in device_types} - {1}
-        if not all(holds_groups(device_type, size) for device_type in device_types for size in sizes):
-            yield "HSDP groups that neither fit into a node nor fill whole nodes"
-        if len(device_types) > 1:
-            yield "HSDP groups of several device types"
-        if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in device_types):
-            yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
-    if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
-        yield "second copies of the parameters in groups smaller or larger than a node"
-        if not limits.quantised and model.training.precision in ROUNDED:
-            yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
-    square = Grid(rows=2, columns=2)
-    if row.grids and devices >= square.devices and not any(grid_faults(square, row, model)):
-        yield (
-            "tensor grids of several device types" if limits.grids else "tensor grids (--allow-tensor-grids)"
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a search leaves out of the plans of a target on one of its networks."""
+
+    row: Capabilities
+    device_types: tuple[DeviceType, ...]
+    model: ModelSpec
+    limits: Limits
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return sum(device_type.devices for device_type in self.device_types)
+
+    @property
+    def pipelines(self) -> bool:
+        """True where plans may have several stages."""
+        several = min(self.model.layers, self.devices) > 1 and in_pipeline(self.row, self.model)
+        return several and (self.limits.pp is None or max(self.limits.pp) > 1)
+
+    @property
+    def tensor(self) -> bool:
+        """True where plans may have tensor parallelism."""
+        return self.row.tensor_parallel != "none" and (self.limits.tp is None or max(self.limits.tp) > 1)
+
+    @property
+    def grouped(self) -> bool:
+        """True where replicas may have several devices, or equal batches."""
+        return self.pipelines or self.row.batch_without_pipeline == "equal" or self.tensor
+
+    def plans(self) -> Iterator[str]:
+        """All of it."""
+        if self.device_types:
+            yield from self._stages()
+            yield from self._parts_of_layers()
+            yield from self._replicas()
+            yield from self._offloads()
+
+    def _stages(self) -> Iterator[str]:
+        """Pipelines, and where stages stand."""
+        row, model, limits, pipelines = self.row, self.model, self.limits, self.pipelines
+        several = any(each.nodes > 1 and each.per_node > 1 for each in self.device_types)
+        deepest = min(model.layers, self.devices)
+        if pipelines and deepest > MAX_DEPTH and (limits.pp is None or max(limits.pp) > MAX_DEPTH):
+            yield f"pipelines of more than {MAX_DEPTH} stages"
+        if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
+            yield f"more than {MAX_INTERLEAVE} layer chunks per device"
+        divided = pipelines and not model.frozen
+        if divided and any(divides(schedule) for schedule in row.schedules):
+            yield "interleaved zero-bubble schedules"
+        if divided and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
+            yield "V-shaped schedules with a copy of the embedding on the last stage"
+        # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
+        if pipelines and several:
+            yield "stages on the nodes of their pool in another order than the pipeline's"
+        if len(self.device_types) > 1 and row.dp_per_stage:
+            yield "stages of several device types"
+        elif len(self.device_types) > 1 and self.grouped:
+            yield "stages that mix device types, except where they use up leftover devices"
+        if self.grouped and several:
+            yield "stages spread over parts of several nodes"
+        if pipelines and model.dense_layers:
+            yield "dense layers on stages other than the first"
+        if pipelines and model.tower is not None:
+            yield "towers on stages other than the first"
+        if pipelines and model.encoder is not None and row.encoder_decoders == "any":
+            yield "an encoder, or a part of it, on stages other than the first"
+        if pipelines and (model.ahead or model.behind):
+            yield "layers before or after the blocks on stages other than the first and the last"
+        if pipelines and model.block:
+            yield f"stages that begin or end inside a block of {model.layers_each} layers"
+
+    def _parts_of_layers(self) -> Iterator[str]:
+        """Sequences, experts and matrices that are divided, and models that divide nothing."""
+        row, model, limits, devices = self.row, self.model, self.limits, self.devices
+        if devices > 1 and offers_context(row, model):
+            if limits.cp is None:
+                yield f"sequences divided into parts of fewer than {LEAST_TOKENS} tokens"
+            yield "sequences divided over several device types, or over parts of several nodes"
+        if model.experts is not None and row.experts == "parallel":
+            yield "experts copied within a replica, or split over more devices than it has"
+            if devices > 1:
+                yield "expert-parallel groups of several device types, or on parts of several nodes"
+        most = max(device_type.per_node for device_type in self.device_types)
+        left_over = (
+            tp
+            for device_type in self.device_types
+            for tp in range(2, device_type.per_node)
+            if device_type.nodes > 1 and device_type.per_node % tp
         )
-    if limits.syncs and row.syncs:
-        yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
-    if limits.backup and row.backup_zero:
-        yield "backup replicas of several device types, of parts of several pools, or with unequal micro-batches"
-    if limits.unequal_shards and row.unequal_shards:
-        yield "unequal shards in other proportions, or among devices of one type"
-    able = row.offloading
-    if limits.offload is None and able != type(able)():
-        yield "offloading"
-    if limits.offload is not None and {*limits.offload} != {"none"}:
-        whole = able.optimizer_zero and not able.in_pipeline
-        if whole and row.tensor_parallel != "none":
-            yield "offloading with tensor parallelism"
-        if whole and devices > 1 and limits.cp != (1,) and offers_context(row, model):
-            yield "offloading with divided sequences"
-        if able.nvme_zero and "nvme" not in limits.offload and has_nvme(device_types):
-            yield "offloading to NVMe (--offload nvme)"
-        elif (
-            able.nvme_zero
-            and not has_nvme(device_types)
-            and any(item.host.nvme_bytes_per_second is not None for item in device_types)
+        if self.pipelines and row.tensor_parallel != "none" and any(splits(model, tp) for tp in left_over):
+            yield "stages on devices of a node that a tensor-parallel stage leaves over"
+        if row.tensor_parallel == "per-stage" and any(
+            splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
         ):
-            yield "offloading to NVMe that only some nodes have"
-        shares = able.ratio_zero and model.training.optimizer == "adamw"
-        if shares and {*limits.offload} & {*OPTIMIZER_PARTS}:
-            yield "shares of the optimizer in host memory other than tenths, or beside offloaded parameters"
-        ahead = able.super_zero and are_superchips(device_types) and not not_ahead(model)
-        if ahead and "super" not in limits.offload:
-            yield "SuperOffload, which does not clip gradients (--offload super)"
+            yield "tensor-parallel degrees that do not divide the sequence"
+        if model.frozen and devices > 1 and row.frozen_parts:
+            what = "adapters" if model.training.lora else "frozen parts"
+            beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
+            yield f"{beside} and tensor parallelism with {what}"
+        if dealt_whole(model) and devices > 1 and row.documents:
+            what = "pairs of answers" if model.training.preference else "documents"
+            yield f"context parallelism with {what}"
+
+    def _replicas(self) -> Iterator[str]:
+        """Batches, and what replicas share or exchange."""
+        row, model, limits, devices = self.row, self.model, self.limits, self.devices
+        alone = limits.pp is None or 1 in limits.pp
+        if (
+            alone
+            and row.batch_without_pipeline == "per-device"
+            and model.training.global_batch > most_offered(model)
+        ):
+            yield f"micro-batches of more than {most_offered(model)} sequences"
+        several = max(device_type.per_node for device_type in self.device_types) > 1
+        if alone and self.tensor and row.batch_without_pipeline == "per-device" and several and devices > 3:
+            yield "tensor-parallel replicas with batches of unlike size"
+        if self.grouped and devices > 2 and row.fewer_steps_zero:
+            yield "replicas whose numbers of micro-batches differ by more than one"
+        if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
+            yield "HSDP in pipelines and with tensor parallelism"
+            sizes = {device_type.per_node for device_type in self.device_types} - {1}
+            if not all(
+                holds_groups(device_type, size) for device_type in self.device_types for size in sizes
+            ):
+                yield "HSDP groups that neither fit into a node nor fill whole nodes"
+            if len(self.device_types) > 1:
+                yield "HSDP groups of several device types"
+            if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
+                yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
+        if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
+            yield "second copies of the parameters in groups smaller or larger than a node"
+            if not limits.quantised and model.training.precision in ROUNDED:
+                yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
+        square = Grid(rows=2, columns=2)
+        if row.grids and devices >= square.devices and not any(grid_faults(square, row, model)):
+            yield (
+                "tensor grids of several device types"
+                if limits.grids
+                else "tensor grids (--allow-tensor-grids)"
+            )
+        if limits.syncs and row.syncs:
+            yield "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3"
+        if limits.backup and row.backup_zero:
+            yield "backup replicas of several device types, of parts of several pools, or with unequal micro-batches"
+        if limits.unequal_shards and row.unequal_shards:
+            yield "unequal shards in other proportions, or among devices of one type"
+
+    def _offloads(self) -> Iterator[str]:
+        """What leaves the devices."""
+        row, model, limits, able = self.row, self.model, self.limits, self.row.offloading
+        if limits.offload is None and able != type(able)():
+            yield "offloading"
+        if limits.offload is not None and {*limits.offload} != {"none"}:
+            whole = able.optimizer_zero and not able.in_pipeline
+            if whole and row.tensor_parallel != "none":
+                yield "offloading with tensor parallelism"
+            if whole and self.devices > 1 and limits.cp != (1,) and offers_context(row, model):
+                yield "offloading with divided sequences"
+            if able.nvme_zero and "nvme" not in limits.offload and has_nvme(self.device_types):
+                yield "offloading to NVMe (--offload nvme)"
+            elif (
+                able.nvme_zero
+                and not has_nvme(self.device_types)
+                and any(item.host.nvme_bytes_per_second is not None for item in self.device_types)
+            ):
+                yield "offloading to NVMe that only some nodes have"
+            shares = able.ratio_zero and model.training.optimizer == "adamw"
+            if shares and {*limits.offload} & {*OPTIMIZER_PARTS}:
+                yield "shares of the optimizer in host memory other than tenths, or beside offloaded parameters"
+            ahead = able.super_zero and are_superchips(self.device_types) and not not_ahead(model)
+            if ahead and "super" not in limits.offload:
+                yield "SuperOffload, which does not clip gradients (--offload super)"

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
-from planner.runtimes.capabilities import Capabilities
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Islands, usable_device_types
 

@@ -14,6 +14,7 @@ from math import inf
 
 import numpy as np
 
+from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
@@ -26,7 +27,6 @@ from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
     Choice,
     Composition,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.pipeline_end import device_order, stage_ends
 from planner.cost.schedules import position_of
-from planner.runtimes.capabilities import V_SHAPED, Schedule
 
 torch = pytest.importorskip("torch")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from planner.capabilities import Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import (
@@ -26,7 +27,6 @@ from planner.model.spec import (
     TowerSpec,
 )
 from planner.plan.values import Plan
-from planner.runtimes.capabilities import Schedule
 from tests.training import folder_runs
 from tests.training.launching import launch, losses
 from tests.training.once import once
@@ -136,7 +136,7 @@ LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": Fa
 def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **changes: Any) -> Case:
     """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns.
 
-    ``fewer`` of the pipelines run a micro-batch less.
+    ``fewer`` of the pipelines run one micro-batch fewer.
     """
     width = 4 // len(layers)
     share = steps * 2

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.capabilities import Recompute
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Recompute
 from tools.benchmarks.training import Configuration
 
 MODEL_SPECS = Path(__file__).parents[3] / "model_specs"

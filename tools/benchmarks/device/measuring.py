@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration, Constant
+from planner.capabilities import Recompute
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
 from planner.measure.backend import Backend
@@ -17,8 +18,7 @@ from planner.measure.samples import Event, grow
 from planner.measure.session import Request, Session
 from planner.measured.table import load_table
 from planner.model.spec import ModelSpec
-from planner.runtimes.capabilities import Recompute
-from planner.runtimes.registry import PLAIN_TORCH
+from planner.targets import PLAIN_TORCH
 from tools.benchmarks.device.cases import Series, name_of, with_batch
 from tools.benchmarks.device.results import COMMAND, Results
 from tools.benchmarks.training import Configuration, fits, train

@@ -1,4 +1,4 @@
-"""What each runtime can express: the table that the search obeys and the emitters rely on."""
+"""What a runtime can express: the fields that the search obeys and the emitters rely on."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Capabilities:
     """True when some replicas may hold more of what ZeRO shards than others, in plans of one stage without tensor
     parallelism."""
     fewer_steps_zero: tuple[int, ...] = ()
-    """ZeRO stages with which some replicas may run a micro-batch less than the others, in pipelines too."""
+    """ZeRO stages with which some replicas may run one micro-batch fewer than the others, in pipelines too."""
     backup_zero: tuple[int, ...] = ()
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""

@@ -1,12 +1,12 @@
-"""The runtimes by name: a new one is a room beside the others and a line here."""
+"""The table of what each runtime can express, by name: a new one is a room of ``planner.runtimes`` and a line here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
+from planner.capabilities import Capabilities
 from planner.errors import UsageError
-from planner.runtimes.capabilities import Capabilities
 
 NAMES = (
     "deepspeed",
@@ -14,7 +14,7 @@ NAMES = (
     "torch",
     "flagscale",
 )
-"""Rooms of this package."""
+"""Rooms of ``planner.runtimes``."""
 
 TARGETS: dict[str, Capabilities] = {
     name: import_module(f"planner.runtimes.{name}.capabilities").CAPABILITIES for name in NAMES
