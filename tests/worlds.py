@@ -680,6 +680,16 @@ def with_hosts(seed: int) -> Problem:
     return _on_hosts(spec.model_copy(update={"gpus": gpus}), draw), model, calibration
 
 
+def with_adapters(seed: int) -> Problem:
+    """Adapters alone are trained, now and then on four bits."""
+    spec, model, calibration = (with_constants, with_hosts, with_fast_nodes)[seed % 3](seed)
+    draw = random.Random(seed + 21)
+    bases: tuple[Literal["nf4"] | None, ...] = (None, None, "nf4")
+    lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice(bases))
+    training = model.training.model_copy(update={"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])})
+    return spec, model.model_copy(update={"training": training}), calibration
+
+
 def with_all_at_once(seed: int) -> Problem:
     """Long sequences or experts, now and then adapters or a frozen part, on devices that have hosts."""
     draw = random.Random(seed + 11)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +16,7 @@ from planner.calibration.values import ASSUMED
 from planner.capabilities import OFFLOAD_PARTS, V_SHAPED
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import DocumentsSpec, LoraSpec, PreferenceSpec
+from planner.model.spec import DocumentsSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, Sync
 from planner.search.explorer import Explorer
@@ -29,6 +28,7 @@ from tests.search.exhaustive import exhaustive, plans
 from tests.worlds import (
     Problem,
     small_problem,
+    with_adapters,
     with_all_at_once,
     with_beside,
     with_constants,
@@ -752,15 +752,6 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
-
-
-def with_adapters(seed: int) -> Problem:
-    """Adapters alone are trained, now and then on four bits."""
-    cluster, model, calibration = (with_constants, with_hosts, with_fast_nodes)[seed % 3](seed)
-    draw = Random(seed + 21)
-    lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice([None, None, "nf4"]))
-    training = model.training.model_copy(update={"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])})
-    return cluster, model.model_copy(update={"training": training}), calibration
 
 
 @given(SEEDS)

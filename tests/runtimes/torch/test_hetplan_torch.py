@@ -601,6 +601,19 @@ def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
         assert relative_error(weights(tmp_path / case.name), network.state_dict(), start) < 1e-5, case.name
 
 
+@pytest.mark.slow
+def test_adapters_of_two_lone_stages_equal_one_process(tmp_path: Path) -> None:
+    """Two ranks, a stage each, of unlike devices: nothing is reduced, and all adapters are in one checkpoint."""
+    one = cluster(
+        *(pool(name, (gpu,), 1, (nic("eth", "lo"),)) for name, gpu in (("big", "A100"), ("small", "T4")))
+    )
+    stages = [(group("big", "A100", share=6, steps=3),), (group("small", "T4", share=6, steps=3),)]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **ADAPTERS}
+    case = Case("lone", plan("torch", 0, [1, 2], stages), model(6, layers=3, **changes), one)
+    run_all([written(case, one, tmp_path)], tmp_path / "log", ranks=2)
+    equals_one_process(outcomes(tmp_path), case)
+
+
 def test_the_loss_scale_follows_overflows() -> None:
     """Halved at once, doubled after a thousand good steps; an overflow is no step."""
     scale, fine = LossScale(4.0), torch.tensor(1.0)
