@@ -6,8 +6,6 @@ devices of a node are taken to copy, and to update, at the same time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES
@@ -16,6 +14,7 @@ from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimize
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities, Offloading, OffloadTo
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9

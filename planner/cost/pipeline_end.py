@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
@@ -37,6 +37,7 @@ from operator import add, mul, sub
 
 from planner.cost.folded import FoldedSlots, order_of, rounds
 from planner.cost.schedules import chunk_at, delay, divides, folds, position_of, warm_up
+from planner.records import dataclass
 from planner.runtimes.capabilities import Schedule
 
 Seconds = Sequence[Sequence[float]]

@@ -17,7 +17,6 @@ of the search are made of this table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.folded import alive_at_end
+from planner.records import dataclass
 from planner.runtimes.capabilities import FOLDED, Schedule
 
 Counts = NDArray[np.int64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 import numpy as np
@@ -22,6 +22,7 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
+from planner.records import dataclass
 from planner.runtimes.capabilities import Recompute, Schedule
 
 Whole = NDArray[np.int64]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from planner.calibration.values import Calibration
@@ -16,6 +16,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring, leaving
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
+from planner.records import dataclass
 
 Node = tuple[str, int]
 """(pool, node)."""

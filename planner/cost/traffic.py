@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from planner.calibration.values import Framework
 from planner.cost.communication import Ring
@@ -13,6 +13,7 @@ from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities
 
 

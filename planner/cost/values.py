@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
 from operator import attrgetter
 from statistics import NormalDist
 from typing import Annotated
 
 from planner.described import Label, labels, told
+from planner.records import dataclass
 from planner.runtimes.capabilities import Recompute
 
 

@@ -7,13 +7,13 @@ capabilities, and what the dimension divides or keeps; what that costs in second
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from planner.cost.estimate import Estimator
 from planner.plan.checks import faults
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities, Schedule
 from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices

@@ -6,7 +6,7 @@ A depth is not tried: each of its layers does what a replica does (``Plan.copies
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
@@ -15,6 +15,7 @@ from planner.dims.sharding import zeros
 from planner.model.spec import ModelSpec
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.ranges import GRID_SIDE
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities, Recompute
 from planner.runtimes.registry import target
 from planner.search.bounds.peak import least_seconds

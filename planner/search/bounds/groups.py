@@ -6,10 +6,10 @@ A large cluster has tens of thousands of families; most are never worth a look o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 from planner.cost.estimate import Estimator
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline

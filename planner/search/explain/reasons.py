@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
+from planner.records import dataclass
 from planner.runtimes.registry import TARGETS
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
@@ -17,6 +17,7 @@ from typing import Protocol
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
+from planner.records import dataclass
 from planner.runtimes.capabilities import RECOMPUTES
 from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of

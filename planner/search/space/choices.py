@@ -7,7 +7,7 @@ the ILP's. The exhaustive oracle walks the same space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 
 from planner.cluster.topology import DeviceType, Topology
@@ -36,6 +36,7 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
+from planner.records import dataclass
 from planner.runtimes.capabilities import Capabilities, Recompute, Schedule
 from planner.runtimes.registry import TARGETS, target
 from planner.search.values import Limits

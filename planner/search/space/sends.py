@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -13,6 +13,7 @@ from planner.cost.schedules import SentWith
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
 from planner.plan.placement import Slot, one_replica, place_stages
+from planner.records import dataclass
 from planner.search.space.choices import Composition
 
 

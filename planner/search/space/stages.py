@@ -7,7 +7,7 @@ estimate then adds what neighbours on the same node cost, and the difference com
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf
@@ -26,6 +26,7 @@ from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.records import dataclass
 from planner.runtimes.capabilities import Recompute
 from planner.search.space.choices import (
     Choice,
