@@ -209,6 +209,7 @@ def own_work(stage: int, depth: int, micro_batches: int) -> StagePath:
     return StagePath(stage=stage, before=UP, own=work, behind=NEVER, held=0, to_first=False)
 
 
+@lru_cache(maxsize=1 << 12)
 def and_back(stage: int, depth: int, micro_batches: int) -> StagePath | None:
     """The same, and the last gradient goes back to the first stage."""
     if not stage:

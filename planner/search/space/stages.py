@@ -39,7 +39,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided
+from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided, unbatched
 from planner.search.values import Limits
 
 MOST_PAIRS = 5_000
@@ -454,8 +454,7 @@ def ring_alone(
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
-    bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
-    return _ring_alone(bare, estimator, kernels, shard_size, expert_ways, secondary)
+    return _ring_alone(unbatched(groups), estimator, kernels, shard_size, expert_ways, secondary)
 
 
 @lru_cache(maxsize=1 << 16)
