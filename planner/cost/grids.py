@@ -12,7 +12,7 @@ section 3.1): it is priced as a replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, log2
 
 from planner.calibration.values import Calibration
@@ -34,6 +34,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Grid
+from planner.records import dataclass
 
 STATISTICS_BYTES = 4.0
 """Of a sum over the channels of a token, in fp32."""

@@ -6,8 +6,6 @@ devices of a node are taken to copy, and to update, at the same time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planner.capabilities import Capabilities, Offloading, OffloadTo
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
@@ -17,6 +15,7 @@ from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimize
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
+from planner.records import dataclass
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
 """What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""

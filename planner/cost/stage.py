@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
 from typing import cast
@@ -88,6 +88,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

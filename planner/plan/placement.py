@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from planner.capabilities import Capabilities
@@ -18,6 +18,7 @@ from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,12 @@ Long work calls ``check`` wherever it could stop; what was found until then stay
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from time import monotonic, process_time
 from typing import Protocol
+
+from planner.records import dataclass
 
 
 class Flag(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.capabilities import Schedule
 from planner.cluster.topology import Topology
 from planner.cost.compute import Device, layer_product_seconds, layer_products, model_flops
 from planner.cost.estimate import estimate
@@ -14,7 +15,6 @@ from planner.cost.values import Estimate
 from planner.model.spec import PARTS, LoraSpec, ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.runtimes.capabilities import Schedule
 from tests.worlds import cluster, gpt, pool
 
 MATRICES = 12 * 2048**2

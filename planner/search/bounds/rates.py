@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
 from typing import cast
@@ -22,6 +22,7 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
+from planner.records import dataclass
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions

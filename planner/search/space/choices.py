@@ -7,7 +7,7 @@ the ILP's. The exhaustive oracle walks the same space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 
 from planner.capabilities import Capabilities, Recompute, Schedule
@@ -38,6 +38,7 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
+from planner.records import dataclass
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
