@@ -28,8 +28,8 @@ DEEPSPEED ?= deepspeed==0.19.8
 # What the tests of the oldest and the newest dependencies run: cost model, search, plans and the command.
 FAST ?= tests/files tests/cluster tests/model tests/plan tests/cost tests/search/test_solve.py tests/cli/test_search.py
 
-.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint audit dist lock format docs docs-check site \
-	accuracy rehearse bench-search measure-device clean
+.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint types style audit dist lock format docs \
+	docs-check site accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z -]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,10 +62,16 @@ test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newe
 
 check: lint test audit dist site  ## everything that must hold before a change goes in
 
-lint: $(VENV)/test.stamp docs-check  ## formatting, style, types, import rules
+# One of them needs as long as all others together.
+lint: $(VENV)/test.stamp  ## formatting, style, types, import rules, outputs in the docs: two of them at a time
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync --keep-going types docs-check style
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy
+
+style: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.accuracy --check
 

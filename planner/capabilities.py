@@ -47,6 +47,10 @@ class Offloading:
     """True when parameters and optimizer states leave the device together or not at all."""
     ratio_zero: tuple[int, ...] = ()
     """ZeRO stages with which the devices may keep the states of some parameters, and update these."""
+    tensor_by_tensor: bool = False
+    """True when hosts have the first tensors of a shard until they have passed their share, and the gradient of each
+    leaves in fp32 and its new values come back so beside the updates of the others. Else all gradients leave, and
+    copies and updates follow each other."""
     super_zero: tuple[int, ...] = ()
     """ZeRO stages with which a superchip's processors may update during the last backward of a step."""
     in_pipeline: bool = False
@@ -162,7 +166,8 @@ class Capabilities:
     unemitted_sequence_parallel: bool = False
     """True when published runs split activations over the sequence and launch folders do not: priced only."""
     eager_layers: bool = False
-    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do."""
+    """True when layers are those of the examples, in eager torch: they keep more than fused kernels do, and values and
+    experts may have widths of their own."""
     rests_in_fp32: bool = False
     """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
     gathers_matrices: bool = False
@@ -210,8 +215,10 @@ class Capabilities:
     documents: bool = False
     """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
     frozen_parts: bool = False
-    """True when it trains adapters, or a part of the model, with the rest frozen: in plans of one stage without tensor
-    parallelism."""
+    """True when it trains adapters, or a part of the model, with the rest frozen: without tensor parallelism, and in
+    plans of one stage unless the following says more."""
+    adapters_in_pipeline: bool = False
+    """True when the stages of a pipeline may train their adapters, in schedules that do not divide the backward."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True
@@ -224,8 +231,8 @@ class Capabilities:
     splits_states: bool = False
     """True when tensor parallelism divides layers with a state too."""
     unlike_layers: UnlikeLayers = "none"
-    """feed_forwards: layers with and without experts may stand in any order; any: mixers may differ too; none: all are
-    alike but for dense ones ahead."""
+    """feed_forwards: layers with and without experts may stand in any order; any: mixers and sizes may differ too;
+    none: all are alike but for dense ones ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
     beside: bool = False

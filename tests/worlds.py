@@ -438,6 +438,7 @@ def with_unlike_sizes(seed: int) -> Problem:
                 "window": draw.choice([None, 0, 64, 128]),
                 "attention_other": draw.choice([None, 100_000]),
                 "projections": low if draw.random() < 0.3 else None,
+                "value_dim": draw.choice([None, None, 0, 48]),
             }
         )
 
@@ -677,6 +678,16 @@ def with_hosts(seed: int) -> Problem:
         for name, gpu in spec.gpus.items()
     }
     return _on_hosts(spec.model_copy(update={"gpus": gpus}), draw), model, calibration
+
+
+def with_adapters(seed: int) -> Problem:
+    """Adapters alone are trained, now and then on four bits."""
+    spec, model, calibration = (with_constants, with_hosts, with_fast_nodes)[seed % 3](seed)
+    draw = random.Random(seed + 21)
+    bases: tuple[Literal["nf4"] | None, ...] = (None, None, "nf4")
+    lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice(bases))
+    training = model.training.model_copy(update={"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])})
+    return spec, model.model_copy(update={"training": training}), calibration
 
 
 def with_all_at_once(seed: int) -> Problem:

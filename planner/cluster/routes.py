@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
@@ -12,6 +11,7 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.records import dataclass
 from planner.units import bytes_per_second_from_gbps
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, combinations_with_replacement, pairwise
 from math import log
@@ -16,6 +15,7 @@ from math import log
 from planner.cluster.routes import SLOWER, Chain, End, Routes, ends_of
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.described import told
+from planner.records import dataclass
 from planner.units import (
     bytes_from_gib,
     bytes_per_second_from_gigabytes,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from planner.cost.estimate import Estimator, Priced, pipeline_ends, with_sends
@@ -12,6 +12,7 @@ from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.described import told
 from planner.plan.values import Plan, ReplicaGroup
+from planner.records import dataclass
 from planner.targets import target
 
 Traffic = Literal[

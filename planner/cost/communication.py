@@ -8,7 +8,7 @@ tree between nodes. Rings that leave a node at the same time share its NICs. Mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from math import ceil, log2
 
@@ -17,6 +17,7 @@ from planner.cluster.topology import DeviceType, Path, Topology
 from planner.cost.many import larger
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

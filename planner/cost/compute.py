@@ -9,7 +9,6 @@ the matrix units at all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log, log2, sqrt
 
@@ -21,6 +20,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.model.spec import FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.plan.values import WHOLE_EXPERTS, Folding
+from planner.records import dataclass
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""
@@ -492,7 +492,7 @@ STATE_KERNELS = {False: 6, True: 60}
 
 def core_width(model: ModelSpec) -> float:
     """Mean width of the two products of attention: with queries and keys, and with values."""
-    return model.head_dim if model.latent is None else (model.head_dim + model.latent.value_dim) / 2
+    return (model.head_dim + model.value_width) / 2
 
 
 def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, combinations_with_replacement
 from math import hypot
 from typing import Protocol
@@ -35,6 +35,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, Slot, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
+from planner.records import dataclass
 from planner.targets import target
 from planner.units import format_seconds
 

@@ -13,10 +13,11 @@ the rate of failures times that time (Palm's theorem; Feeney and Sherbrooke 1966
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.cost.compute import ELEMENT_BYTES
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 
 MONTH_SECONDS = 30 * 86400.0
 """A month of failures per GPU-month."""

@@ -12,7 +12,7 @@ section 3.1): it is priced as a replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, log2
 
 from planner.calibration.values import Calibration
@@ -34,6 +34,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Grid
+from planner.records import dataclass
 
 STATISTICS_BYTES = 4.0
 """Of a sum over the channels of a token, in fp32."""
@@ -136,7 +137,7 @@ def copies_of(slots: Sequence[Slot], grid: Grid) -> list[Slot]:
 
 def matrices_of(model: ModelSpec) -> list[tuple[int, int]]:
     """(inputs, outputs) of each weight of a layer, as the runtime multiplies by it: keys and values are one."""
-    pairs = 2 * model.kv_heads * model.head_dim
+    pairs = model.projected_pairs
     queries = model.heads * model.head_dim
     mlp = [(model.hidden, model.common_ffn)] * (model.mlp_matrices - 1) + [(model.common_ffn, model.hidden)]
     return [(model.hidden, queries), (model.hidden, pairs), (queries, model.hidden), *mlp]

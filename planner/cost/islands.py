@@ -7,7 +7,7 @@ island. Nothing hides it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from planner.calibration.values import Calibration
@@ -19,6 +19,7 @@ from planner.dims.sync import factors, matrices
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Stage, Sync
+from planner.records import dataclass
 
 BLOCK = 1024
 """Elements that share a scale in fp8 and int8; the emitted runtime has the same."""

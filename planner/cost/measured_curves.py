@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
 from planner.plan.values import Sync
+from planner.records import dataclass
 
 Curve = Callable[[float], tuple[float, bool]]
 """From an abscissa to (value, extrapolated)."""

@@ -50,7 +50,7 @@ SWAPPED_TENSORS = 23
 
 DIVIDED_BYTES = 8.0
 """Bytes beside its moments of an element that the device updates while the host updates others: its weight and its
-gradient in fp32, which DeepSpeed keeps from step to step."""
+gradient in fp32, which DeepSpeed keeps from step to step; a host has the same of what it updates tensor by tensor."""
 
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
@@ -93,6 +93,8 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    tensor_by_tensor: bool = False
+    """True when hosts update tensor by tensor, the first ones until they have passed their share."""
     folding: Folding = WHOLE_EXPERTS
     """How the experts of a layer are divided."""
     context: Context = WHOLE
@@ -196,12 +198,14 @@ def activation_bytes_per_layer(
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
     plain, carried = eager, model.carried
-    width, heads = model.head_dim, model.heads
+    width, value, heads = model.head_dim, model.value_width, model.heads
+    queries = 2.0 * width * heads
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
     if recompute == "selective" and plain:
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
-        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways + 4.0 * width * heads / tp
+        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways
+        kept += (queries + 2.0 * value * heads) / tp
         if model.experts is not None:
             # The router's product comes before those of shared experts, whose gate and factor are one matrix.
             return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
@@ -219,7 +223,10 @@ def activation_bytes_per_layer(
     if model.feed_forward_kind != "none":
         whole += 2.0 + (2.0 * (not discards) if model.experts else 2.0 - narrow)
     whole = (whole + model.sublayers * model.drops) * model.hidden / ways
-    attention = width * ((5.0 if narrow else 4.0) * heads + 4.0 * pairs) / tp if model.attends else 0.0
+    attention = 0.0
+    if model.attends:
+        outputs = (3.0 if narrow else 2.0) * value * heads
+        attention = (queries + outputs + 2.0 * (width + value) * pairs) / tp
     if model.output_gate:
         # The gate and its sigmoid beside what it scales.
         attention += 6.0 * width * heads / tp
@@ -272,6 +279,8 @@ def scan_bytes(state: StateSpec, length: int) -> float:
     inner, keys, chunk = float(state.inner), float(state.groups * state.size), float(state.chunk)
     if state.kind == "mamba2":
         return 7.0 * state.heads * chunk + 14.0 * inner * state.size / chunk + 38.0 * inner + 20.0 * keys
+    if state.kind == "linear":
+        return 8.5 * state.heads * chunk + 9.5 * inner * state.size / chunk + 60.0 * inner
     if state.kind == "delta":
         return state.heads * (14.0 * chunk + 74.0 * state.size) + 38.0 * inner
     if state.kind == "mamba":
@@ -395,7 +404,11 @@ class Footprint:
             # As if none of them stayed on a device, which drives out what it has no room for.
             self._in_host = model.training.moment_bytes / ways
             states -= self._in_host
-        if updated_on_host:
+        each = DIVIDED_BYTES + model.training.moment_bytes
+        if updated_on_host and load.tensor_by_tensor:
+            self._in_host = offload.ratio * each / ways
+            self._ends_in_host += each * _updated_beyond(model, load, ways)
+        elif updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":
             self._in_host += weights
@@ -408,8 +421,11 @@ class Footprint:
         if offload.activations == "cpu":
             self._layer_in_host, self._ends_alive_in_host = self._layer, _ends_alive(model, load)
         self._states, self._end_states = states, ends
-        if updated_on_host:
-            each = DIVIDED_BYTES + model.training.moment_bytes
+        if updated_on_host and load.tensor_by_tensor:
+            # The gradient of what the device updates is in fp32 too; where it is kept so, it is the same.
+            copied = 4.0 / ways if load.gradient_bytes < 4 else 0.0
+            self._states, self._end_states = kept * (states + copied), kept * ends
+        elif updated_on_host:
             self._states = kept * each / ways
             self._end_states = kept * ends + each * _kept_beyond(model, load, ways)
         self._weights = 0.0 if offload.parameters != "none" else weights
@@ -561,6 +577,12 @@ def _kept_beyond(model: ModelSpec, load: Load, ways: float) -> float:
     )
 
 
+def _updated_beyond(model: ModelSpec, load: Load, ways: float) -> float:
+    """Elements that the host may update beyond its share: those of the tensor with which it passes it."""
+    shard = model.trained_parameters / ways / load.tp
+    return smaller(largest_tensor(model) / ways / load.tp, (1.0 - load.offload.ratio) * shard)
+
+
 def _copies(model: ModelSpec, load: Load) -> float:
     """Working copies of each parameter: none beside the optimizer's, one, or with fp8 matrices of bf16 weights two."""
     if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
@@ -653,8 +675,8 @@ def _attending(model: ModelSpec, load: Load) -> float:
     if ways == 1:
         return 0.0
     outputs, pairs = model.output_width, model.pair_width
-    # Ulysses divides no latent attention: queries are as wide as outputs.
-    elements = ways * (outputs + pairs) if load.context.kind == "ring" else 2 * outputs + pairs
+    queries = model.heads * model.head_dim
+    elements = ways * (outputs + pairs) if load.context.kind == "ring" else queries + outputs + pairs
     tokens = load.micro_batch * model.training.sequence_length
     return ELEMENT_BYTES[model.training.precision] * tokens * elements / load.tp
 

@@ -6,8 +6,6 @@ devices of a node are taken to copy, and to update, at the same time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planner.capabilities import Capabilities, Offloading, OffloadTo
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
@@ -17,6 +15,7 @@ from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimize
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
+from planner.records import dataclass
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
 """What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""
@@ -77,8 +76,12 @@ class Copies:
         return self.forward_seconds - waits[0] + self.backward_seconds - waits[1]
 
 
-def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec) -> Copies:
+def copies(
+    offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Capabilities
+) -> Copies:
     """Seconds of all copies of one device; raises PlanError when it is not known how fast they are.
+
+    Those of targets that copy and update tensor by tensor are part of the update.
 
     With ZeRO 2 and 3 gradients leave in every micro-batch; from the second on their sum comes back and leaves
     again (``async_accumulate_grad_in_cpu_via_gpu`` in DeepSpeed), also of parameters that the device updates
@@ -87,7 +90,7 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
     """
     forward = backward = leaving = again = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
-    if offload.optimizer != "none":
+    if offload.optimizer != "none" and not target.offloading.tensor_by_tensor:
         gradients = held.shard * held.gradient_bytes / _rate(device_type, "cpu")
         if held.zero >= 2:
             leaving = again = gradients
@@ -120,10 +123,17 @@ def copies(offload: Offload, held: Held, device_type: DeviceType, model: ModelSp
 def host_optimizer_seconds(
     offload: Offload, held: Held, device_type: DeviceType, model: ModelSpec, target: Capabilities
 ) -> float:
-    """Seconds to update the host's share of one device's shard, states on NVMe read and written meanwhile."""
+    """Seconds to update the host's share of one device's shard, states on NVMe read and written meanwhile.
+
+    Tensor by tensor, gradients come and new values go beside the updates of other tensors: all but the first gradient
+    and the last values, which are left out.
+    """
     rate = _updates_per_second(device_type, target.offloading)
     # What a processor updates in a second goes with the bytes of its states; rates are of AdamW in fp32.
     seconds = offload.ratio * held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
+    if target.offloading.tensor_by_tensor:
+        moved = offload.ratio * held.shard * ELEMENT_BYTES["fp32"]
+        return larger(seconds, moved / _rate(device_type, "cpu"))
     if offload.optimizer == "nvme":
         states = optimizer_bytes(model) * held.shard
         seconds = larger(seconds, 2.0 * states / _rate(device_type, "nvme"))

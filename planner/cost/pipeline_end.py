@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
@@ -38,6 +38,7 @@ from operator import add, mul, sub
 from planner.capabilities import Schedule
 from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
 from planner.cost.v_shaped import VShapedSlots, order_of, rounds
+from planner.records import dataclass
 
 Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""

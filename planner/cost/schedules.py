@@ -18,7 +18,6 @@ of the search are made of this table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.v_shaped import alive_at_end
+from planner.records import dataclass
 
 Counts = NDArray[np.int64]
 
@@ -210,6 +210,7 @@ def own_work(stage: int, depth: int, micro_batches: int) -> StagePath:
     return StagePath(stage=stage, before=UP, own=work, behind=NEVER, held=0, to_first=False)
 
 
+@lru_cache(maxsize=1 << 12)
 def and_back(stage: int, depth: int, micro_batches: int) -> StagePath | None:
     """The same, and the last gradient goes back to the first stage."""
     if not stage:

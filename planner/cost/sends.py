@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
+from planner.records import dataclass
 
 Whole = NDArray[np.int64]
 """Whole numbers of many cases at once."""

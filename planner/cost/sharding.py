@@ -7,8 +7,8 @@ one copy of the states each. A ring in each group shards; rings between the grou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from planner.calibration.values import Calibration
@@ -16,6 +16,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring, leaving
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.placement import Slot
+from planner.records import dataclass
 
 Node = tuple[str, int]
 """(pool, node)."""
@@ -92,12 +93,15 @@ class _Bundle:
         """True when its rings may use a gateway."""
         return len({slot.pool for slot, _, _ in self.members}) > 1
 
-    def holder(self, number: int) -> tuple[Slot, Node]:
-        """Where the member of this number stands."""
-        ends = accumulate(count for _, _, count in self.members)
-        return next(
-            (slot, node) for (slot, node, _), end in zip(self.members, ends, strict=True) if number < end
-        )
+    def holders(self, numbers: Iterable[int]) -> Iterator[tuple[Slot, Node]]:
+        """Where the members of these growing numbers stand."""
+        members = iter(self.members)
+        end = 0
+        for number in numbers:
+            while number >= end:
+                slot, node, count = next(members)
+                end += count
+            yield slot, node
 
 
 def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
@@ -121,9 +125,11 @@ def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
 def _across(groups: Sequence[_Bundle]) -> list[_Bundle]:
     """Rings that join the members of one number in all groups, those on the same nodes together."""
     ends = {end for group in groups for end in accumulate(count for _, _, count in group.members)}
+    parts = [*pairwise((0, *sorted(ends)))]
+    each = zip(*(group.holders(first for first, _ in parts) for group in groups), strict=True)
     return [
-        _Bundle(tuple((*group.holder(first), 1) for group in groups), end - first)
-        for first, end in pairwise((0, *sorted(ends)))
+        _Bundle(tuple((slot, node, 1) for slot, node in holders), end - first)
+        for holders, (first, end) in zip(each, parts, strict=True)
     ]
 
 

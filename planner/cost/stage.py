@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
 from typing import cast
@@ -88,6 +88,7 @@ from planner.dims.gradients import gradients_of
 from planner.dims.sharding import optimizer_ways
 from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
     if model.runs:
         return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
-    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    query, pairs = model.heads * model.head_dim, model.projected_pairs
     widths = [(1, query), (1, query), (1, pairs)] if model.attends else []
     widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)] if model.carried else []
     widths.append((model.mlp_matrices, model.common_ffn))
@@ -188,7 +189,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
 
 def products_again(model: ModelSpec) -> float:
     """Share of the matrix products in keys and values and, of the MLP, gate or first: those that are not kept."""
-    query, pairs = model.heads * model.head_dim, 2 * model.kv_heads * model.head_dim
+    query, pairs = model.heads * model.head_dim, model.projected_pairs
     again, mlp = model.common_ffn, model.mlp_matrices * model.common_ffn
     if model.experts is not None:
         # Nothing of the experts is kept.
@@ -466,7 +467,7 @@ class Pricer:
         device_type = self.topology.device_type(group.pool, group.gpu)
         sizes = cast("int", np.arange(1, len(forward) + 1))
         held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
-        waits = copies(shape.offload, held, device_type, self.model).waits(
+        waits = copies(shape.offload, held, device_type, self.model, self.target).waits(
             as_number(forward), as_number(backward), self.framework.overlap
         )
         return forward + waits[0], backward + waits[1], as_array(waits[1] - waits[2])
@@ -477,7 +478,7 @@ class Pricer:
             return 0.0
         device_type = self.topology.device_type(group.pool, group.gpu)
         held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, group.micro_batch, ways)
-        return copies(shape.offload, held, device_type, self.model).step_seconds
+        return copies(shape.offload, held, device_type, self.model, self.target).step_seconds
 
     def _at_end(
         self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch, last: MicroBatch
@@ -576,7 +577,7 @@ class Pricer:
         wait_forward = wait_backward = first_saves = hidden = at_end = 0.0
         if shape.offload.anything:
             held = self._held(shape, layers, first, last, tp, sequences, ring.size)
-            moved = copies(shape.offload, held, device_type, self.model)
+            moved = copies(shape.offload, held, device_type, self.model, self.target)
             wait_forward, wait_backward, first_wait = moved.waits(
                 on_forward, on_backward, self.framework.overlap
             )
@@ -749,6 +750,7 @@ class Pricer:
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
+            tensor_by_tensor=self.target.offloading.tensor_by_tensor,
             folding=shape.folding,
             secondary=shape.zero_plus.secondary,
             context=self.context,
@@ -871,7 +873,9 @@ class Pricer:
                 all_to_all_seconds, device_type, self.topology, self.calibration, ep=ways, width=tp
             )
             # Parts are put in order ahead of each exchange and behind it.
-            both = moved(outputs + pairs) + moved(outputs) + device.stream(4 * (2 * outputs + pairs), 4)
+            queries = size * tokens * self.model.heads * self.model.head_dim / tp
+            both = moved(queries + pairs) + moved(outputs)
+            both += device.stream(4 * (queries + outputs + pairs), 4)
             return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
         send = partial(pass_on_seconds, device_type, self.topology, self.calibration, ways=ways, width=tp)
         turn = one.attention_seconds / ways

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from planner.cost.many import Numbers
 from planner.cost.traffic import EndTraffic
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

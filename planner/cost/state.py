@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from planner.cost.shape import chunk_spans
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies, ranks
 from planner.plan.values import Plan
+from planner.records import dataclass
 
 NOTHING = 1e-9
 """Parts of a layer that are smaller come from rounding."""

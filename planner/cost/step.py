@@ -8,7 +8,6 @@ of their own in the cost model: a lane says which share of its work they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.cost.estimate import Estimator, Priced, pipeline_ends, timeline_of
@@ -16,6 +15,7 @@ from planner.cost.pipeline_end import Timeline, longest_path
 from planner.cost.schedules import sent_with
 from planner.cost.stage_price import StagePrice
 from planner.plan.values import Plan
+from planner.records import dataclass
 from planner.targets import target
 
 SpanKind = Literal["forward", "backward", "weights", "send", "sync", "optimizer", "copies"]

@@ -8,7 +8,6 @@ nearly all with user buffers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from planner.capabilities import Capabilities
@@ -17,6 +16,7 @@ from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES, LayerPass, experts_at_work
 from planner.cost.many import smaller
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 
 Hidden = Literal["nothing", "backward", "all"]
 """What of the tensor-parallel traffic meets products: what the backward can do without; all, by user buffers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from planner.calibration.values import Framework
 from planner.capabilities import Capabilities
@@ -14,6 +14,7 @@ from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.gradients import gradients_of
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

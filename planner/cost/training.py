@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from planner.cost.failures import NEVER, Interruptions
 from planner.cost.values import Estimate
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log
 from operator import attrgetter
 from statistics import NormalDist
@@ -10,6 +9,7 @@ from typing import Annotated
 
 from planner.capabilities import Recompute
 from planner.described import Label, labels, told
+from planner.records import dataclass
 
 
 @told("used_bytes", "headroom_bytes", "out_of_memory", suffix="_bytes")

@@ -147,9 +147,14 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         return
     if model.latent is not None:
         yield "ulysses divides no latent attention, expected cp_kind ring"
-    for what, heads in (("attention", model.heads), ("key/value", model.kv_heads)):
+    counts = ((what, number) for kind in model.kinds for what, number in _heads(kind))
+    for what, heads in dict.fromkeys(counts):
         if heads % (cp * tp):
             yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
+
+
+def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:
+    return ("attention", model.heads), ("key/value", model.kv_heads)
 
 
 def offers_context(target: Capabilities, model: ModelSpec) -> bool:

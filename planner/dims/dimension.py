@@ -7,7 +7,6 @@ capabilities, and what the dimension divides or keeps; what that costs in second
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from planner.capabilities import Capabilities
@@ -15,6 +14,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ def _strange(model: ModelSpec) -> str:
         "documents or pairs of answers": dealt_whole(model),
         "gated attention": model.output_gate,
         "latent attention": model.latent is not None,
+        "values of another width than keys": model.value_dim is not None,
         "norms of queries over all heads": model.qk_norm == "whole",
         "embeddings of another width": model.embedding_width != model.hidden,
     }

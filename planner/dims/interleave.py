@@ -143,7 +143,7 @@ def divided_orders(
     target: Capabilities, depth: int, micro_batches: int, zero: int, model: ModelSpec
 ) -> Iterator[tuple[int, Schedule]]:
     """Chunks a device and schedules with divided backwards that are worth trying: one chunk, or two in a V."""
-    if depth == 1 or zero > MOST_ZERO:
+    if depth == 1 or zero > MOST_ZERO or model.frozen:
         return
     chunks = V_CHUNKS * depth
     for schedule in target.schedules:

@@ -64,6 +64,10 @@ class OffloadDimension(Dimension):
             yield from _checkpoints(plan, target)
         if offload.optimizer != "none":
             yield from _updates(target, model)
+            if what := next(
+                filter(None, (_scaled_anew(target, one.recompute, model) for one in plan.stages)), ""
+            ):
+                yield Fault(("offload", "optimizer"), what)
         if offload.optimizer == "nvme" and (what := _swaps(model)):
             yield Fault(("offload", "optimizer"), what)
         yield from _divided(plan, target, model)
@@ -119,6 +123,18 @@ def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
 
 
+def _scaled_anew(target: Capabilities, recompute: Recompute | None, model: ModelSpec) -> str:
+    """Why hosts cannot update weights that are kept in fp8 alone; empty where they can or weights are in bf16 too.
+
+    What selective recomputation discards of experts and latent attention is scaled anew, by another recipe than the one
+    whose weights are cast with scales from steps before.
+    """
+    fp8 = target.offloading.tensor_by_tensor and model.training.precision == "fp8"
+    if not fp8 or recompute != "selective" or (model.experts is None and model.latent is None):
+        return ""
+    return f"{target.name} updates fp8 weights on hosts with delayed scaling, expected recompute none or full"
+
+
 def _divided(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     """What cannot be updated by the host in part."""
     offload, able, path = plan.offload, target.offloading.ratio_zero, ("offload", "ratio")
@@ -147,7 +163,7 @@ def _during_backward(plan: Plan, target: Capabilities, model: ModelSpec) -> Iter
 
 
 def _not_adamw(model: ModelSpec) -> str:
-    """Why DeepSpeed's own optimizer for processors does not update the model; empty where it does."""
+    """Why hosts cannot share the update of the model, nor begin ahead of its end; empty where they can."""
     name = model.training.optimizer
     return "" if name == "adamw" else f"hosts share the update of adamw alone, got {name}"
 
@@ -210,6 +226,7 @@ def offloads(
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
     known &= not model.quantised and model.training.preference is None
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
+    updated &= not _scaled_anew(target, recompute, model)
     choices = [ON_DEVICE]
     if not stages or able.in_pipeline:
         for states, weights, kept in product(places, repeat=3):

@@ -124,7 +124,7 @@ def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
 def matrices(model: ModelSpec) -> list[tuple[int, int]]:
     """Rows and columns of the matrices of one layer, as the example has them."""
     hidden, heads = model.hidden, model.heads * model.head_dim
-    shapes = [(hidden, heads), (hidden, 2 * model.kv_heads * model.head_dim), (heads, hidden)]
+    shapes = [(hidden, heads), (hidden, model.projected_pairs), (heads, hidden)]
     return shapes + [(hidden, model.common_ffn)] * model.mlp_matrices if model.common_ffn else shapes
 
 

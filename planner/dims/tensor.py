@@ -62,9 +62,10 @@ class TensorParallelism(Dimension):
             if tp > 1 and model.states and not target.splits_states:
                 what = f"{target.name} divides no layers with a state, expected 1"
                 yield Fault(where, f"{what}, got {tp}")
-            if not target.copies_kv_heads and model.kv_heads % tp:
-                what = f"{target.name} needs a tp that divides the {model.kv_heads} key/value heads"
-                yield Fault(where, f"{what}, got {tp}")
+            for pairs in () if target.copies_kv_heads else _pairs(model):
+                if pairs % tp:
+                    what = f"{target.name} needs a tp that divides the {pairs} key/value heads"
+                    yield Fault(where, f"{what}, got {tp}")
 
 
 def head_faults(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
@@ -126,7 +127,7 @@ def tp_degrees(
         # Megatron trains experts with tensor parallelism only where tokens are split too.
         degrees = tuple(tp for tp in degrees if tp == 1 or splits_sequence(target, model, tp))
     if not target.copies_kv_heads:
-        degrees = tuple(tp for tp in degrees if model.kv_heads % tp == 0)
+        degrees = tuple(tp for tp in degrees if all(pairs % tp == 0 for pairs in _pairs(model)))
     if target.tensor_parallel == "per-stage":
         degrees = tuple(tp for tp in degrees if tp == 1 or splits_sequence(target, model, tp))
     return allowed(degrees, limit)
@@ -155,6 +156,11 @@ def _splits_state(state: StateSpec | None, tp: int) -> bool:
         return True
     heads = state.heads == 1 or state.heads % tp == 0
     return state.inner % tp == 0 and heads and (state.groups == 1 or state.groups % tp == 0)
+
+
+def _pairs(model: ModelSpec) -> tuple[int, ...]:
+    """Numbers of key/value heads of the layers that attend."""
+    return tuple(dict.fromkeys(kind.kv_heads for kind in model.kinds if kind.attends))
 
 
 def _widths(model: ModelSpec) -> tuple[int, ...]:

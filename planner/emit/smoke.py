@@ -113,7 +113,7 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
     model, training = job.model, job.model.training
     if training.precision not in FORMATS or model.latent is not None or model.sinks:
         return {}
-    if not model.usual_layers or model.block:
+    if not model.usual_layers or model.block or model.behind:
         return {}  # the timed layer is attention and a feed-forward
     if training.packed:
         return {}  # the timed layer attends to whole sequences

@@ -202,10 +202,10 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
-_SIZES = {"__all__": {"heads", "kv_heads", "head_dim", "ffn", "projections", "attention_other", "window"}}
+_OF_RUNS = {"__all__": {"projections", "attention_other", "window"}}
 _PRICED: dict[str, Any] = {
-    **{"projections": True, "experts": {"hidden"}},
-    **{"ahead": _SIZES, "block": _SIZES, "behind": _SIZES, "encoder": {"block": _SIZES}},
+    "projections": True,
+    **{"ahead": _OF_RUNS, "block": _OF_RUNS, "behind": _OF_RUNS, "encoder": {"block": _OF_RUNS}},
 }
 """What no example has."""
 

@@ -228,7 +228,7 @@ def numerics(model: ModelSpec) -> Iterator[None]:
 
 def share_of(model: ModelSpec, tp: int) -> Shape:
     """One of ``tp`` equal shares of a layer; raises UsageError when the model cannot be cut so."""
-    if model.block or not model.usual_layers:
+    if model.block or model.behind or not model.usual_layers:
         raise UsageError(f"{model.name}: layers of several kinds, or with a state, cannot be measured yet")
     for what, count in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn", model.ffn)):
         if count % tp:
@@ -237,9 +237,7 @@ def share_of(model: ModelSpec, tp: int) -> Shape:
         raise UsageError(
             f"{model.name}: layers with matrices of their own or of several sizes cannot be measured yet"
         )
-    shape = model.model_dump(
-        exclude={"training": True, "projections": True, "beside": True, "experts": {"hidden"}}
-    )
+    shape = model.model_dump(exclude={"training": True, "projections": True, "beside": True})
     shape |= {"heads": model.heads // tp, "kv_heads": model.kv_heads // tp, "ffn": model.ffn // tp}
     training = model.training
     return Shape(**shape, sequence_length=training.sequence_length, optimizer=training.optimizer)

@@ -386,6 +386,8 @@ def _adapter_problems(document: Document) -> list[Problem]:
     missing: dict[str, str] = {}
     if document.data.get("latent") is not None:
         missing = dict.fromkeys(get_args(AdapterTarget), "its attention is latent")
+    elif document.data.get("value_dim") is not None:
+        missing = dict.fromkeys(get_args(AdapterTarget), "its values have a width of their own")
     elif document.data.get("experts") is not None:
         missing = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "its feed-forward has experts")
     elif not document.data.get("gated_mlp"):
@@ -433,7 +435,7 @@ def _target_problems(document: Document, missing: Mapping[str, str]) -> list[Pro
         return []
     names = [name for name in get_args(AdapterTarget) if name not in missing]
     if not names:
-        what = "adapters of latent attention are not supported yet"
+        what = f"expected none: {next(iter(missing.values()))}"
         return [document.problem(("training", "lora"), what, "remove it")]
     targets = lora.get("targets")
     problems = []
@@ -458,7 +460,31 @@ def _head_problems(document: Document) -> list[Problem]:
         problems.append(
             document.problem(("kv_heads",), what, "every key/value head serves the same number of heads")
         )
-    return problems + _latent_problems(document, heads, kv_heads)
+    return problems + _value_problems(document) + _latent_problems(document, heads, kv_heads)
+
+
+def _value_problems(document: Document) -> list[Problem]:
+    """Heads of runs that do not divide, and values of a width of their own beside what needs that of keys."""
+    data = document.data
+    problems = []
+    beside = [key for key in ("latent", "output_gate") if data.get(key)]
+    if data.get("value_dim") is not None and beside:
+        what = f"expected none beside {beside[0]}"
+        problems.append(document.problem(("value_dim",), what, "remove it"))
+    for key in _RUNS:
+        runs = data.get(key)
+        for number, run in enumerate(runs if isinstance(runs, list) else []):
+            given = run if isinstance(run, dict) else {}
+            if given.get("value_dim") is not None and beside:
+                what = f"expected none beside {beside[0]}"
+                problems.append(document.problem((key, number, "value_dim"), what, "remove it"))
+            heads = given.get("heads") or data.get("heads")
+            pairs = given.get("kv_heads") or data.get("kv_heads") or data.get("heads")
+            own = "heads" in given or "kv_heads" in given
+            if own and isinstance(heads, int) and isinstance(pairs, int) and pairs > 0 and heads % pairs:
+                what = f"expected a divisor of heads {heads}, got {pairs}"
+                problems.append(document.problem((key, number, "kv_heads"), what, "give both"))
+    return problems
 
 
 def _latent_problems(document: Document, heads: int, kv_heads: object) -> list[Problem]:

@@ -66,6 +66,7 @@ def _gemma4(config: Config) -> Shape:
     """Full attention has wider heads, whose values may be its keys; the last layers take keys and values of others."""
     width, heads, window = config["hidden_size"], config["num_attention_heads"], config["sliding_window"]
     more, table, norm = _per_layer(config)
+    usual = not more and _reused(config) == config["num_hidden_layers"]
     given = config.get("per_layer_config")
     listed = {int(index): each for index, each in given.items()} if isinstance(given, dict) else None
     alike = bool(config.get("attention_k_eq_v"))
@@ -81,24 +82,24 @@ def _gemma4(config: Config) -> Shape:
         elif full:
             head = config.get("global_head_dim") or 512
             pairs = (config.get("num_global_key_value_heads") if alike else None) or pairs
-        made = 0 if reused else pairs * (1 if alike and full else 2)
-        sizes: list[tuple[str, Any]] = [
-            ("kv_heads", pairs),
-            ("head_dim", head),
-            (
-                "projections",
-                (*more, (width, (heads + made) * head, "columns"), (heads * head, width, "rows")),
-            ),
+        sizes: list[tuple[str, Any]] = [("kv_heads", pairs), ("head_dim", head)]
+        if not usual:
+            made = 0 if reused else pairs * (1 if alike and full else 2)
+            inner = (width, (heads + made) * head, "columns")
+            sizes.append(("projections", (*more, inner, (heads * head, width, "rows"))))
             # Norms of queries and keys.
-            ("attention_other", norm + head * (1 if reused else 2) + _routed_norms(config)),
-            ("window", 0 if full else window),
-        ]
+            sizes.append(("attention_other", norm + head * (1 if reused else 2) + _routed_norms(config)))
+        elif alike and full:
+            sizes.append(("value_dim", 0))
+        sizes.append(("window", 0 if full else window))
         if config.get("use_double_wide_mlp") and reused:
             sizes.append(("ffn", 2 * config["intermediate_size"]))
         kinds.append(("attention", "experts" if config.get("enable_moe_block") else "dense", tuple(sizes)))
     fields: dict[str, Any] = {"tied": True, "layer_norms": 4, "window": 0, "out_bias": None, "mlp_bias": None}
-    shape = llama({**config, "layer_types": None}, width=256, qkv_bias=False, **fields)
+    shape = llama({**config, "layer_types": None}, width=256, qkv_bias=False, qk_norm=usual, **fields)
     shape = {**shape, "window": window, "other_parameters": table}
+    if usual:
+        shape["attention_other"] = _routed_norms(config)
     if config.get("enable_moe_block"):
         # The dense feed-forward beside the experts stands for shared ones.
         shape["experts"] = {
@@ -518,8 +519,7 @@ def _hunyuan_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 def _mimo(config: Config) -> Shape:
     """Windows with sinks and twice as many heads of keys; values are narrower than keys."""
-    width, heads, head = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
-    value, pairs = config["v_head_dim"], config["num_key_value_heads"]
+    heads, pairs = config["num_attention_heads"], config["num_key_value_heads"]
     pattern = config.get("hybrid_layer_pattern")
     # As transformers reads it: what the type says, whatever the pattern of the published file.
     names = _named(
@@ -536,21 +536,17 @@ def _mimo(config: Config) -> Shape:
     kinds: list[Kind] = []
     for name, feed in zip(names, feeds, strict=True):
         slides = name == "sliding_attention"
-        count = pairs * (2 if slides else 1)
-        projections = (
-            (width, heads * head + count * (head + value), "columns"),
-            (heads * value, width, "rows"),
-        )
         window = config.get("sliding_window_size") or config["sliding_window"] - 1
         sizes = (
-            *(("kv_heads", count), ("projections", projections)),
+            ("kv_heads", pairs * (2 if slides else 1)),
             *(("attention_other", heads * slides), ("window", window if slides else 0)),
         )
         kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
     fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None}
     plain = {**config, "layer_types": None, "sliding_window": None}
     shape = llama(plain, experts=shared_experts({**config, "n_shared_experts": None}), **fields)
-    return in_blocks({**shape, "window": config["sliding_window"]}, kinds)
+    shape |= {"value_dim": config["v_head_dim"], "window": config["sliding_window"]}
+    return in_blocks(shape, kinds)
 
 
 def _mimo_unlike(config: Config) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ from planner.files.fields import (
     OptionalFeedForward,
     OptionalLoss,
     OptionalRows,
+    OptionalWidth,
     Others,
     Rows,
     SequenceLength,
@@ -586,6 +587,8 @@ class RunSpec(Frozen):
     """Key/value heads."""
     head_dim: Width | None = None
     """Width of one head."""
+    value_dim: OptionalWidth | None = None
+    """Width of a head's value; 0 where it is the head's key."""
     ffn: FeedForward | None = None
     """Width of the feed-forward."""
     projections: Projections | None = None
@@ -598,7 +601,10 @@ class RunSpec(Frozen):
     @property
     def own(self) -> Sizes:
         """Sizes that are not the model's."""
-        names = ("heads", "kv_heads", "head_dim", "ffn", "projections", "attention_other", "window")
+        names = (
+            *("heads", "kv_heads", "head_dim", "value_dim", "ffn"),
+            *("projections", "attention_other", "window"),
+        )
         return tuple((name, value) for name in names if (value := getattr(self, name)) is not None)
 
 
@@ -639,6 +645,8 @@ class ModelSpec(Frozen):
     """Key/value heads of grouped-query attention; ``heads`` when absent."""
     head_dim: Width = Field(default_factory=_head_dim)
     """Width of one head; ``hidden`` / ``heads`` when absent."""
+    value_dim: OptionalWidth | None = None
+    """Width of a head's value, 0 where it is the head's key (Gemma 4); ``head_dim`` when absent."""
     ffn: FeedForward = Field(default_factory=_ffn)
     """Width of the feed-forward layer; 4 x ``hidden`` when absent. With experts it is that of ``dense_layers``."""
     gated_mlp: bool = False
@@ -757,6 +765,7 @@ class ModelSpec(Frozen):
             "window_layers",
             "feed_forward",
             "projections",
+            "value_dim",
         )
         update: dict[str, Any] = {
             **dict.fromkeys(parts),
@@ -939,7 +948,7 @@ class ModelSpec(Frozen):
     @cached_property
     def cross_matrix(self) -> tuple[int, int] | None:
         """(inputs, outputs) of what makes keys and values of the encoder's output."""
-        return (self.encoder_width, 2 * self.kv_heads * self.head_dim) if self.mixer == "cross" else None
+        return (self.encoder_width, self.projected_pairs) if self.mixer == "cross" else None
 
     @property
     def pairs_per_token(self) -> float:
@@ -990,6 +999,8 @@ class ModelSpec(Frozen):
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
         """(inputs, outputs) of the linear layers of a layer that may have adapters."""
         if self.latent is not None or not self.usual_layers or self.unlike or self.projections:
+            return {}
+        if self.value_dim is not None:
             return {}
         queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
         linears: dict[AdapterTarget, tuple[int, int]] = {
@@ -1085,9 +1096,23 @@ class ModelSpec(Frozen):
     @property
     def pair_width(self) -> int:
         """Elements of the keys and values of a token, as attention takes them."""
-        if self.latent is not None:
-            return self.heads * (self.head_dim + self.latent.value_dim)
-        return 2 * self.kv_heads * self.head_dim
+        pairs = self.kv_heads if self.latent is None else self.heads
+        return pairs * (self.head_dim + self.value_width)
+
+    @property
+    def value_width(self) -> int:
+        """Width of a head's value as attention takes it."""
+        own = self.value_dim if self.latent is None else self.latent.value_dim
+        return own or self.head_dim
+
+    @property
+    def projected_pairs(self) -> int:
+        """Outputs of the products that make keys and values, which are one where a head's value is its key."""
+        return self.kv_heads * (self.head_dim + self._projected_value)
+
+    @property
+    def _projected_value(self) -> int:
+        return self.head_dim if self.value_dim is None else self.value_dim
 
     @property
     def output_width(self) -> int:
@@ -1105,13 +1130,13 @@ class ModelSpec(Frozen):
             return (*own, *self.projections)
         if self.mixer == "cross":
             return (self.hidden, heads * self.head_dim, "columns"), (
-                heads * self.head_dim,
+                heads * self.value_width,
                 self.hidden,
                 "rows",
             )
         if latent is None:
-            inputs = (self.heads * (2 if self.output_gate else 1) + 2 * self.kv_heads) * self.head_dim
-            return *own, (self.hidden, inputs, "columns"), (heads * self.head_dim, self.hidden, "rows")
+            inputs = heads * self.head_dim * (2 if self.output_gate else 1) + self.projected_pairs
+            return *own, (self.hidden, inputs, "columns"), (heads * self.value_width, self.hidden, "rows")
         queries: list[tuple[int, int, Split]] = [
             (latent.q_rank or self.hidden, heads * self.head_dim, "columns")
         ]
@@ -1281,8 +1306,8 @@ class ModelSpec(Frozen):
     @property
     def _attention_biases(self) -> int:
         latent = self.latent
-        keys = (2 if self.key_bias else 1) * self.kv_heads
-        biased = self.head_dim * (self.heads * (2 if self.output_gate else 1) + keys)
+        biased = self.head_dim * self.heads * (2 if self.output_gate else 1) + self.projected_pairs
+        biased -= 0 if self.key_bias else self.kv_heads * self.head_dim
         if latent is not None:
             # Of what leads to the low ranks.
             biased = (latent.q_rank or 0) + latent.kv_rank + latent.rope_dim

@@ -148,7 +148,7 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             else "layers other than attention and a feed-forward"
         )
         yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
-    unusual = _unusual(model)
+    unusual = _unusual(row, model)
     if unusual:
         yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
     if model.beside and not row.beside:
@@ -174,17 +174,21 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"hetplan trains no latent attention with {row.name} yet, expected none")
 
 
-def _unusual(model: ModelSpec) -> str:
-    """What of the layers hetplan prices and no example of its own holds; empty for nothing."""
+def _unusual(row: Capabilities, model: ModelSpec) -> str:
+    """What of the layers hetplan prices and the target does not have; empty for nothing."""
     runs = (*(model.ahead or ()), *(model.block or ()), *(model.behind or ()))
     reasons = {
-        "layers of several sizes": any(run.own for run in runs),
-        "attention with projections of its own": any(kind.projections is not None for kind in model.kinds),
+        "attention by other matrices than of queries, keys, values and output (projections)": any(
+            kind.projections is not None for kind in model.kinds
+        ),
+        "layers of several sizes": any(run.own for run in runs) and row.unlike_layers != "any",
+        "values of another width than keys": not row.eager_layers
+        and any(kind.value_dim is not None for kind in model.kinds),
         "gates of low rank": any(
             kind.carried is not None and kind.carried.kind == "delta" and kind.carried.rank is not None
             for kind in model.kinds
         ),
-        "experts of another width": model.expert_width != model.hidden,
+        "experts of another width": model.expert_width != model.hidden and not row.eager_layers,
     }
     return next((name for name, there in reasons.items() if there), "")
 

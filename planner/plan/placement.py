@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from planner.capabilities import Capabilities
@@ -18,6 +18,7 @@ from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +225,12 @@ def place_stages(
 def _place(
     stages: Sequence[Sequence[ReplicaGroup]], cluster: ClusterSpec, how: _Rests, *, spans: bool
 ) -> Placement:
+    used = {group.pool for groups in stages for group in groups}
     device_types = {
-        (pool.name, gpu): _Kind(pool, gpu, spans=spans) for pool in cluster.pools for gpu in set(pool.devices)
+        (pool.name, gpu): _Kind(pool, gpu, spans=spans)
+        for pool in cluster.pools
+        if pool.name in used
+        for gpu in set(pool.devices)
     }
     wanted = [
         _Wanted(stage, index, (own := _kind_of(device_types, group)).parts(group), own, len(groups) == 1)

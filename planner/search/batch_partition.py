@@ -8,11 +8,12 @@ long as the batch. The least time in which all devices together finish the batch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+
+from planner.records import dataclass
 
 Seconds = NDArray[np.float64]
 

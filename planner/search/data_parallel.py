@@ -13,7 +13,7 @@ and no ring gets faster by further members.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, reduce
 from heapq import heappop, heappush
 from itertools import combinations_with_replacement, product
@@ -46,6 +46,7 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
+from planner.records import dataclass
 from planner.search.batch_partition import (
     Added,
     BatchPartition,

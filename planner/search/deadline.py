@@ -5,10 +5,12 @@ Long work calls ``check`` wherever it could stop; what was found until then stay
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from time import monotonic, process_time
 from typing import Protocol
+
+from planner.records import dataclass
 
 
 class Flag(Protocol):
@@ -69,6 +71,10 @@ class Deadline:
     def slice(self, fraction: float, least_seconds: float) -> Deadline:
         """The same, of at least so many seconds where there are as many: less is not worth a search's beginning."""
         return self.part(min(1.0, max(fraction, least_seconds / max(self.left, 1e-9))))
+
+    def later(self, seconds: float) -> Deadline:
+        """One that strikes so many seconds later."""
+        return replace(self, at=self.at + seconds)
 
     def within(self, cpu_seconds: float) -> Deadline:
         """One that strikes after so many CPU seconds of the process as well; without a limit it is as it was."""

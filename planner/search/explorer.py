@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from planner.capabilities import Capabilities, Schedule
 from planner.cost.estimate import Estimator
 from planner.plan.checks import faults
+from planner.records import dataclass
 from planner.search.answer import obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.device_rates import DeviceRates
@@ -33,7 +34,7 @@ from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space.choices import Choice, Family, depths, orders_of, targets_of, usable_device_types
+from planner.search.space.choices import Choice, Family, orders_of, targets_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import NetworkPartition, whole_partition
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
@@ -460,7 +461,7 @@ class Explorer:
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)
         alike: dict[tuple[int, Schedule], list[int]] = {}
-        for depth in depths(family, self.limits, partition.estimator.model, partition.device_types):
+        for depth in partition.depths(family, self.limits):
             for order in orders_of(family, depth, self.estimator.model, self.limits):
                 alike.setdefault(order, []).append(depth)
         for (chunks, schedule), possible in alike.items():

@@ -6,7 +6,7 @@ A depth is not tried: each of its layers does what a replica does (``Plan.copies
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
@@ -16,6 +16,7 @@ from planner.dims.sharding import zeros
 from planner.model.spec import ModelSpec
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.ranges import GRID_SIDE
+from planner.records import dataclass
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
 from planner.search.pipeline import priced_on

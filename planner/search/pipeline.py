@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heappop, heappush
 
 from planner.cluster.topology import Topology, sockets_only
@@ -12,6 +12,7 @@ from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.values import Plan
+from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel

@@ -8,7 +8,7 @@ same stages, the best plans of every family of the search, and the best plans wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from planner.calibration.values import Calibration
@@ -21,6 +21,7 @@ from planner.errors import PlanError, UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup
+from planner.records import dataclass
 from planner.search.answer import allowing
 from planner.search.deadline import Deadline
 from planner.search.objectives.choose import choose

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.described import told
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 from planner.search.explain.bars import device_bars, network_bars, scaled, with_families
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked

@@ -87,6 +87,7 @@ def layer_shape(shape: Shape, encoder: EncoderShape) -> Shape:
         "mixer": "attention",
         "feed_forward": None if encoder.block else "dense",
         "block": encoder.block,
+        "value_dim": None,
         **dict.fromkeys(("encoder", "state", "tower")),
         **dict.fromkeys(("ahead", "behind"), ()),
         "dense_layers": 0,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as functional
@@ -25,8 +25,18 @@ IGNORED = -100
 """Label of a token that the loss leaves out."""
 
 
-Kind = tuple[str, str]
-"""What mixes tokens in a layer, and its feed-forward."""
+class Kind(NamedTuple):
+    """What a layer consists of."""
+
+    mixer: str
+    """What mixes tokens."""
+    feed_forward: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    """Sizes that are not the model's, by their names in ``Shape``."""
+
+
+SIZES = ("heads", "kv_heads", "head_dim", "value_dim", "ffn")
+"""Those that a layer may have of its own."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,8 @@ class ExpertShape:
     shared_gate: bool
     router_bias: bool
     bias: bool
+    hidden: int | None = None
+    """Width of what experts take and give, where tokens are brought to it and back."""
     capacity_factor: None = None
     """Always absent here: no token is dropped."""
     imbalance: float | None = None
@@ -144,6 +156,8 @@ class Shape:
     window_layers: int | None = None
     """Sliding windows, which the example does not have: its attention is full in every layer."""
     sinks: bool | None = None
+    value_dim: int | None = None
+    """Width of a head's value where it is not ``head_dim``; 0 where it is the head's key."""
     latent: None = None
     """Never switched on here: hetplan writes no such launch files."""
     output_gate: bool = False
@@ -192,8 +206,8 @@ class Shape:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """All layers of the model in order."""
-        own = self.mixer, self.feed_forward or ("experts" if self.experts else "dense")
-        ahead = (("attention", "dense"),) * self.dense_layers or self.ahead or ()
+        own = Kind(self.mixer, self.feed_forward or ("experts" if self.experts else "dense"))
+        ahead = (Kind("attention", "dense"),) * self.dense_layers or self.ahead or ()
         return (*ahead, *(self.block or (own,)) * self.layers, *(self.behind or ()))
 
     def held(self, first: int, end: int) -> range:
@@ -233,10 +247,11 @@ def shape_of(given: dict[str, Any]) -> Shape:
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
 
     def each(runs: Any, own: tuple[Any, str]) -> tuple[Kind, ...]:
-        kinds = (
-            ((run["mixer"] or own[0], run["feed_forward"] or own[1]), run["layers"]) for run in runs or ()
-        )
-        return tuple(kind for kind, layers in kinds for _ in range(layers))
+        kinds: list[Kind] = []
+        for run in runs or ():
+            sizes = tuple((name, run[name]) for name in SIZES if run.get(name) is not None)
+            kinds += run["layers"] * [Kind(run["mixer"] or own[0], run["feed_forward"] or own[1], sizes)]
+        return tuple(kinds)
 
     for name in ("ahead", "block", "behind"):
         values[name] = each(values.pop(name, None), own)
@@ -415,8 +430,10 @@ class Experts(nn.Module):  # type: ignore[misc]
                 f"experts need torch.nn.functional.grouped_mm, which PyTorch {torch.__version__} lacks"
             )
         self.number, self.top_k, self.gated = experts.number, experts.top_k, shape.gated_mlp
-        hidden, width, ways = shape.hidden, experts.ffn, 2 if shape.gated_mlp else 1
-        self.router = Linear(hidden, self.number, bias=experts.router_bias)
+        hidden, width, ways = experts.hidden or shape.hidden, experts.ffn, 2 if shape.gated_mlp else 1
+        self.router = Linear(shape.hidden, self.number, bias=experts.router_bias)
+        self.brought = Linear(shape.hidden, hidden, bias=False) if experts.hidden else nn.Identity()
+        self.back = Linear(hidden, shape.hidden, bias=False) if experts.hidden else nn.Identity()
         self.into = nn.Parameter(torch.empty(self.number, hidden, ways * width).normal_(std=INITIAL_STD))
         self.out = nn.Parameter(torch.empty(self.number, width, hidden).normal_(std=INITIAL_STD))
         self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if experts.bias else None
@@ -433,9 +450,11 @@ class Experts(nn.Module):  # type: ignore[misc]
         expert, order = chosen.flatten().sort(stable=True)
         rows = order // self.top_k
         ends = torch.bincount(expert, minlength=self.number).cumsum(0).to(torch.int32)
-        inner = activated(self._product(tokens[rows], self.into, self.into_bias, ends, expert), self.gated)
+        inputs = self.brought(tokens)
+        inner = activated(self._product(inputs[rows], self.into, self.into_bias, ends, expert), self.gated)
         outputs = self._product(inner, self.out, self.out_bias, ends, expert)
-        mixed = torch.zeros_like(tokens).index_add(0, rows, outputs * weights.flatten()[order].unsqueeze(-1))
+        mixed = torch.zeros_like(inputs).index_add(0, rows, outputs * weights.flatten()[order].unsqueeze(-1))
+        mixed = self.back(mixed)
         if self.shared is not None:
             shared = self.shared(tokens)
             gate = 1.0 if self.shared_gate is None else self.shared_gate(tokens).sigmoid()
@@ -495,8 +514,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         kind: Kind | None = None,
     ) -> None:
         super().__init__()
-        self.shape = shape
-        self.mixer, self.feeds = kind or shape.kinds[-1]
+        self.mixer, self.feeds, sizes = kind or shape.kinds[-1]
+        self.shape = shape = replace(shape, **dict[str, Any](sizes))
         self.sharing = sharing
         self.recompute = recompute
         self.checkpoint = checkpoint
@@ -525,15 +544,22 @@ class Layer(nn.Module):  # type: ignore[misc]
         width, hidden = shape.head_dim, shape.hidden
         queries = (2 if shape.output_gate else 1) * shape.heads * width
         self.query = self._linear(hidden, queries, shape.qkv_bias, "q_proj")
-        pairs, biased = shape.kv_heads * width, shape.qkv_bias and shape.key_bias
+        biased = shape.qkv_bias and shape.key_bias
         source = shape.encoded[1] if self.mixer == "cross" else hidden
-        self.key_value = self._linear(source, pairs, biased, "k_proj", "v_proj")
+        self.value_width = width if shape.value_dim is None else shape.value_dim
+        """Outputs of a head's value; 0 where it is the head's key."""
+        if self.value_width == width:
+            self.key_value = self._linear(source, shape.kv_heads * width, biased, "k_proj", "v_proj")
+        else:
+            self.key_value = Linear(source, shape.kv_heads * (width + self.value_width), bias=biased)
         lone = shape.qkv_bias and not shape.key_bias
-        self.value_bias = nn.Parameter(torch.zeros(pairs)) if lone else None
+        self.value_bias = nn.Parameter(torch.zeros(shape.kv_heads * self.value_width)) if lone else None
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
         self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
-        self.output = self._linear(shape.heads * width, hidden, shape.output_bias, "o_proj")
+        self.output = self._linear(
+            shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj"
+        )
 
     def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
         """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
@@ -576,10 +602,11 @@ class Layer(nn.Module):  # type: ignore[misc]
         if self.shape.output_gate:
             query, gate = query.chunk(2, dim=-1)
         query = query.reshape(batch, length, -1, width)
-        key_value = self.key_value(source).view(batch, source.shape[1], -1, 2, width)
-        key, value = key_value[..., 0, :], key_value[..., 1, :]
+        key_value = self.key_value(source).view(batch, source.shape[1], -1, width + self.value_width)
+        key = key_value[..., :width]
+        value = key_value[..., width:] if self.value_width else key
         if self.value_bias is not None:
-            value = value + self.value_bias.view(-1, width).to(value.dtype)
+            value = value + self.value_bias.view(-1, self.value_width).to(value.dtype)
         value = value.transpose(1, 2)
         if self.whole:
             query = self.norm_query(query.flatten(2)).view_as(query).transpose(1, 2)

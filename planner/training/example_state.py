@@ -1,4 +1,5 @@
-"""Mixers of tokens that carry a state along the sequence: Mamba, Mamba 2, the gated delta rule, short convolutions.
+"""Mixers of tokens that carry a state along the sequence: Mamba, Mamba 2, the gated delta rule, lightning attention,
+short convolutions.
 
 All in plain torch. Scans work on chunks of a sequence, in fp32. All between the first product and the last runs again
 in the backward, which keeps nothing of it.
@@ -24,7 +25,7 @@ class StateShape:
     """Sizes of a state, as under ``state`` in ``model.json``."""
 
     kind: str
-    """``mamba``, ``mamba2``, ``delta`` or ``conv``."""
+    """``mamba``, ``mamba2``, ``delta``, ``linear`` or ``conv``."""
     heads: int
     head_dim: int
     size: int
@@ -49,9 +50,13 @@ class State(nn.Module):  # type: ignore[misc]
         self.parts = [self.inner, self.inner + (2 * keys if with_keys else 0)]
         """Elements of the first product: a gate, what the convolution takes, then what each head needs."""
         further = {"mamba": [], "conv": (shape.gates - 1) * [self.inner], "mamba2": [shape.heads]}
+        further["linear"] = 2 * [self.inner]
         self.parts += further.get(shape.kind, 2 * [shape.heads])
         self.into = linear(hidden, sum(self.parts), bias=shape.bias)
         self.out = linear(self.inner, hidden, bias=shape.bias)
+        if shape.kind == "linear":
+            self.norm = nn.Parameter(torch.ones(self.inner)) if shape.norm else None
+            return
         # Vectors: optimizers for matrices leave them alone.
         self.filter = nn.Parameter(torch.empty(self.parts[1] * shape.conv).uniform_(-0.5, 0.5))
         self.filter_bias = nn.Parameter(torch.zeros(self.parts[1])) if shape.conv_bias else None
@@ -84,6 +89,8 @@ class State(nn.Module):  # type: ignore[misc]
     def _mixed(self, first: torch.Tensor) -> torch.Tensor:
         gate, mixed, *steps = first.split(self.parts, dim=-1)
         kind = self.shape.kind
+        if kind == "linear":
+            return self._lightning(mixed, *steps) * gate.sigmoid()
         if kind == "conv":
             for step in steps:
                 mixed = mixed * step
@@ -98,6 +105,17 @@ class State(nn.Module):  # type: ignore[misc]
         if self.norm is not None:
             outputs = functional.rms_norm(outputs, (self.shape.head_dim,), self.norm.to(outputs.dtype), SMALL)
         return outputs.flatten(2) * functional.silu(gate)
+
+    def _lightning(self, read: torch.Tensor, write: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """Attention without a softmax, whose heads forget at rates of their own (arXiv:2401.04658)."""
+        heads = self.shape.heads
+        rates = -torch.exp2(-8.0 * torch.arange(1, heads + 1, device=read.device) / heads)
+        read, write, values = (
+            functional.silu(each).unflatten(-1, (heads, -1)) for each in (read, write, values)
+        )
+        outputs = duality(values, rates.expand(values.shape[:3]), write, read, self.shape.chunk)
+        mixed = outputs.flatten(2).to(read.dtype)
+        return mixed if self.norm is None else self._normed(mixed, 1)
 
     def _convolved(self, inputs: torch.Tensor) -> torch.Tensor:
         """Each channel's causal convolution."""

@@ -137,7 +137,7 @@ def layer_shape(shape: Shape, tower: TowerShape) -> Shape:
         "feed_forward": "dense",
         "output_gate": False,
         **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), tower.bias),
-        **dict.fromkeys(("experts", "state", "lora", "tower"), None),
+        **dict.fromkeys(("value_dim", "experts", "state", "lora", "tower"), None),
         **dict.fromkeys(("ahead", "block", "behind"), ()),
         "dense_layers": 0,
     }

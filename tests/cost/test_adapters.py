@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.capabilities import Schedule
 from planner.cluster.topology import Topology
 from planner.cost.compute import Device, layer_product_seconds, layer_products, model_flops
 from planner.cost.estimate import estimate
 from planner.cost.values import Estimate
 from planner.model.spec import PARTS, LoraSpec, ModelSpec
+from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import cluster, gpt, pool
 
@@ -84,6 +86,64 @@ def test_frozen_parameters_travel_for_the_gather_alone() -> None:
     )
     gathered, packed = (priced(3, lora=each).breakdown for each in (lora, LoraSpec(rank=16, base="nf4")))
     assert gathered.zero_seconds + gathered.hidden_seconds > 4 * (packed.zero_seconds + packed.hidden_seconds)
+
+
+def test_stages_train_their_own_adapters() -> None:
+    """States and reductions are of a stage's adapters; both copies of a tied embedding are frozen, and not added up."""
+    rank = 16
+    stages = tuple(
+        Stage(
+            first_layer=first,
+            end_layer=end,
+            replicas=(
+                ReplicaGroup(pool="a", gpu="A100", tp=1, count=2, local_batch=8, accumulation_steps=4),
+            ),
+        )
+        for first, end in ((0, 16), (16, 24))
+    )
+    plan, where = Plan(target="torch", zero=1, stages=stages), cluster(pool("a", per_node=4))
+    model = made(lora=LoraSpec(rank=rank))
+    thin, whole = (estimate(plan, where, one) for one in (model, made()))
+    each = rank * (6 * 2048 + 2 * 2048 + 2 * 5 * 2048)
+    for stage, full, layers in zip(thin.stages, whole.stages, (16, 8), strict=True):
+        memory = stage.groups[0].memory
+        # FSDP2 keeps what it trains in fp32, of which AdamW has two more.
+        assert memory.optimizer_bytes == pytest.approx(12 * layers * each / 2)
+        ends = model.embedding_parameters
+        frozen = 2 * (layers * model.layer_parameters + ends)
+        assert memory.parameters_bytes == pytest.approx(frozen + 2 * layers * each, rel=0.01)
+        assert stage.backward_seconds < 0.85 * full.backward_seconds
+        assert stage.forward_seconds > full.forward_seconds
+    assert thin.breakdown.gradient_sync_seconds < 0.05 * whole.breakdown.gradient_sync_seconds
+    assert thin.breakdown.step_seconds == pytest.approx(thin.step_seconds)
+
+
+def test_pipelines_of_what_is_trained_in_part() -> None:
+    """Torch's train adapters, in schedules with whole backwards; nobody's train other parts."""
+    where = cluster(pool("a", per_node=4))
+
+    def refused(target: str, schedule: Schedule = "1f1b", **training: Any) -> list[str]:
+        stages = tuple(
+            Stage(
+                first_layer=first,
+                end_layer=first + 12,
+                replicas=(
+                    ReplicaGroup(pool="a", gpu="A100", tp=1, count=2, local_batch=8, accumulation_steps=4),
+                ),
+            )
+            for first in (0, 12)
+        )
+        plan = Plan(target=target, zero=1, stages=stages, schedule=schedule)
+        return [fault.what for fault in faults(plan, where, made(**training))]
+
+    lora = LoraSpec(rank=4)
+    assert refused("torch", lora=lora) == []
+    assert refused("torch", "zero-bubble", lora=lora) == [
+        "adapters have next to no gradients of weights to compute apart, expected 1f1b, got zero-bubble"
+    ]
+    alone = "without a pipeline with {}, expected 1 stage, got 2"
+    assert refused("deepspeed", lora=lora) == [f"hetplan trains adapters {alone.format('deepspeed')}"]
+    assert refused("torch", freeze=("mlp",)) == [f"hetplan trains frozen parts {alone.format('torch')}"]
 
 
 def test_parts_are_those_of_the_model() -> None:

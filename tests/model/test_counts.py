@@ -17,6 +17,8 @@ from planner.model.remote import REMOTE
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 hub = pytest.importorskip("huggingface_hub")
+without_values = pytest.importorskip("transformers.initialization").no_init_weights
+"""Leaves out what would give weights their first values, which takes longer than to count them."""
 
 CLASSES = (
     *("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForImageTextToText"),
@@ -134,7 +136,7 @@ def trained_by(name: str) -> set[str]:
 
 def counted(kind: str, config: Any) -> tuple[int, str]:
     """Parameters of the model that transformers builds, and its architecture."""
-    with torch.device("meta"):
+    with torch.device("meta"), without_values():
         auto = getattr(transformers, next(name for name in CLASSES if kind in trained_by(name)))
         model = auto.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters()), type(model).__name__
@@ -185,7 +187,7 @@ HEADS: list[tuple[str, str, dict[str, Any]]] = [
 def test_heads_are_counted(tmp_path: Path, kind: str, architecture: str, changes: dict[str, Any]) -> None:
     """By the name of the architecture."""
     config = default(kind, **changes)
-    with torch.device("meta"):
+    with torch.device("meta"), without_values():
         model = getattr(transformers, architecture)(config)
     wanted = sum(parameter.numel() for parameter in model.parameters())
     assert read(tmp_path, config, architecture) == wanted

@@ -283,8 +283,8 @@ def offloading(target: str, zero: int, offload: Offload, *stages: Stage, recompu
             "offload.ratio: deepspeed divides the optimizer between host and device with ZeRO 3, got ZeRO 2",
         ),
         (
-            offloading("megatron", 1, SHARED),
-            "offload.ratio: megatron has all of the optimizer in one place, expected 1",
+            offloading("torch", 3, replace(SHARED, parameters="cpu")),
+            "offload.ratio: torch has all of the optimizer in one place, expected 1",
         ),
         (
             offloading("torch", 3, replace(AHEAD, parameters="cpu")),

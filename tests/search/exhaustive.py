@@ -226,7 +226,7 @@ def _families(
         _unequal_steps(row, zero, model, device_types, limits), _equal_steps(row, model, device_types, limits)
     )
     for (tp, dp, folding, context, batch, steps), offload in product(
-        outer, _pipeline_offloads(row, zero, limits)
+        outer, _pipeline_offloads(row, zero, model, limits)
     ):
         yield Family(
             target=row.name,
@@ -325,12 +325,13 @@ def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | Non
     ]
 
 
-def _pipeline_offloads(row: Capabilities, zero: int, limits: Limits) -> list[Offload]:
-    """Optimizer states in host memory, where the target has that with pipelines."""
+def _pipeline_offloads(row: Capabilities, zero: int, model: ModelSpec, limits: Limits) -> list[Offload]:
+    """Optimizer states in host memory, where the target has that with pipelines; Megatron has tenths of AdamW's too."""
     given = limits.offload or ("none",)
     found = [ON_DEVICE] if "none" in given else []
     if row.offloading.in_pipeline and zero in row.offloading.optimizer_zero and "optimizer" in given:
-        found.append(Offload(optimizer="cpu"))
+        parts = 10 if row.name == "megatron" and model.training.optimizer == "adamw" else 1
+        found += [Offload(optimizer="cpu", ratio=part / parts) for part in range(1, parts + 1)]
     return found
 
 

@@ -189,3 +189,18 @@ def test_a_search_without_time_has_a_good_plan_and_a_bound_that_says_so() -> Non
     assert at_once.best.estimate.step_seconds < 1.1 * whole.best.estimate.step_seconds
     assert at_once.bound_seconds <= whole.best.estimate.step_seconds
     assert at_once.gap < 0.3
+
+
+def test_a_search_for_a_faster_plan_than_a_known_one_begins_nothing_without_time() -> None:
+    """Explanations ask for such plans; the first plan of an answer comes whatever the time."""
+    with patch("planner.search.heuristics.quick.greedy", return_value=None) as planned:
+        for cutoff_seconds in (1e9, inf):
+            explorer = Explorer(
+                Estimator(SPEC, MODEL),
+                Limits(pp=(2,)),
+                Silent(),
+                cutoff_seconds=cutoff_seconds,
+                deadline=Deadline(at=0.0),
+            )
+            explorer.run()
+            assert planned.called == (cutoff_seconds == inf)

@@ -176,7 +176,7 @@ def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
     stages = [(group("a", "A100", tp=2, count=4, share=8, steps=4),)] * 2
     chosen = plan("megatron", 1, [2, 2], stages, **changes)
     spec = model(chosen.global_batch, experts={"number": 4, "top_k": 2, "ffn": 64})
-    choice = choice_of(chosen, "none")
+    choice = choice_of(chosen, chosen.stages[0].recompute)
     assert choice.plan(chosen.stages, spec) == chosen
     assert choice.family.batch * chosen.micro_batches == chosen.global_batch
 

@@ -28,6 +28,7 @@ from tests.search.exhaustive import exhaustive, plans
 from tests.worlds import (
     Problem,
     small_problem,
+    with_adapters,
     with_all_at_once,
     with_beside,
     with_constants,
@@ -282,6 +283,17 @@ HOST_TARGETS = st.sampled_from([None, "megatron", "deepspeed", "torch"])
 def test_host_memory(seed: int, target: str | None) -> None:
     """Parts in host memory are the best where exhaustion says so."""
     check_hosts(seed, target)
+
+
+@pytest.mark.slow
+def test_shares_of_the_optimizer_in_pipelines() -> None:
+    """Megatron's tenths, and all of it, are the best now and then; each answer is that of exhaustion."""
+    asked, found = Limits(gap=0.0, target="megatron", zero=(1,), offload=("optimizer",)), set()
+    for seed in (0, 2, 5, 6):
+        _, best = check(with_hosts(seed), asked)
+        assert best is not None
+        found.add((best.plan.pp > 1, best.plan.offload.ratio))
+    assert found == {(True, 0.5), (True, 0.1), (False, 1.0)}
 
 
 @pytest.mark.slow
@@ -661,9 +673,9 @@ def test_many_with_matrices_beside_the_layers(part: int, seed: int) -> None:
 
 
 def check_unlike_sizes(seed: int) -> None:
-    """As if an example had such layers: they are priced, and no runtime is offered for them."""
+    """As if both runtimes had such layers: torch has all but other matrices of attention."""
     target = ("torch", "torch", "megatron")[seed % 3]
-    with patch("planner.plan.checks._unusual", lambda model: ""):
+    with patch("planner.plan.checks._unusual", lambda row, model: ""):
         check(with_unlike_sizes(seed), limits(seed, target, (None, (2, 3, 4))[seed // 3 % 2]), QUICK)
 
 
@@ -740,6 +752,21 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_adapters_in_pipelines(seed: int) -> None:
+    """Torch's stages train adapters, others' do not."""
+    check(with_adapters(seed), limits(seed, "torch", (2, 3, 4)), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS, st.sampled_from([None, "torch"]))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_with_adapters(seed: int, target: str | None) -> None:
+    """With or without a pipeline."""
+    check(with_adapters(seed), limits(seed, target), QUICK)
 
 
 def combined(seed: int, target: str) -> Limits:

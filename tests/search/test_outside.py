@@ -54,6 +54,22 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
 
 
+def test_tensor_parallel_replicas() -> None:
+    """Of one stage, where a target could give them unlike batches, or devices of several types."""
+    unlike, mixed = (
+        "tensor-parallel replicas with batches of unequal size",
+        "stages that mix device types, except where they use up leftover devices",
+    )
+    one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))
+    assert unlike in outside(one, gpt(), Limits(target="torch"))
+    assert unlike not in outside(one, gpt(), Limits(target="torch", tp=(1,)))
+    assert unlike not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
+    assert unlike not in outside(one, gpt(), Limits(target="megatron"))
+    assert unlike not in outside(cluster(pool("a", per_node=3)), gpt(), Limits(target="torch"))
+    assert mixed in outside(two, gpt(), Limits(target="torch", pp=(1,)))
+    assert mixed not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+
+
 def test_offloading_beside_other_dimensions() -> None:
     """Hosts keep something of pipelines with Megatron; else only where sequences and layers are whole."""
     one, apart = cluster(pool("a")), "offloading with divided sequences"
@@ -66,7 +82,7 @@ def test_offloading_beside_other_dimensions() -> None:
 
 
 def test_shares_of_the_optimizer_and_superoffload() -> None:
-    """Tenths are in the space of DeepSpeed; updates ahead of clipping on superchips alone, where they are asked for."""
+    """Tenths are in the space of those who have them; updates ahead of clipping on superchips alone, if asked for."""
     shares = "shares of the optimizer in host memory other than tenths, or beside offloaded parameters"
     ahead = "SuperOffload, which does not clip gradients (--offload super)"
     chips = cluster(pool("a", "GH200-96GB"), gpus={"GH200-96GB": gpu_spec("GH200-96GB")})
@@ -77,7 +93,8 @@ def test_shares_of_the_optimizer_and_superoffload() -> None:
     assert ahead not in outside(chips, gpt(), asked)
     assert shares not in outside(chips, half, replace(asked, offload=("none", "activations")))
     assert ahead not in outside(cluster(pool("a")), half, asked)
-    assert shares not in outside(chips, half, replace(asked, target="megatron"))
+    assert shares in outside(chips, half, replace(asked, target="megatron"))
+    assert shares not in outside(chips, half, replace(asked, target="torch"))
 
 
 def test_where_a_run_of_stages_goes_on_to_another_node() -> None:

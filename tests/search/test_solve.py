@@ -294,12 +294,19 @@ def test_plans_of_other_runtimes_obey_the_limits_too() -> None:
 
 
 def test_adapters_need_no_offload() -> None:
-    """One stage, on all devices, faster than with everything trained."""
+    """In three stages nothing is recomputed, as in one stage on each device it has to be."""
     spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
-    found = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), explain=False)
+    found, alone = (
+        search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=asked, explain=False)
+        for asked in (Limits(), Limits(pp=(1,)))
+    )
     assert found.best is not None
+    assert alone.best is not None
     assert not found.best.plan.offload.anything
-    assert found.best.plan.pp == 1
+    assert [(stage.dp, stage.recompute) for stage in found.best.plan.stages] == [(1, "none")] * 3
+    assert alone.best.plan.stages[0].recompute == "full"
+    assert found.best.estimate.step_seconds < 0.8 * alone.best.estimate.step_seconds
+    assert "schedules that divide the backward and tensor parallelism with adapters" in found.outside
     assert "pipelines and tensor parallelism with adapters" in found.outside
     refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
     assert refused.diagnosis is not None

@@ -86,11 +86,42 @@ KINDS: dict[str, dict[str, Any]] = {
         "mixer": "both",
         "state": {"kind": "mamba2", "heads": 4, "head_dim": 8, "size": 6, "norm": False, "chunk": 8},
     },
+    "minimax": {
+        "gated_mlp": True,
+        "state": {"kind": "linear", "heads": 4, "head_dim": 8, "size": 8, "groups": 4, "chunk": 6},
+        "block": ({"mixer": "state"}, {}),
+    },
     "lfm2": {
         "gated_mlp": True,
         "qk_norm": True,
         "state": {"kind": "conv", "head_dim": 32, "conv": 3, "conv_bias": False, "norm": False},
         "block": ({"mixer": "state"}, {}),
+    },
+    "openelm": {
+        "gated_mlp": True,
+        "qk_norm": True,
+        "block": ({"heads": 2, "kv_heads": 1, "head_dim": 16, "ffn": 48}, {"layers": 2, "heads": 8}),
+        "ahead": ({"ffn": 40},),
+        "behind": ({"feed_forward": "none", "kv_heads": 2}, {"mixer": "none", "ffn": 72}),
+    },
+    "gemma4": {
+        "gated_mlp": True,
+        "layer_norms": 4,
+        "qk_norm": True,
+        "experts": {"number": 4, "top_k": 2, "ffn": 24, "shared_ffn": 16},
+        "block": ({"layers": 2}, {"kv_heads": 2, "head_dim": 16, "value_dim": 0}),
+    },
+    "mimo": {
+        "gated_mlp": True,
+        "head_dim": 12,
+        "value_dim": 8,
+        "qkv_bias": True,
+        "block": ({"kv_heads": 2}, {}),
+    },
+    "nemotron 3": {
+        "norm": "rms",
+        "experts": {"number": 4, "top_k": 2, "ffn": 24, "hidden": 16, "shared_ffn": 40},
+        "block": ({"mixer": "none"}, {"feed_forward": "none"}),
     },
     "bert": {
         "kind": "encoder",

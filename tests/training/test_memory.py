@@ -101,6 +101,7 @@ STATES: dict[str, dict[str, Any]] = {
     "mamba": {"kind": "mamba", "head_dim": 512, "size": 16, "rank": 16, "chunk": 32},
     "mamba2": {"kind": "mamba2", "heads": 16, "head_dim": 32, "size": 64, "groups": 2, "chunk": 64},
     "delta": {"kind": "delta", "heads": 8, "head_dim": 64, "size": 32, "groups": 4, "chunk": 32},
+    "linear": {"kind": "linear", "heads": 8, "head_dim": 64, "size": 64, "groups": 8, "chunk": 32},
     "conv": {"kind": "conv", "head_dim": 256, "conv": 3},
 }
 

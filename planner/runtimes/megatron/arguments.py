@@ -237,9 +237,11 @@ def _expert_parallel(plan: Plan) -> list[str]:
 
 
 def _offload(plan: Plan) -> list[str]:
+    """The share is always told: without it Megatron's parser takes 1, and its configuration, as in Bridge, 0."""
     if plan.offload.optimizer == "none":
         return []
-    return ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+    words = ["--optimizer-cpu-offload", "--optimizer-offload-fraction", f"{plan.offload.ratio:g}"]
+    return [*words, "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"]
 
 
 def _batch(plan: Plan, model: ModelSpec) -> list[str]:

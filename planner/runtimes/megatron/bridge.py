@@ -23,7 +23,8 @@ RECIPE = "vanilla_gpt_pretrain_config"
 SECTIONS = {
     **dict.fromkeys(("micro_batch_size", "global_batch_size", "train_iters"), ("train",)),
     **dict.fromkeys(("lr", "clip_grad", "optimizer"), ("optimizer",)),
-    **dict.fromkeys(("optimizer_cpu_offload", "use_precision_aware_optimizer"), ("optimizer",)),
+    **dict.fromkeys(("optimizer_cpu_offload", "optimizer_offload_fraction"), ("optimizer",)),
+    **dict.fromkeys(("overlap_cpu_optimizer_d2h_h2d", "use_precision_aware_optimizer"), ("optimizer",)),
     **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), ("ddp",)),
     "use_distributed_optimizer": ("ddp", "optimizer"),
     "use_tp_pp_dp_mapping": ("dist",),

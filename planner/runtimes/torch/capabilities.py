@@ -49,7 +49,7 @@ CAPABILITIES = Capabilities(
     copies_kv_heads=False,
     runs_plain_torch=True,
     context=("ulysses",),
-    states=("mamba", "mamba2", "delta", "conv"),
+    states=("mamba", "mamba2", "delta", "linear", "conv"),
     unlike_layers="any",
     output_gate=True,
     towers=True,
@@ -64,6 +64,7 @@ CAPABILITIES = Capabilities(
     backup_zero=(0, 1),
     documents=True,
     frozen_parts=True,
+    adapters_in_pipeline=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

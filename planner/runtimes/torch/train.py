@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
     for each in chunks:
         layout.shard(each)
     model = Chunks(chunks) if plan.chunks else chunks[0]
-    if shape.tied_embeddings and len(plan.stages) > 1:
+    if shape.tied_embeddings and len(plan.stages) > 1 and not shape.freezes("embedding"):
         layout.tie(getattr(model.embedding, "weight", None))
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     parts = beside_references(chunks, shape, layout, options.seed, sharing)

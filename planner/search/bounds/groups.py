@@ -6,14 +6,14 @@ A large cluster has tens of thousands of families; most are never worth a look o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
+from planner.records import dataclass
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
-from planner.search.space.choices import Family, depths, families, targets_of, uniform
+from planner.search.space.choices import Family, families, targets_of, uniform
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.values import Limits
 
@@ -90,8 +90,7 @@ def members(
 
     A family whose bound is above the cutoff may have any such bound.
     """
-    model, device_types = partition.estimator.model, partition.device_types
-    most = {family: max(depths(family, limits, model, device_types), default=0) for family in group.families}
+    most = {family: max(partition.depths(family, limits), default=0) for family in group.families}
     able = [family for family in group.families if most[family]]
     known = late([(0.0, family) for family in able], partition, limits, cutoff)
     pairs = []
@@ -103,7 +102,6 @@ def members(
 
 def late(pairs: Families, partition: NetworkPartition, limits: Limits, cutoff: float) -> Families:
     """The same with better bounds of families that hold too few layers for a plan below the cutoff."""
-    model, device_types = partition.estimator.model, partition.device_types
     alike: dict[object, list[int]] = {}
     for number, (bound, family) in enumerate(pairs if cutoff < inf else ()):
         if family.dp is not None and bound < cutoff:
@@ -111,7 +109,7 @@ def late(pairs: Families, partition: NetworkPartition, limits: Limits, cutoff: f
     result = list(pairs)
     for numbers in alike.values():
         families = [pairs[number][1] for number in numbers]
-        most = [max(depths(family, limits, model, device_types), default=1) for family in families]
+        most = [max(partition.depths(family, limits), default=1) for family in families]
         for number, seconds in zip(numbers, partition.bounds.late(families, most, cutoff), strict=True):
             result[number] = max(pairs[number][0], seconds), pairs[number][1]
     return result

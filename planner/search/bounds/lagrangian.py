@@ -19,13 +19,13 @@ parts less 1, and so are those of which the one before does. This limit has a pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
+from planner.records import dataclass
 from planner.search.bounds.rates import Room
 
 _DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]

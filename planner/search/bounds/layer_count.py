@@ -16,7 +16,6 @@ pipeline that one node cannot hold goes on to others: the stages at such borders
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
@@ -35,6 +34,7 @@ from planner.cost.schedules import (
     own_work,
     round_trip,
 )
+from planner.records import dataclass
 from planner.search.bounds.rates import Crossing, Speed, Work
 from planner.search.space.sends import Hops
 

@@ -52,7 +52,10 @@ class RampBound:
         reach = np.cumsum(self._rates * left) / self._steps
         # L <= V sum_k w_k ratio^k / m
         plain = self._layers / reach
-        send = chunks * min(item.inner_seconds for item in hops) if hops else 0.0
+        if hops is None:
+            without_sends: Seconds = plain + self._tail
+            return without_sends
+        send = chunks * min(item.inner_seconds for item in hops)
         # L <= sum_k w_k (V ratio^k / m - send): all slots but the ends, which send to one side only, send twice.
         more = np.maximum(0.0, send * (self._weight - 2 / self._first_seconds))
         # Trading a slow slot for a fast one pays only while its time exceeds the sends.

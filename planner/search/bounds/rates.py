@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
 from typing import cast
@@ -22,6 +22,7 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.sequence import splits_sequence
 from planner.dims.tensor import tp_degrees
 from planner.plan.values import ReplicaGroup
+from planner.records import dataclass
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops
 from planner.search.space.stages import StageOptions
@@ -436,7 +437,11 @@ class Rates:
         """Least end of the step per layer: of a family without pipelines that of the whole model, which hides more."""
         pricer, model = self.pricer(family), self.estimator.model
         if not stays_whole(family, model):
-            return pricer.tail_seconds(self._shape(family, group.tp), group, ring, micro)
+            shape = self._shape(family, group.tp)
+            if model.frozen:
+                # Embedding and head have nothing to reduce, but hide reductions of the layers beside them.
+                return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
+            return pricer.tail_seconds(shape, group, ring, micro)
         # The longest backward hides most.
         shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)

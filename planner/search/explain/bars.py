@@ -10,7 +10,7 @@ Errors of the kernels themselves slow all devices alike and cancel in a ratio.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import hypot, log, log2, sqrt
 from statistics import median
 from typing import Literal
@@ -20,6 +20,7 @@ from planner.calibration.values import ASSUMED_FAMILY, Calibration, Constant, Fa
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, work_of
 from planner.plan.values import Plan
+from planner.records import dataclass
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Scored
 

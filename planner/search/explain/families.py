@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
+from planner.dims.adapter import in_pipeline
 from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
@@ -204,7 +205,8 @@ def _barred(model: ModelSpec, limits: Limits) -> str | None:
         limits.pp is not None and 1 not in limits.pp,
         limits.tp is not None and 1 not in limits.tp,
     )
-    if model.frozen and (stages or tensor):
+    parted = not any(in_pipeline(row, model) for row in targets_of(limits))
+    if (stages and parted) or (model.frozen and tensor):
         return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
     if tensor and model.training.preference is not None:
         return "not with pairs of answers"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
@@ -14,6 +13,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Plan
+from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.values import Scored
 from planner.targets import target

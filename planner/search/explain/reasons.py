@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, product
 from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
 from planner.plan.values import Plan
+from planner.records import dataclass
 from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import FamilyPlans, Label, Price, reason_against

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import inf
@@ -18,13 +18,14 @@ from planner.capabilities import RECOMPUTES
 from planner.cost.estimate import Estimator
 from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
+from planner.records import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
 from planner.search.pipeline import OpenChoice, in_space, priced_on
-from planner.search.space.choices import Choice, Family, depths, families, targets_of
+from planner.search.space.choices import Choice, Family, families, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
@@ -234,7 +235,7 @@ def _waiting(group: Group, partition: NetworkPartition, limits: Limits) -> Itera
     rates = group_rates(group, partition.bounds)
     rate, fastest = sum(slots * each for slots, each in rates), max((each for _, each in rates), default=0.0)
     for family in group.families:
-        possible = depths(family, limits, partition.estimator.model, partition.device_types)
+        possible = partition.depths(family, limits)
         if possible and rate and family.dp:
             # d stages do no more than d of the fastest, and no more than all devices: most where both meet.
             best = max(1.0, min(possible[-1], rate / family.dp / fastest))
@@ -251,11 +252,7 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
         speed for speed in partition.bounds.rates.speeds(family) if speed.device_type[0] in wanted.pools
     ]
     slots = sum(speed.slots for speed in speeds)
-    offered = [
-        depth
-        for depth in depths(family, limits, partition.estimator.model, partition.device_types)
-        if depth <= slots + 1e-9
-    ]
+    offered = [depth for depth in partition.depths(family, limits) if depth <= slots + 1e-9]
     if not offered:
         return
     filled = accumulate(int(speed.slots) for speed in speeds)
@@ -327,6 +324,9 @@ THRIFTY_PLANS = 6
 PROMISING = 2
 """Groups of families of which the first good plans come."""
 
+GRACE_SECONDS = 0.5
+"""After the time limit, for a good plan where some plan is known."""
+
 
 class Incumbent(Protocol):
     """A search that takes plans, and says how fast one must be."""
@@ -335,6 +335,8 @@ class Incumbent(Protocol):
     limits: Limits
     deadline: Deadline
     best: Scored | None
+    cutoff_seconds: float
+    """Only faster plans are wanted; infinite where a plan is."""
 
     @property
     def incumbent(self) -> float:
@@ -366,7 +368,7 @@ class FirstPlans:
         """
         planned = 0
         for family in sorted(families, key=_thrift)[:THRIFTY]:
-            self.explorer.deadline.check_wish()
+            self._check()
             depth = self._shallowest(partition, family)
             if depth:
                 planned += 1
@@ -382,7 +384,7 @@ class FirstPlans:
         if not partition.device_types:
             return
         for choice in [item for item in choices if item.one_copy][-1:]:
-            explorer.deadline.check_wish()
+            self._check()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
             shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
             plan = shares.plan(shares.sets.fullest(shares.batch))
@@ -391,11 +393,23 @@ class FirstPlans:
 
     def _shallowest(self, partition: NetworkPartition, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""
-        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
+        possible = partition.depths(family, self.explorer.limits)
         if not possible or family.dp is None:
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
         return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
+
+    def _check(self) -> None:
+        """Before a first plan, which comes whatever the time, unless only a faster one than a known one is wanted.
+
+        Where some plan is known, a good one has ``GRACE_SECONDS`` more.
+        """
+        explorer = self.explorer
+        if explorer.cutoff_seconds < float("inf"):
+            explorer.deadline.check()
+        elif explorer.best is not None:
+            explorer.deadline.later(GRACE_SECONDS).check()
+        explorer.deadline.check_wish()
 
     def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
         """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
@@ -418,8 +432,8 @@ class FirstPlans:
                 family.dp or 1: family for family in sorted(group.families, key=lambda item: item.zero)
             }
             for _, family in sorted(of_number.items(), reverse=True):
-                deadline, before = self.explorer.deadline, self.explorer.incumbent
-                check = deadline.check if planned or fits else deadline.check_wish
+                before = self.explorer.incumbent
+                check = self.explorer.deadline.check if planned or fits else self._check
                 if self._shallowest(self.explorer.partition(family), family) and self.of_family(
                     family, check
                 ):
@@ -436,7 +450,7 @@ class FirstPlans:
 
     def _of_family(self, family: Family, check: Callable[[], None]) -> bool:
         partition, fits = self.explorer.partition(family), False
-        possible = depths(family, self.explorer.limits, partition.estimator.model, partition.device_types)
+        possible = partition.depths(family, self.explorer.limits)
         for depth in self._sample(family, possible) if possible else ():
             check()
             wanted = self.explorer.incumbent

@@ -9,10 +9,11 @@ first. Then little is left to the ILP.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
 
+from planner.records import dataclass
 from planner.search.milp.program import Column, Program
 from planner.search.milp.sequences import Sequence, sequences
 from planner.search.milp.slow_links import SlowSends

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import Literal
 
+from planner.records import dataclass
 from planner.search.milp.program import Program, added, total
 from planner.search.milp.solver import Unsolved, Values, exact
 from planner.search.milp.together import SLACK, Machines, Together

@@ -7,8 +7,9 @@ slices. With the number of crossings, their order and about where they are it pa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise, product
+
+from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from planner.records import dataclass
 from planner.search.milp.program import Program, Terms, added, combined, ones, total
 from planner.search.milp.solver import Values, exact
 from planner.search.milp.together import SLACK, Machines, Together

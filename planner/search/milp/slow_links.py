@@ -10,11 +10,11 @@ stage loses. Two kinds of rows bring it back wherever the crossing is, as the su
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
 from planner.cost.schedules import round_trip
+from planner.records import dataclass
 from planner.search.milp.program import Column, Program, Terms, added, combined, ones
 from planner.search.milp.sequences import Sequence
 from planner.search.milp.solver import TOLERANCE, Values

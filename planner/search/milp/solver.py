@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.program import Program
 

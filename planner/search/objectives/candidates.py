@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -11,6 +10,7 @@ from planner.catalog import IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cost.running_cost import Devices
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 
 MOST = 100
 """Sub-clusters of one candidates."""

@@ -8,7 +8,7 @@ that are short enough to win. What no batch goes below is the least of what is k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf, log
 from time import monotonic
@@ -22,6 +22,7 @@ from planner.cost.training import TrainingRun, training_run
 from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH
+from planner.records import dataclass
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline, Struck
 from planner.search.explorer import Explorer

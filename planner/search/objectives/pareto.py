@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.running_cost import Devices, devices_of
 from planner.described import told
 from planner.model.spec import ModelSpec
+from planner.records import dataclass
 from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from time import monotonic
 
@@ -22,6 +22,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import likeness
 from planner.plan.file import Status
 from planner.ranges import NODES
+from planner.records import dataclass
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.renting import Machine, Renting, Wanted

@@ -7,12 +7,13 @@ the ILP's. The exhaustive oracle walks the same space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, product
 
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
+from planner.dims.adapter import in_pipeline
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.expert import foldings, holds_experts
@@ -37,6 +38,7 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
+from planner.records import dataclass
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
@@ -336,7 +338,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return bool(model.frozen) or divided or crosses or split
+    return not in_pipeline(row, model) or divided or crosses or split
 
 
 def depths(

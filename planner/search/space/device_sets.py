@@ -7,10 +7,10 @@ halved until it is one set, but only where its bound says that something in it m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from planner.cluster.topology import DeviceType
 from planner.dims.sharding import holds_groups
+from planner.records import dataclass
 
 Counts = tuple[int, ...]
 """Devices of each device type, [device type]."""

@@ -10,6 +10,7 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides, is_v_shaped
+from planner.dims.adapter import in_pipeline
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
@@ -85,15 +86,18 @@ class _Left:
     @property
     def pipelines(self) -> bool:
         """True where plans may have several stages."""
-        several = min(self.model.layers, self.devices) > 1 and not self.model.frozen
+        several = min(self.model.layers, self.devices) > 1 and in_pipeline(self.row, self.model)
         return several and (self.limits.pp is None or max(self.limits.pp) > 1)
+
+    @property
+    def tensor(self) -> bool:
+        """True where plans may have tensor parallelism."""
+        return self.row.tensor_parallel != "none" and (self.limits.tp is None or max(self.limits.tp) > 1)
 
     @property
     def grouped(self) -> bool:
         """True where replicas may have several devices, or equal batches."""
-        return (
-            self.pipelines or self.row.batch_without_pipeline == "equal" or self.row.tensor_parallel != "none"
-        )
+        return self.pipelines or self.row.batch_without_pipeline == "equal" or self.tensor
 
     def plans(self) -> Iterator[str]:
         """All of it."""
@@ -112,16 +116,17 @@ class _Left:
             yield f"pipelines of more than {MAX_DEPTH} stages"
         if pipelines and row.interleave and model.layers >= 2 * (MAX_INTERLEAVE + 1):
             yield f"more than {MAX_INTERLEAVE} layer chunks per device"
-        if pipelines and any(divides(schedule) for schedule in row.schedules):
+        divided = pipelines and not model.frozen
+        if divided and any(divides(schedule) for schedule in row.schedules):
             yield "interleaved zero-bubble schedules"
-        if pipelines and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
+        if divided and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
             yield "V-shaped schedules with a copy of the embedding on the last stage"
         # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
         if pipelines and several:
             yield "stages on the nodes of their pool in another order than the pipeline's"
         if len(self.device_types) > 1 and row.dp_per_stage:
             yield "stages of several device types"
-        elif len(self.device_types) > 1 and pipelines:
+        elif len(self.device_types) > 1 and self.grouped:
             yield "stages that mix device types, except where they use up leftover devices"
         if self.grouped and several:
             yield "stages spread over parts of several nodes"
@@ -162,7 +167,8 @@ class _Left:
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
             what = "adapters" if model.training.lora else "frozen parts"
-            yield f"pipelines and tensor parallelism with {what}"
+            beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
+            yield f"{beside} and tensor parallelism with {what}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
@@ -177,6 +183,9 @@ class _Left:
             and model.training.global_batch > most_offered(model)
         ):
             yield f"micro-batches of more than {most_offered(model)} sequences"
+        several = max(device_type.per_node for device_type in self.device_types) > 1
+        if alone and self.tensor and row.batch_without_pipeline == "per-device" and several and devices > 3:
+            yield "tensor-parallel replicas with batches of unequal size"
         if self.grouped and devices > 2 and row.fewer_steps_zero:
             yield "replicas whose numbers of micro-batches differ by more than one"
         if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:

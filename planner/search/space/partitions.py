@@ -17,7 +17,8 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.search.bounds.best import FamilyBounds
-from planner.search.space.choices import Islands, usable_device_types
+from planner.search.space.choices import Family, Islands, depths, usable_device_types
+from planner.search.values import Limits
 
 
 class NetworkPartition:
@@ -30,6 +31,14 @@ class NetworkPartition:
         """False for a part of another partition."""
         self.bounds = FamilyBounds(estimator, islands)
         self.device_types = usable_device_types(estimator.topology, estimator.model)
+        self._depths: dict[tuple[Family, tuple[int, ...] | None], tuple[int, ...]] = {}
+
+    def depths(self, family: Family, limits: Limits) -> tuple[int, ...]:
+        """Pipeline depths of a family that the limits allow."""
+        key = family, limits.pp
+        if key not in self._depths:
+            self._depths[key] = depths(family, limits, self.estimator.model, self.device_types)
+        return self._depths[key]
 
 
 def network_partitions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -12,7 +12,8 @@ from planner.cost.estimate import Estimator
 from planner.cost.schedules import SentWith
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
-from planner.plan.placement import Slot, one_replica, place_stages
+from planner.plan.placement import Placement, Slot, one_replica, place_stages
+from planner.records import dataclass
 from planner.search.space.choices import Composition
 
 
@@ -159,7 +160,7 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
     """
     never = float("inf")
     try:
-        placed = place_stages([first, last], estimator.cluster)
+        placed = _placed(unbatched(first), unbatched(last), estimator)
     except PlanError:
         return Sends(near_seconds=never, far_seconds=never)
     topology = estimator.topology
@@ -182,6 +183,16 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
         near_seconds=seconds(one.first_node) if near else never,
         far_seconds=seconds(one.first_node + 1) if device_type.nodes > 1 else never,
     )
+
+
+@lru_cache(maxsize=1 << 16)
+def _placed(first: Composition, last: Composition, estimator: Estimator) -> Placement:
+    return place_stages([first, last], estimator.cluster)
+
+
+def unbatched(groups: Composition) -> Composition:
+    """Equal for groups that differ in their batch only."""
+    return tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
 
 
 def send_divided(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:

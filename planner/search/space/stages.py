@@ -7,7 +7,7 @@ estimate then adds what neighbours on the same node cost, and the difference com
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf
@@ -27,6 +27,7 @@ from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.records import dataclass
 from planner.search.space.choices import (
     Choice,
     Composition,
@@ -38,7 +39,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided
+from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided, unbatched
 from planner.search.values import Limits
 
 MOST_PAIRS = 5_000
@@ -453,8 +454,7 @@ def ring_alone(
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
-    bare = tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
-    return _ring_alone(bare, estimator, kernels, shard_size, expert_ways, secondary)
+    return _ring_alone(unbatched(groups), estimator, kernels, shard_size, expert_ways, secondary)
 
 
 @lru_cache(maxsize=1 << 16)

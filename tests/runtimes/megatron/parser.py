@@ -116,6 +116,8 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
         "softmax": config.softmax_type,
         "modules": None if pipeline is None else _modules(pipeline),
         "distributed_optimizer": found.use_distributed_optimizer,
+        "on_host": found.optimizer_offload_fraction if found.optimizer_cpu_offload else 0.0,
+        "copies_beside": found.overlap_cpu_optimizer_d2h_h2d,
         "sequence_parallel": found.sequence_parallel,
         "fp32_gradients": found.accumulate_allreduce_grads_in_fp32,
         "recompute": found.recompute_granularity,

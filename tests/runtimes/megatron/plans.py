@@ -12,7 +12,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.plan.values import Offload, Plan, ReplicaGroup
+from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, group, model, plan, pool
@@ -69,7 +69,7 @@ def _one(chance: Random) -> Case:
         recompute=chance.choice(("none", "selective", "full")),
         interleave=interleave,
         sequence_parallel=tp > 1 and chance.random() < 0.5,
-        offload=Offload(optimizer="cpu" if zero and chance.random() < 0.2 else "none"),
+        offload=_offload(chance) if zero else ON_DEVICE,
     )
     spec = model(
         chosen.global_batch,
@@ -81,6 +81,13 @@ def _one(chance: Random) -> Case:
         **chance.choice(MODELS),
     )
     return Case(chosen, where, spec)
+
+
+def _offload(chance: Random) -> Offload:
+    """All or a part of the optimizer on hosts, now and then."""
+    return (
+        Offload(optimizer="cpu", ratio=chance.choice((0.1, 0.6, 1.0))) if chance.random() < 0.2 else ON_DEVICE
+    )
 
 
 def _replicas(

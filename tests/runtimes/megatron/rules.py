@@ -60,6 +60,7 @@ VALUED = frozenset(
         "--num-layers",
         "--num-query-groups",
         "--optimizer",
+        "--optimizer-offload-fraction",
         "--pipeline-model-parallel-layout",
         "--pipeline-model-parallel-size",
         "--position-embedding-type",
@@ -91,6 +92,7 @@ SWITCHES = frozenset(
         "--multi-latent-attention",
         "--mock-data",
         "--optimizer-cpu-offload",
+        "--overlap-cpu-optimizer-d2h-h2d",
         "--overlap-grad-reduce",
         "--overlap-param-gather",
         "--qk-layernorm",
@@ -271,6 +273,10 @@ def _check_switches(given: Mapping[str, str]) -> None:
     needs("--overlap-param-gather", "--use-distributed-optimizer", "--overlap-grad-reduce")
     needs("--optimizer-cpu-offload", "--use-distributed-optimizer", "--use-precision-aware-optimizer")
     needs("--use-precision-aware-optimizer", "--use-distributed-optimizer")
+    if {"--optimizer-cpu-offload", "--fp8-param-gather"} <= {*given} and given.get(
+        "--fp8-recipe", "delayed"
+    ) != "delayed":
+        raise EmitError("--optimizer-cpu-offload with --fp8-param-gather needs --fp8-recipe delayed")
     needs("--group-query-attention", "--num-query-groups")
     needs("--num-query-groups", "--group-query-attention")
     if "--tp-comm-overlap" in given and "--sequence-parallel" not in given:

@@ -77,9 +77,12 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
         {"model.context_parallel_size": 2, "model.cp_comm_type": "p2p"},
     ),
     "on the host": (
-        pipeline([8], offload=Offload(optimizer="cpu")),
+        pipeline([8], offload=Offload(optimizer="cpu", ratio=0.25)),
         {"precision": "fp32"},
-        {"optimizer.optimizer_cpu_offload": True, "mixed_precision": None},
+        {
+            **{"optimizer.optimizer_cpu_offload": True, "optimizer.optimizer_offload_fraction": "0.25"},
+            **{"optimizer.overlap_cpu_optimizer_d2h_h2d": True, "mixed_precision": None},
+        },
     ),
     "sgd": (
         pipeline([8], zero=0),

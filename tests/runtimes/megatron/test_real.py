@@ -147,6 +147,8 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     assert found["distributed_optimizer"] == (
         plan.zero == 1 and (plan.stages[0].dp > 1 or plan.offload.optimizer == "cpu" or narrow)
     )
+    on_host = plan.offload.optimizer == "cpu"
+    assert (found["on_host"], found["copies_beside"]) == (on_host and plan.offload.ratio, on_host)
     assert found["sequence_parallel"] == plan.sequence_parallel
     experts = case.model.experts
     wanted = (experts.number, experts.top_k, experts.ffn) if experts else (None, None, None)

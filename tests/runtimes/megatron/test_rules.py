@@ -55,6 +55,12 @@ REFUSED = [
         "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
     ),
     ("--use-precision-aware-optimizer", 1, "needs --use-distributed-optimizer"),
+    (
+        "--optimizer-cpu-offload --use-distributed-optimizer --use-precision-aware-optimizer --bf16 "
+        "--fp8-format hybrid --fp8-param-gather --fp8-recipe tensorwise",
+        1,
+        "--fp8-param-gather needs --fp8-recipe delayed",
+    ),
     ("--group-query-attention", 1, "needs --num-query-groups"),
     ("--num-query-groups 2", 1, "needs --group-query-attention"),
     ("--pipeline-model-parallel-size 3", 3, "--num-layers must be a multiple of pp without a layout"),

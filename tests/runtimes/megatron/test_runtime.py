@@ -233,12 +233,16 @@ def test_readme_shows_the_layout() -> None:
     assert "MEGATRON_PATH" in made["README.md"]
 
 
-@pytest.mark.parametrize("dp", [1, 2])
-def test_optimizer_states_in_host_memory(dp: int) -> None:
-    """With the distributed optimizer, which a single replica gets for it too."""
-    chosen = pipeline([3, 1], dp=dp, offload=Offload(optimizer="cpu"))
+@pytest.mark.parametrize(("dp", "ratio", "share"), [(1, 0.3, "0.3"), (2, 1.0, "1")])
+def test_optimizer_states_in_host_memory(dp: int, ratio: float, share: str) -> None:
+    """With the distributed optimizer, which a single replica gets for it too; the share is always told."""
+    chosen = pipeline([3, 1], dp=dp, offload=Offload(optimizer="cpu", ratio=ratio))
     found = words_of(chosen, model(chosen.global_batch))
-    assert found["offload"] == ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
+    switches = ["--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"]
+    assert found["offload"] == [
+        *("--optimizer-cpu-offload", "--optimizer-offload-fraction", share),
+        *switches,
+    ]
     assert "--use-distributed-optimizer" in found["parallel"]
     assert emit(chosen, CLUSTER, model(chosen.global_batch))
     assert not words_of(pipeline([3, 1], dp=dp), model(4 * dp))["offload"]

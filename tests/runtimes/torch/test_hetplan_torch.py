@@ -78,8 +78,8 @@ def four_ranks() -> ClusterSpec:
 
 
 OF_THEIR_OWN = (
-    *("experts", "state", "block", "behind", "tower", "encoder", "documents", "front", "preference"),
-    "beside",
+    *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
+    *("beside", "lora"),
 )
 """Parts of a model with too much in them for a name."""
 
@@ -90,6 +90,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special = [] if tower is None else [f"tower_{'frozen' if tower.frozen else 'trained'}"]
     special += [key for key in ("encoder", "beside") if key in changes]
     special += ["pairs"] if "preference" in changes else []
+    special += [f"lora_{changes['lora'].base}"] if "lora" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
         f"{key}_{value}"
@@ -122,6 +123,11 @@ def recomputed(case: Case) -> Case:
     """The same with full recomputation."""
     stages = tuple(replace(stage, recompute="full") for stage in case.plan.stages)
     return replace(case, name=f"{case.name}-full", plan=replace(case.plan, stages=stages))
+
+
+def named(what: str, case: Case) -> Case:
+    """The same by another name: those of ``OF_THEIR_OWN`` do not tell models apart."""
+    return replace(case, name=f"{what}-{case.name}")
 
 
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
@@ -201,6 +207,27 @@ DUALITY: dict[str, Any] = {
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
     "behind": (RunSpec(mixer="state"),),
 }
+LIGHTNING: dict[str, Any] = {
+    "state": StateSpec(kind="linear", heads=4, head_dim=8, size=8, groups=4, chunk=8),
+    "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec()),
+}
+SIZED: dict[str, Any] = {
+    **{"gated_mlp": True, "qk_norm": True, "tied_embeddings": False},
+    "block": (
+        RunSpec(kv_heads=2, ffn=48),
+        RunSpec(heads=2, kv_heads=2, head_dim=16, value_dim=0, ffn=96),
+        RunSpec(heads=8, kv_heads=4, head_dim=4, value_dim=6),
+    ),
+    "ahead": (RunSpec(ffn=32),),
+    "behind": (RunSpec(heads=2, kv_heads=2, value_dim=4, ffn=128),),
+}
+"""Layers of Gemma 4, MiMo and OpenELM, no two of one size."""
+HALVES: dict[str, Any] = {
+    "block": (RunSpec(mixer="none"), RunSpec(feed_forward="none", kv_heads=1, head_dim=16)),
+    "ahead": (RunSpec(mixer="none", feed_forward="dense", ffn=40),),
+    "experts": ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20),
+}
+"""Layers of Nemotron 3, either without attention or without a feed-forward, and experts of another width."""
 BESIDE = (
     ProductSpec(inputs=12, outputs=16, tokens=9, times=2, bias=True),
     ProductSpec(inputs=16, outputs=9, tokens=9, weights=False),
@@ -302,6 +329,8 @@ CASES = [
     uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
     pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
+    named("sizes", pipeline(2, [1, 2], steps=2, optimizer="sgd", **SIZED)),
+    named("halves", uneven(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(0, cp=4, learned_positions=16),
     divided(2, stages=2),
@@ -317,9 +346,19 @@ FROZEN = [
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
+    pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
 ]
 """Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
 OTHERS = [
+    *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
+    named("sizes", tensor_parallel(1, optimizer="sgd", **SIZED)),
+    named("sizes", tensor_parallel(3, stages=2, optimizer="sgd", **SIZED)),
+    named("sizes", divided(2, optimizer="sgd", **SIZED)),
+    named("sizes", pipeline(0, [2, 1, 1, 2], steps=4, **SIZED)),
+    named("sizes", ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd", **SIZED), "zero-bubble")),
+    named("sizes", ordered(pipeline(0, [3, 2], steps=4, optimizer="sgd", **SIZED), "zb-v", 2)),
+    named("halves", pipeline(1, [2, 1], steps=2, optimizer="sgd", **HALVES)),
+    named("lightning", pipeline(0, [1, 2], steps=2, optimizer="sgd", **LIGHTNING)),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
     uneven(3, tower=TOWER),
     uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
@@ -346,6 +385,12 @@ OTHERS = [
     pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(1, tp=2, optimizer="sgd"),
     *(frozen("lora", zero, **ADAPTERS) for zero in (0, 3)),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **ADAPTERS),
+    pipeline(3, [1, 2], steps=2, precision="bf16", **ADAPTERS),
+    pipeline(2, [1, 2], steps=2, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    pipeline(1, [1, 2], steps=2, preference=PAIRS, optimizer="sgd", **ADAPTERS),
+    pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", **ADAPTERS),
+    ordered(pipeline(1, [3, 4], steps=4, optimizer="sgd", **ADAPTERS), "1f1b", 3),
     frozen("nf4", 0, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
     uneven(0, optimizer="sgd"),
     uneven(2, precision="bf16", optimizer="sgd"),
@@ -554,6 +599,19 @@ def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
     for case in cases:
         network, start, _ = reference(tmp_path / case.name, case.plan.global_batch)
         assert relative_error(weights(tmp_path / case.name), network.state_dict(), start) < 1e-5, case.name
+
+
+@pytest.mark.slow
+def test_adapters_of_two_lone_stages_equal_one_process(tmp_path: Path) -> None:
+    """Two ranks, a stage each, of unlike devices: nothing is reduced, and all adapters are in one checkpoint."""
+    one = cluster(
+        *(pool(name, (gpu,), 1, (nic("eth", "lo"),)) for name, gpu in (("big", "A100"), ("small", "T4")))
+    )
+    stages = [(group("big", "A100", share=6, steps=3),), (group("small", "T4", share=6, steps=3),)]
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **ADAPTERS}
+    case = Case("lone", plan("torch", 0, [1, 2], stages), model(6, layers=3, **changes), one)
+    run_all([written(case, one, tmp_path)], tmp_path / "log", ranks=2)
+    equals_one_process(outcomes(tmp_path), case)
 
 
 def test_the_loss_scale_follows_overflows() -> None:
