@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     mixer: str
     """What mixes tokens."""
     feed_forward: str
-    sizes: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[tuple[str, Any], ...] = ()
     """Sizes that are not the model's, by their names in ``Shape``."""
 
 
