@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
+from planner.capabilities import Recompute
 from planner.catalog import gpu_spec
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cluster.topology import DeviceType, Topology
@@ -23,9 +24,11 @@ from planner.cost.memory import (
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
 from planner.cost.values import Estimate, Memory
+from planner.dims.offloading import offloads
 from planner.errors import PlanError
 from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec, ModelSpec
+from planner.plan.checks import faults
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.targets import target
 from tests.worlds import cluster, gpt, pool
@@ -340,6 +343,28 @@ def test_megatrons_device_keeps_no_more_than_its_share(precision: str, states: i
     assert found[1].optimizer_bytes == pytest.approx(0.6 * (states + gradient) * shard)
     assert found[1].host_bytes == pytest.approx(16 * (0.4 * shard + part))
     assert found[1].gradients_bytes == found[0].gradients_bytes
+
+
+@pytest.mark.parametrize(
+    ("routed", "recompute", "able"),
+    [(True, "selective", False), (True, "full", True), (False, "selective", True)],
+)
+def test_weights_in_fp8_alone_are_cast_by_earlier_scales(
+    routed: bool, recompute: Recompute, able: bool
+) -> None:
+    """Megatron's hosts update them so, which what it discards of experts is not; a search proposes no such plan."""
+    card = gpu_spec("H100-SXM-80GB")
+    where = cluster(pool("a", card.name, per_node=2), gpus={card.name: card})
+    spec = gpt(8, 512, 8, global_batch=2, precision="fp8")
+    experts = ExpertsSpec(number=2, top_k=1, ffn=512) if routed else None
+    spec = spec.model_copy(update={"experts": experts, "mlp_bias": False})
+    group = ReplicaGroup(pool="a", gpu=card.name, tp=1, count=2, local_batch=1, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=8, replicas=(group,), recompute=recompute)
+    chosen = Plan(target="megatron", zero=1, stages=(stage,), offload=STATES)
+    what = "megatron updates fp8 weights on hosts with delayed scaling, expected recompute none or full"
+    assert (what not in [fault.what for fault in faults(chosen, where, spec)]) == able
+    row, devices = target("megatron"), Topology(where).device_types
+    assert bool(offloads(row, 1, recompute, ("optimizer",), spec, devices, stages=True)) == able
 
 
 GH200 = gpu_spec("GH200-96GB")

@@ -24,8 +24,8 @@ def test_other_launcher_is_named() -> None:
 def test_torch_is_not_imported() -> None:
     """Emitting reads the source of what runs on the nodes and does not import it."""
     code = (
-        "import sys; from planner.runtimes import interface, registry; "
-        "[interface.runtime(name) for name in registry.NAMES]; "
+        "import sys; from planner import targets; from planner.runtimes import interface; "
+        "[interface.runtime(name) for name in targets.NAMES]; "
         "import planner.emit.interface; sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

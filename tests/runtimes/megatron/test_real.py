@@ -42,6 +42,7 @@ STRICTER = {
     "needs tp of at least 2",
     "adam only",
     "needs --use-distributed-optimizer",
+    "needs --recompute-granularity selective",
 }
 """Rules that Megatron's parser does not check: it fails when it builds or trains, or ignores a switch."""
 
