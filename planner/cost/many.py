@@ -28,11 +28,11 @@ def larger(one: float, other: float) -> float:
     """The larger number of each case."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.maximum(one, other)
-    return max(one, other)
+    return other if other > one else one
 
 
 def smaller(one: float, other: float) -> float:
     """The smaller number of each case."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.minimum(one, other)
-    return min(one, other)
+    return other if other < one else one

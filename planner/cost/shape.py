@@ -79,7 +79,7 @@ def shape_of(plan: Plan, index: int) -> Shape:
 
 def shapes_of(plan: Plan) -> list[Shape]:
     """The shapes of all stages of a plan."""
-    depth, micro_batches = plan.pp, plan.micro_batches
+    depth, micro_batches, folding = plan.pp, plan.micro_batches, plan.folding
     return [
         Shape(
             chunks=chunk_layers(stage.layers, plan.interleave, plan.schedule),
@@ -90,7 +90,7 @@ def shapes_of(plan: Plan) -> list[Shape]:
             recompute=stage.recompute,
             sequence_parallel=plan.sequence_parallel,
             offload=plan.offload,
-            folding=plan.folding,
+            folding=folding,
             zero_plus=plan.zero_plus,
             schedule=plan.schedule,
             sync=plan.sync,
@@ -127,6 +127,8 @@ def chunk_layers(layers: int | Whole, chunks: int, schedule: Schedule = "1f1b") 
 
     Of an array of stages an array each. Of the first chunk of a V-shaped pipeline more micro-batches are alive.
     """
+    if chunks == 1:
+        return (cast("int", layers),)
     sizes = tuple(cast("int", (layers + chunks - 1 - index) // chunks) for index in range(chunks))
     return sizes[::-1] if is_v_shaped(schedule) else sizes
 
