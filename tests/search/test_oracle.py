@@ -762,11 +762,11 @@ def test_adapters_in_pipelines(seed: int) -> None:
 
 
 @pytest.mark.slow
-@given(SEEDS, st.sampled_from([None, "torch"]))
+@given(SEEDS)
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_many_with_adapters(seed: int, target: str | None) -> None:
+def test_many_with_adapters(seed: int) -> None:
     """With or without a pipeline."""
-    check(with_adapters(seed), limits(seed, target), QUICK)
+    check(with_adapters(seed), limits(seed, "torch"), QUICK)
 
 
 def combined(seed: int, target: str) -> Limits:
