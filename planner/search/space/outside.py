@@ -7,7 +7,7 @@ from itertools import combinations
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.schedules import divides, folds
+from planner.cost.schedules import divides
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
@@ -85,8 +85,6 @@ def _of_target(
         yield f"more than {MAX_INTERLEAVE} layer chunks per device"
     if pipelines and any(divides(schedule) for schedule in row.schedules):
         yield "interleaved zero-bubble schedules"
-    if pipelines and model.embeds_twice and any(folds(schedule) for schedule in row.schedules):
-        yield "folded schedules with a copy of the embedding on the last stage"
     # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
     if pipelines and any(device_type.nodes > 1 and device_type.per_node > 1 for device_type in device_types):
         yield "stages on other nodes of their pool than the order of the pipeline gives"
