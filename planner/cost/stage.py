@@ -1100,12 +1100,7 @@ class Pricer:
 
     def tied_seconds(self, shape: Shape, group: ReplicaGroup) -> float:
         """Seconds to add the two gradients of an embedding whose copies stand on two stages."""
-        if (
-            "embedding" in self.model.frozen
-            or not self.model.embeds_twice
-            or shape.depth == 1
-            or not (shape.first or shape.last)
-        ):
+        if "embedding" in self.model.frozen or not self.model.embeds_twice or shape.first == shape.last:
             return 0.0
         size = self.model.vocab * self.model.embedding_width / group.tp * self._gradient_bytes(shape)
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)

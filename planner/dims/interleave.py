@@ -117,7 +117,7 @@ def _as_many(plan: Plan, path: tuple[str, ...], what: str) -> Iterator[Fault]:
 
 
 def _v_shaped(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
-    """Two chunks on each device, as many micro-batches as chunks, and ends that share no embedding."""
+    """Two chunks on each device, as many micro-batches as chunks, and no modules for further tokens."""
     path, schedule, chunks = ("schedule",), plan.schedule, V_CHUNKS * plan.pp
     if plan.interleave != V_CHUNKS:
         what = f"{schedule} has two chunks of layers on each device"
@@ -127,8 +127,8 @@ def _v_shaped(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"{needs}, the plan has {plan.micro_batches}")
     else:
         yield from _as_many(plan, path, schedule)
-    if model.embeds_twice:
-        what = f"{schedule} is not for models whose last stage has a copy of the embedding"
+    if model.training.mtp_layers:
+        what = f"{schedule} is not for models that predict further tokens"
         yield Fault(path, f"{what}, expected 1f1b or zero-bubble")
 
 
@@ -148,7 +148,7 @@ def divided_orders(
     chunks = V_CHUNKS * depth
     for schedule in target.schedules:
         if schedule in V_SHAPED:
-            if chunks <= min(micro_batches, model.layers) and not model.embeds_twice:
+            if chunks <= min(micro_batches, model.layers) and not model.training.mtp_layers:
                 yield V_CHUNKS, schedule
         elif schedule != "1f1b" and micro_batches % depth == 0:
             yield 1, schedule

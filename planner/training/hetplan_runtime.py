@@ -153,9 +153,14 @@ class RankPlan:
         return self.chunks or self.stages
 
     @property
+    def v_shaped(self) -> bool:
+        """True where the first stage has the first layers and the last."""
+        return self.schedule in V_SHAPED
+
+    @property
     def own(self) -> tuple[int, ...]:
         """Which of them this rank has."""
-        if self.schedule in V_SHAPED:
+        if self.v_shaped:
             return self.stage, len(self.passed) - 1 - self.stage
         return tuple(range(self.stage, len(self.passed), len(self.stages)))
 

@@ -430,7 +430,7 @@ def _splits(
     if depth > 1 and whole and fills and row.name == "torch":
         orders.append((1, "zero-bubble"))
     enough = family.micro_batches >= 2 * depth and not family.fewer_steps(model)
-    if depth > 1 and whole and enough and not model.tied_embeddings and row.name == "torch":
+    if depth > 1 and whole and enough and row.name == "torch":
         orders += [(2, "zb-v"), (2, "dualpipe-v")]
     for interleave, schedule in orders:
         for cuts in combinations(range(1, model.layers), depth - 1):

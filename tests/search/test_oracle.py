@@ -429,17 +429,17 @@ def v_shaped_limits(seed: int) -> Limits:
     return Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=(2, 3), tp=(1,), recompute=("none",))
 
 
-def untied(seed: int) -> Problem:
-    """A model whose output layer is its own."""
+def tied_or_not(seed: int) -> Problem:
+    """A model whose output layer is its own in two problems of three."""
     spec, model = small_problem(seed)
-    return spec, model.model_copy(update={"tied_embeddings": False}), ASSUMED
+    return spec, model.model_copy(update={"tied_embeddings": seed % 3 == 0}), ASSUMED
 
 
 @given(SEEDS)
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_v_shaped_pipelines(seed: int) -> None:
     """ZB-V and DualPipeV are the best where exhaustion says so."""
-    check(untied(seed), v_shaped_limits(seed), QUICK)
+    check(tied_or_not(seed), v_shaped_limits(seed), QUICK)
 
 
 @pytest.mark.slow
@@ -447,12 +447,12 @@ def test_v_shaped_pipelines(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_v_shaped_pipelines(seed: int) -> None:
     """The same of more of them."""
-    check(untied(seed), v_shaped_limits(seed), QUICK)
+    check(tied_or_not(seed), v_shaped_limits(seed), QUICK)
 
 
 def test_v_shaped_pipelines_are_the_best_now_and_then() -> None:
     """The search has them as the best, and others."""
-    bests = answers(untied, v_shaped_limits, 24)
+    bests = answers(tied_or_not, v_shaped_limits, 24)
     assert met((plan.schedule in V_SHAPED for plan in bests), {True, False}) == {True, False}
 
 
@@ -667,7 +667,7 @@ def test_matrices_beside_the_layers(seed: int) -> None:
 def test_many_with_matrices_beside_the_layers(part: int, seed: int) -> None:
     """The same of more of them, and in V-shaped pipelines, whose first stage has both ends."""
     check_beside(PARTS * seed + part)
-    spec, model, calibration = untied(seed)
+    spec, model, calibration = tied_or_not(seed)
     v_shaped = model.model_copy(update={"beside": with_beside(seed)[1].beside})
     check((spec, v_shaped, calibration), v_shaped_limits(seed), QUICK)
 

@@ -29,8 +29,10 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         place: Callable[[nn.Module], nn.Module] = lambda module: module,
         sharing: Sharing = ALONE,
         number: int | None = None,
+        embedding: Any = None,
     ) -> None:
         """``number`` is that of a chunk in ``plan.passed``, else the rank's first one, which may be all that it has.
+        ``embedding`` is that of the first chunk, where the last one on the same rank is tied to it.
 
         ``place`` gets each module as soon as it is there and gives what stands for it on this rank, so that a large
         stage is never whole at once.
@@ -43,9 +45,11 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         self.finish: Any = None
         self.head: Any = None
         self.layers = nn.ModuleDict()
-        if self.first or (self.last and shape.tied_embeddings):
+        if self.last and shape.tied_embeddings and embedding is not None:
+            self.embedding = embedding
+        elif self.first or (self.last and shape.tied_embeddings):
             self.embedding = _seeded(seed, lambda: Embedding(shape, sharing))
-            self._keep_used()
+            self._keep_used(plan)
             self.embedding = place(self.embedding)
         self.tower: Any = None
         if self.first and shape.tower is not None:
@@ -96,11 +100,26 @@ class ModelPart(nn.Module):  # type: ignore[misc]
         encoded, hidden = joined.split((length * width, joined.shape[1] - length * width), dim=1)
         return encoded.unflatten(1, (length, width)), hidden.unflatten(1, (-1, own))
 
-    def _keep_used(self) -> None:
+    def _keep_used(self, plan: RankPlan) -> None:
         """Of a tied embedding on two stages, the first looks tokens up and the last makes logits."""
-        unused = () if self.last else ("narrow", "bias")
+        unused = () if plan.makes_losses else ("narrow", "bias")
         for name in unused if self.first else ("positions", "types", "norm", "widen"):
             setattr(self.embedding, name, None)
+
+
+def parts_of(
+    shape: Shape,
+    plan: RankPlan,
+    seed: int,
+    place: Callable[[nn.Module], nn.Module],
+    sharing: Sharing,
+) -> list[ModelPart]:
+    """A rank's chunks; where it has the first and the last, these have one embedding if the output layer is tied."""
+    parts: list[ModelPart] = []
+    for number in plan.own:
+        embedding = parts[0].embedding if parts else None
+        parts.append(ModelPart(shape, plan, seed, place, sharing, number, embedding))
+    return parts
 
 
 class WithReference(nn.Module):  # type: ignore[misc]

@@ -24,7 +24,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 from planner.training.hetplan_runtime import RankPlan
@@ -94,7 +100,10 @@ class Layout:
         }
         for each in frozen:
             each.data = each.data.to(self.mesh.device_type, self.working_type)
-        ignored = {"ignored_params": frozen} if frozen and self.plan.zero < 3 else {}
+        # What a part shares with one that is spread already is spread with that.
+        theirs = {each for each in module.parameters() if self._is_spread(each)} - _inside(module)
+        others = theirs | frozen if self.plan.zero < 3 else theirs
+        ignored = {"ignored_params": others} if others else {}
         several = self.plan.zero == 0 or self.plan.shard_size is not None
         mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
         fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **ignored)
@@ -103,9 +112,8 @@ class Layout:
     def _start_alike(self, module: nn.Module) -> None:
         """Give every replica the first one's parameters and buffers, where they are whole and have values."""
         for each in (*module.parameters(), *module.buffers()):
-            spread = each.device_mesh.mesh_dim_names or () if isinstance(each, DTensor) else ()
             local = each.to_local() if isinstance(each, DTensor) else each
-            if "shard" in spread or local.is_meta:
+            if self._is_spread(each) or local.is_meta:
                 continue
             sent = local.detach().to(self.mesh.device_type).contiguous()
             for replicas in self._replicas:
@@ -113,6 +121,11 @@ class Layout:
                     torch.distributed.broadcast(sent, group_src=0, group=replicas.get_group())
             if sent.data_ptr() != local.data_ptr():
                 local.copy_(sent)
+
+    @staticmethod
+    def _is_spread(tensor: torch.Tensor) -> bool:
+        """True where each replica has a part, or has had the first one's values."""
+        return isinstance(tensor, DTensor) and "shard" in (tensor.device_mesh.mesh_dim_names or ())
 
     def tie(self, weight: Any) -> None:
         """Make ``clip`` add up the gradients of a parameter that the first and the last stage both hold.
@@ -180,6 +193,11 @@ class Layout:
         replicas = math.prod(each.size() for each in self._replicas)
         ranks = replicas * self.plan.tensor_rows * self.plan.tensor_parallel
         return float(ranks * (2 if twice else 1) / parts)
+
+
+def _inside(module: nn.Module) -> set[Any]:
+    """Parameters of the modules in it that are spread on their own."""
+    return {each for part in module.modules() if isinstance(part, FSDPModule) for each in part.parameters()}
 
 
 class LossScale:

@@ -32,7 +32,7 @@ from planner.training.example_model import Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
-from planner.runtimes.torch.example_stage import Chunks, ModelPart, WithReference
+from planner.runtimes.torch.example_stage import Chunks, ModelPart, WithReference, parts_of
 from planner.runtimes.torch.example_tensor import split
 from planner.training.step_log import StepLog
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale
@@ -77,11 +77,12 @@ def run(options: argparse.Namespace) -> None:
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
     sharing = packing_of(shape) or sharing_of(plan)
-    chunks = [ModelPart(shape, plan, options.seed, placing(layout), sharing, number) for number in plan.own]
+    chunks = parts_of(shape, plan, options.seed, placing(layout), sharing)
     for each in chunks:
         layout.shard(each)
     model = Chunks(chunks) if plan.chunks else chunks[0]
-    if shape.tied_embeddings and len(plan.stages) > 1 and not shape.freezes("embedding"):
+    tied = shape.tied_embeddings and len(plan.stages) > 1 and not plan.v_shaped
+    if tied and not shape.freezes("embedding"):
         layout.tie(getattr(model.embedding, "weight", None))
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
     parts = beside_references(chunks, shape, layout, options.seed, sharing)
@@ -158,13 +159,11 @@ def beside_references(
     """What runs in place of a rank's chunks: with pairs of answers each beside itself as it is now."""
     if shape.preference is None:
         return [*chunks]
-    plan, copies = layout.plan, list[Any]()
-    for number in plan.own:
-        copy = None
-        if shape.lora is None:
-            copy = ModelPart(shape.untrained, plan, seed, placing(layout), sharing, number)
+    copies: list[Any] = [None] * len(chunks)
+    if shape.lora is None:
+        copies = parts_of(shape.untrained, layout.plan, seed, placing(layout), sharing)
+        for copy in copies:
             layout.shard(copy)
-        copies.append(copy)
     return [WithReference(*both) for both in zip(chunks, copies, strict=True)]
 
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.schedules import divides, is_v_shaped
+from planner.cost.schedules import divides
 from planner.dims.adapter import in_pipeline
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
@@ -119,8 +119,6 @@ class _Left:
         divided = pipelines and not model.frozen
         if divided and any(divides(schedule) for schedule in row.schedules):
             yield "interleaved zero-bubble schedules"
-        if divided and model.embeds_twice and any(is_v_shaped(schedule) for schedule in row.schedules):
-            yield "V-shaped schedules with a copy of the embedding on the last stage"
         # Which stages share a node decides what crosses between nodes: sends, and the sums of tied embeddings.
         if pipelines and several:
             yield "stages on the nodes of their pool in another order than the pipeline's"

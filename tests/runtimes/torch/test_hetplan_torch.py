@@ -303,6 +303,7 @@ CASES = [
     ordered(pipeline(1, [4, 3], steps=5, optimizer="sgd", tied_embeddings=False), "zb-v", 2),
     ordered(pipeline(0, [3, 2, 2, 2], steps=9, tied_embeddings=False), "zb-v", 2),
     ordered(pipeline(0, [3, 2, 2, 3], steps=8, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
+    ordered(pipeline(1, [2, 3], steps=5, optimizer="sgd", head_bias=True), "zb-v", 2),
     tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
     tensor_parallel(
         3,
@@ -369,6 +370,9 @@ OTHERS = [
     ordered(pipeline(1, [4, 2], steps=4, precision="bf16", optimizer="sgd"), "zero-bubble", 2),
     ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     ordered(pipeline(0, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False, **T5), "zb-v", 2),
+    ordered(pipeline(0, [3, 2, 2, 3], steps=9, optimizer="sgd"), "dualpipe-v", 2),
+    ordered(pipeline(1, [2, 2], steps=4, precision="bf16", optimizer="sgd"), "dualpipe-v", 2),
+    ordered(pipeline(0, [2, 3], steps=4, optimizer="sgd", preference=PAIRS), "zb-v", 2),
     ordered(tensor_parallel(1, stages=2, optimizer="sgd"), "zero-bubble"),
     ordered(divided(1, stages=2, optimizer="sgd"), "zero-bubble"),
     ordered(pipeline(0, [3, 1], steps=2, optimizer="sgd", output_gate=True, **DELTA), "zero-bubble"),
