@@ -120,7 +120,7 @@ def gpu(name: str) -> CatalogueGpu:
 @cache
 def library_of(family: str) -> str:
     """Collective library of a family's devices, which tells their maker; empty for one that it lacks."""
-    return next((each.library for each in map(gpu, gpu_names()) if each.family == family), "")
+    return next((each.library for each in _gpus() if each.family == family), "")
 
 
 @cache

@@ -12,7 +12,6 @@ section 3.1): it is priced as a replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil, log2
 
 from planner.calibration.values import Calibration
@@ -125,8 +124,7 @@ def copies_of(slots: Sequence[Slot], grid: Grid) -> list[Slot]:
         nodes = max(1, grid.layer // slot.tp)
         on_node = max(1, slot.tp // grid.layer)
         made.append(
-            replace(
-                slot,
+            slot._replace(
                 tp=min(slot.tp, grid.layer),
                 nodes=slot.nodes // nodes,
                 replicas_per_node=slot.replicas_per_node * on_node,

@@ -7,7 +7,6 @@ island. Nothing hides it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from math import ceil
 
 from planner.calibration.values import Calibration
@@ -84,7 +83,7 @@ def islands_of(sync: Sync, stage: Stage, slots: Sequence[Slot]) -> list[Island]:
         parts = [slot]
         if not sync.islands:
             nodes = range(slot.first_node, slot.first_node + slot.nodes)
-            parts = [replace(slot, first_node=node, nodes=1) for node in nodes]
+            parts = [slot._replace(first_node=node, nodes=1) for node in nodes]
         for part in parts:
             own = islands.setdefault(sync.island_of(part.pool, part.first_node), ([], []))
             own[0].append(part)
@@ -100,7 +99,7 @@ def ring_between(
     curves: LinkCurves | None,
 ) -> Ring:
     """The ring over one device of each island; ``topology`` is that of the hosts."""
-    slots = [replace(slot, tp=1, nodes=1, replicas_per_node=1) for slot in first]
+    slots = [slot._replace(tp=1, nodes=1, replicas_per_node=1) for slot in first]
     return data_ring(slots, crossing_rings([slots]), topology, calibration, kernels, curves)
 
 

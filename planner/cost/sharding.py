@@ -173,8 +173,7 @@ def _as_slots(bundle: _Bundle, load: Counter[Node]) -> list[Slot]:
     for node, parts in on_node.items():
         alike.setdefault((load[node], *parts), []).append(node)
     return [
-        replace(
-            slot,
+        slot._replace(
             tp=max(1, load[nodes[0]]),
             first_node=nodes[0][1],
             nodes=len(nodes),

@@ -813,9 +813,14 @@ class Pricer:
         footprint = self._footprint(shape, group, dp)
         flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks, shape.schedule)
         tried = range(chunks, self.model.layers + 1)
-        fitting = bisect_left(
-            tried, True, key=lambda layers: not footprint.fits(layers, layers / chunks * flights)
-        )
+
+        def lacks(layers: int) -> bool:
+            return not footprint.fits(layers, layers / chunks * flights)
+
+        # Mostly all of them fit.
+        if tried and not lacks(tried[-1]):
+            return tried[-1]
+        fitting = bisect_left(tried, True, key=lacks)
         return tried[fitting - 1] if fitting else 0
 
     def _layer(

@@ -146,7 +146,7 @@ class Joined:
 
     def _moved(self, slot: Slot) -> Slot:
         pool, first = self._starts[slot.pool]
-        return replace(slot, pool=pool, first_node=first + slot.first_node) if first else slot
+        return slot._replace(pool=pool, first_node=first + slot.first_node) if first else slot
 
 
 def _runs(slots: Iterable[Slot]) -> Iterator[Slot]:
@@ -154,8 +154,8 @@ def _runs(slots: Iterable[Slot]) -> Iterator[Slot]:
     last: Slot | None = None
     for slot in slots:
         end = last.first_node + last.nodes if last else None
-        if last and slot.first_node == end and slot == replace(last, first_node=end, nodes=slot.nodes):
-            last = replace(last, nodes=last.nodes + slot.nodes)
+        if last and slot.first_node == end and slot == last._replace(first_node=end, nodes=slot.nodes):
+            last = last._replace(nodes=last.nodes + slot.nodes)
             continue
         if last is not None:
             yield last

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec, PoolSpec
@@ -21,8 +21,7 @@ from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.records import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(NamedTuple):
     """Replicas of one group on one run of identical nodes."""
 
     pool: str

@@ -6,7 +6,6 @@ A step replaces one or two neighbouring stages by one or two others, or halves o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 from planner.cost.estimate import Estimator
@@ -91,7 +90,7 @@ class _LocalSearch:
         total = family.batch * family.micro_batches
         for batch in (family.batch, 2 * family.batch, family.batch // 2):
             if batch and total % batch == 0:
-                yield replace(family, batch=batch, micro_batches=total // batch)
+                yield family._replace(batch=batch, micro_batches=total // batch)
 
     def _neighbours(self, family: Family, stands: tuple[Stand, ...]) -> list[tuple[Stand, ...]]:
         """Stages on other devices that the cluster has, those with most layers a second first."""

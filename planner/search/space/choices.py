@@ -7,8 +7,8 @@ the ILP's. The exhaustive oracle walks the same space.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, product
+from typing import NamedTuple
 
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
@@ -53,9 +53,8 @@ MOST_WAITING = 0.1
 """Largest part of a step for which these replicas wait for those that have a micro-batch more, on average."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """Outer choices that differ only in depth and interleaving."""
+class Family(NamedTuple):
+    """Outer choices that differ only in depth and interleaving; a tuple, since families are keys everywhere."""
 
     target: str
     zero: int
@@ -316,7 +315,7 @@ def uniform(
         replicas = sum(device_type.replicas(tp) for device_type in device_types)
         for dp in divisors(family.batch):
             if dp <= replicas and (limits.micro_batch is None or family.batch // dp in limits.micro_batch):
-                yield replace(family, tp=tp, dp=dp)
+                yield family._replace(tp=tp, dp=dp)
 
 
 def orders_of(family: Family, depth: int, model: ModelSpec, limits: Limits) -> Iterator[tuple[int, Schedule]]:

@@ -172,7 +172,7 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
         return Sends(near_seconds=never, far_seconds=least)
 
     def seconds(node: int) -> float:
-        last_slot = replace(other, first_node=node)
+        last_slot = other._replace(first_node=node)
         hop = send([one], [last_slot], replica_bytes, topology, estimator.calibration, estimator.curves)
         return hop.seconds if hop.link else never
 
@@ -213,7 +213,7 @@ def send_divided(first: Composition, last: Composition, replica_bytes: float, es
 
     one, other = (one_replica(group) for (group,) in (first, last))
     if one.pool == other.pool:
-        far = min(seconds(one, other), seconds(one, replace(other, first_node=1)))
+        far = min(seconds(one, other), seconds(one, other._replace(first_node=1)))
     else:
-        far = seconds(replace(one, nodes=first[0].count), replace(other, nodes=last[0].count))
+        far = seconds(one._replace(nodes=first[0].count), other._replace(nodes=last[0].count))
     return Sends(near_seconds=never, far_seconds=far)

@@ -492,8 +492,8 @@ def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Rin
     rings = []
     for together in range(1, group.count):
         full, rest = divmod(group.count, together)
-        slots = [replace(bare, nodes=full, replicas_per_node=together)]
-        slots += [replace(bare, first_node=full, replicas_per_node=rest)] if rest else []
+        slots = [bare._replace(nodes=full, replicas_per_node=together)]
+        slots += [bare._replace(first_node=full, replicas_per_node=rest)] if rest else []
         rings.append(data_ring(slots, {}, estimator.topology, estimator.calibration, kernels))
     if estimator.curves is not None:
         return replace(rings[0], bytes_per_second=inf, latency_seconds=0.0, around_seconds=0.0)
