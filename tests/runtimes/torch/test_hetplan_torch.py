@@ -264,17 +264,12 @@ CASES = [
     uneven(1, precision="bf16", reduce_dtype="bf16"),
     uneven(0, optimizer_states="bf16"),
     uneven(3, optimizer_states="int8"),
-    pipeline(2, [3, 1], steps=2, optimizer="sgd"),
     pipeline(0, [1, 2], steps=3, fewer=1),
     pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", documents=PACKED),
     pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
-    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
     ordered(pipeline(3, [4, 2], steps=2, optimizer="sgd"), "1f1b", 2),
-    ordered(pipeline(0, [3, 2, 2, 2], steps=4), "1f1b", 2),
     ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd"), "zero-bubble"),
-    ordered(pipeline(0, [2, 1, 1, 2], steps=8, tied_embeddings=False), "zero-bubble"),
     ordered(pipeline(1, [4, 3], steps=5, optimizer="sgd", tied_embeddings=False), "zb-v", 2),
-    ordered(pipeline(0, [3, 2, 2, 2], steps=9, tied_embeddings=False), "zb-v", 2),
     ordered(pipeline(0, [3, 2, 2, 3], steps=8, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
     tensor_parallel(
@@ -290,7 +285,6 @@ CASES = [
     uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     recomputed(uneven(2, documents=PACKED)),
     recomputed(uneven(3, optimizer="sgd", preference=PAIRS)),
-    pipeline(3, [1, 2], steps=3, optimizer="sgd", preference=PAIRS),
     ordered(
         pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False),
         "zero-bubble",
@@ -320,6 +314,12 @@ FROZEN = [
 ]
 """Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
 OTHERS = [
+    pipeline(2, [3, 1], steps=2, optimizer="sgd"),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
+    ordered(pipeline(0, [3, 2, 2, 2], steps=4), "1f1b", 2),
+    ordered(pipeline(0, [2, 1, 1, 2], steps=8, tied_embeddings=False), "zero-bubble"),
+    ordered(pipeline(0, [3, 2, 2, 2], steps=9, tied_embeddings=False), "zb-v", 2),
+    pipeline(3, [1, 2], steps=3, optimizer="sgd", preference=PAIRS),
     uneven(3, optimizer="sgd", output_gate=True, **DELTA),
     uneven(3, tower=TOWER),
     uneven(2, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
