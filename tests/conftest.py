@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,28 @@ settings.register_profile("hetplan", deadline=None)
 settings.load_profile("hetplan")
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+"""``gw0``, ``gw1``, ...; empty without workers."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Every second worker imports the tests from the last to the first.
+
+    In a fresh clone all modules are compiled when they are imported: from two ends, each is by one of two workers.
+    """
+    report = yield
+    if isinstance(collector, pytest.Directory) and WORKER[-1:] in tuple("13579"):
+        report.result.reverse()
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order is that of all workers again."""
+    if WORKER:
+        items.sort(key=lambda item: item.path.parts)
 
 
 def pytest_collection_finish() -> None:

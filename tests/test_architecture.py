@@ -158,8 +158,9 @@ def test_starting_the_command_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_import_contracts_hold() -> None:
-    """The layers of pyproject.toml."""
+    """The layers of pyproject.toml, which `make lint` checks every time."""
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -20,8 +20,8 @@ from tests.fuzz.rivals import Field, fastest
 from tests.fuzz.semantics import tried_apart
 from tests.fuzz.worlds import MOST_DEVICES, MOST_POOLS, World, draw_world, read
 
-SEED, WORLDS = 14, 8
-"""The first worlds of a seed that was chosen before any of them was tried."""
+SEED, QUICK, WORLDS = 14, 4, 8
+"""The first worlds of a seed that was chosen before any of them was tried, and how many are for quick tests."""
 
 PLAIN = World(
     cluster={
@@ -52,7 +52,10 @@ PLAIN = World(
 )
 
 
-@pytest.mark.parametrize("index", range(WORLDS))
+@pytest.mark.parametrize(
+    "index",
+    [pytest.param(index, marks=() if index < QUICK else pytest.mark.slow) for index in range(WORLDS)],
+)
 def test_world(index: int) -> None:
     """Nothing is wrong with the answers to this world."""
     assert tried_apart(SEED, index, time_limit=1.0)["faults"] == []

@@ -268,6 +268,11 @@ SLOW = frozenset(
         Case("pp2", 1, "adamw", experts=True),
         Case("pp2", 1, "lion"),
         Case("data", 3, "adamw", wrapper="fsdp2"),
+        Case("data", 2, "adamw"),
+        Case("pp4", 1, "adamw"),
+        Case("data", 2, "sgd", experts=True),
+        Case("pp4", 0, "sgd", documents="pairs"),
+        Case("pp4", 0, "sgd", documents="padded"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""

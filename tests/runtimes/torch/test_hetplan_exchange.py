@@ -59,7 +59,7 @@ def chosen(sync: Sync, zero: int) -> Plan:
     return replace(plan("torch", zero, [3], [replicas]), sync=sync)
 
 
-RARELY = ("average-by-node", "diloco-bf16", "int8", "diloco-zero1")
+RARELY = ("diloco", "average-by-node", "diloco-bf16", "int8", "diloco-zero1")
 """Cases of the slow tests."""
 
 
