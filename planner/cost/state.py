@@ -23,7 +23,7 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import carried_rates
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.failures import state_bytes
-from planner.cost.schedules import folds
+from planner.cost.schedules import is_v_shaped
 from planner.cost.shape import chunk_spans
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies, ranks
@@ -221,7 +221,7 @@ def layer_spans(plan: Plan, stage: int, model: ModelSpec) -> Iterator[tuple[int,
             if first == 0:
                 yield 0, 1
             yield first + 1, end + 1 + (end == model.layers)
-    if model.embeds_twice and plan.pp > 1 and stage == plan.pp - 1 and not folds(plan.schedule):
+    if model.embeds_twice and plan.pp > 1 and stage == plan.pp - 1 and not is_v_shaped(plan.schedule):
         yield 0, 1
 
 
