@@ -64,7 +64,7 @@ check: lint test audit dist site  ## everything that must hold before a change g
 
 # One of them needs as long as all others together.
 lint: $(VENV)/test.stamp  ## formatting, style, types, import rules, outputs in the docs: two of them at a time
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync --keep-going types docs-check style
+	@$(MAKE) --no-print-directory --jobs 2 $(addprefix --,$(filter output-sync,$(.FEATURES))) --keep-going types docs-check style
 
 types: $(VENV)/test.stamp
 	$(BIN)/mypy

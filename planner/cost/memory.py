@@ -52,6 +52,10 @@ DIVIDED_BYTES = 8.0
 """Bytes beside its moments of an element that the device updates while the host updates others: its weight and its
 gradient in fp32, which DeepSpeed keeps from step to step; a host has the same of what it updates tensor by tensor."""
 
+BUILT_BYTES = 6.0
+"""Bytes in host memory of an element, whole on every device, while Megatron builds the optimizer that it then builds
+anew for shards: pinned copies in 16 bits, if it trains in them, and in fp32 (NVIDIA/Megatron-LM issue 7232)."""
+
 LIVE_ELEMENTS = 1e9
 """Most parameters that a runtime that gathers matrix by matrix has whole at a time; the emitted DeepSpeed
 configuration sets the same."""
@@ -406,8 +410,10 @@ class Footprint:
             states -= self._in_host
         each = DIVIDED_BYTES + model.training.moment_bytes
         if updated_on_host and load.tensor_by_tensor:
-            self._in_host = offload.ratio * each / ways
-            self._ends_in_host += each * _updated_beyond(model, load, ways)
+            # Built once for whole parameters before it is for shards: as if fewer devices shared them.
+            fewer = smaller(ways, each / (BUILT_BYTES if size < 4 else 4.0))
+            self._in_host = offload.ratio * each / fewer
+            self._ends_in_host = offload.ratio * ends * ways / fewer + each * _updated_beyond(model, load, ways)
         elif updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":

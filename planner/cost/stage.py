@@ -172,7 +172,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     if model.runs:
         return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
     query, pairs = model.heads * model.head_dim, model.projected_pairs
-    widths = [(1, query), (1, query), (1, pairs)] if model.attends else []
+    widths = [(1, query), (1, model.heads * model.value_width), (1, pairs)] if model.attends else []
     widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)] if model.carried else []
     widths.append((model.mlp_matrices, model.common_ffn))
     if model.experts is not None:
@@ -195,7 +195,7 @@ def products_again(model: ModelSpec) -> float:
         # Nothing of the experts is kept.
         routed = model.experts.number + model.mlp_matrices * model.experts.top_k * model.experts.ffn
         again, mlp = again + routed, mlp + routed
-    return (pairs + again) / (2 * query + pairs + mlp)
+    return (pairs + again) / (query + model.heads * model.value_width + pairs + mlp)
 
 
 def measured_layer(

@@ -115,7 +115,7 @@ def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
     """Factors that are larger than every matrix of a layer."""
     if sync.rank is None:
         return
-    narrow = min(max(matrices(model), key=min))
+    narrow = max((min(shape) for _, shapes in layers_matrices(model) for shape in shapes), default=0)
     if sync.rank > narrow:
         what = f"the matrices of {model.name} have at most rank {narrow}"
         yield Fault(("sync", "rank"), f"{what}, expected no more, got {sync.rank}")
@@ -123,9 +123,17 @@ def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
 
 def matrices(model: ModelSpec) -> list[tuple[int, int]]:
     """Rows and columns of the matrices of one layer, as the example has them."""
-    hidden, heads = model.hidden, model.heads * model.head_dim
-    shapes = [(hidden, heads), (hidden, model.projected_pairs), (heads, hidden)]
+    hidden, values = model.hidden, model.heads * model.value_width
+    queries, pairs = (hidden, model.heads * model.head_dim), (hidden, model.projected_pairs)
+    shapes = [queries, pairs, (values, hidden)] if model.attends else []
     return shapes + [(hidden, model.common_ffn)] * model.mlp_matrices if model.common_ffn else shapes
+
+
+def layers_matrices(model: ModelSpec) -> list[tuple[int, list[tuple[int, int]]]]:
+    """(layers, their matrices) of each kind of layer."""
+    inner = [(model.layers * run.layers, run.kind) for run in model.runs] or [(model.layers, model)]
+    outer = [(run.layers, run.kind) for run in (*model.first_runs, *model.last_runs)]
+    return [(count, matrices(kind)) for count, kind in (*inner, *outer)]
 
 
 def factors(rank: int, model: ModelSpec, elements: float) -> tuple[float, float, float]:
@@ -133,7 +141,7 @@ def factors(rank: int, model: ModelSpec, elements: float) -> tuple[float, float,
     rows = columns = taken = 0.0
     ends = [] if model.front else [(model.vocab, model.embedding_width)]
     ends += [] if model.tied_embeddings else [(model.outputs, model.hidden)]
-    for count, shapes in ((model.layers, matrices(model)), (1, ends)):
+    for count, shapes in (*layers_matrices(model), (1, ends)):
         for high, low in shapes:
             if rank * (high + low) < high * low:
                 rows, columns = rows + count * rank * high, columns + count * rank * low

@@ -651,6 +651,11 @@ def _state_problems(document: Document) -> list[Problem]:
     if kind == "mamba" and state.get("rank") is None:
         what = "missing, expected the rank of the time step's projection"
         problems.append(document.problem(("state", "rank"), what))
+    if kind == "linear":
+        for key, expected in (("groups", heads), ("size", state.get("head_dim"))):
+            if state.get(key) != expected:
+                what = f"linear has head_dim by head_dim states, one for each head: expected {expected}, got {state.get(key, 1)}"
+                problems.append(document.problem(("state", key), what))
     if kind in ("mamba", "conv") and heads != 1:
         what = f"{kind} has channels alone, expected 1, got {heads}"
         problems.append(document.problem(("state", "heads"), what, "head_dim is the width of all channels"))

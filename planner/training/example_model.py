@@ -552,7 +552,7 @@ class Layer(nn.Module):  # type: ignore[misc]
             self.key_value = self._linear(source, shape.kv_heads * width, biased, "k_proj", "v_proj")
         else:
             self.key_value = Linear(source, shape.kv_heads * (width + self.value_width), bias=biased)
-        lone = shape.qkv_bias and not shape.key_bias
+        lone = shape.qkv_bias and not shape.key_bias and self.value_width > 0
         self.value_bias = nn.Parameter(torch.zeros(shape.kv_heads * self.value_width)) if lone else None
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()

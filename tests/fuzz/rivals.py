@@ -145,10 +145,11 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
         return "a stage that mixes types of device"
-    if not per_device and any(
-        len({group.local_batch for group in stage.replicas}) > 1 for stage in plan.stages
+    if not per_device and (
+        any(len({group.local_batch for group in stage.replicas}) > 1 for stage in plan.stages)
+        or any(group.local_batch % group.accumulation_steps for group in groups)
     ):
-        return "tensor-parallel replicas with batches of unlike size"
+        return "replicas of several devices with batches or micro-batches of unequal size"
     if per_device and max(group.micro_batch for group in groups) > most_offered(model):
         return "micro-batches larger than the space"
     row, tp = target(plan.target), max(group.tp for group in groups)

@@ -57,7 +57,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
 def test_tensor_parallel_replicas() -> None:
     """Of one stage, where a target could give them unlike batches, or devices of several types."""
     unlike, mixed = (
-        "tensor-parallel replicas with batches of unequal size",
+        "replicas of several devices with batches or micro-batches of unequal size",
         "stages that mix device types, except where they use up leftover devices",
     )
     one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))

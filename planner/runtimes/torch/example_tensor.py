@@ -37,13 +37,18 @@ def _split_layer(layer: Layer, mesh: DeviceMesh) -> None:
     """Heads and feed-forward columns are dealt; one sum after attention and one after the feed-forward."""
     styles: dict[str, Any] = {name: ColwiseParallel() for name in ("query", "key_value", "up")}
     styles |= {name: RowwiseParallel() for name in ("output", "down")}
-    if layer.gate is not None:
-        styles["gate"] = ColwiseParallel()
-    for name in ("norm_query", "norm_key"):
-        if any(True for _ in getattr(layer, name).parameters()):
-            # These see the rank's own heads, so their gradients are added up over the ranks.
-            styles[name] = SequenceParallel(sequence_dim=HEADS, use_local_output=True)
-    parallelize_module(layer, mesh, styles)
+    styles["gate"] = ColwiseParallel()
+    # Norms of queries and keys see the rank's own heads, so their gradients are added up over the ranks.
+    styles |= {
+        name: SequenceParallel(sequence_dim=HEADS, use_local_output=True)
+        for name in ("norm_query", "norm_key")
+    }
+    # A layer may be without attention, or without a feed-forward.
+    parts = {name: getattr(layer, name, None) for name in styles}
+    split_parts = {
+        name for name, part in parts.items() if part is not None and any(True for _ in part.parameters())
+    }
+    parallelize_module(layer, mesh, {name: style for name, style in styles.items() if name in split_parts})
     for norm in (layer.norm_attention, layer.norm_mlp):
         norm.register_forward_hook(partial(_for_all_products, mesh))
 

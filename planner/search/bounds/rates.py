@@ -438,8 +438,8 @@ class Rates:
         pricer, model = self.pricer(family), self.estimator.model
         if not stays_whole(family, model):
             shape = self._shape(family, group.tp)
-            if model.frozen:
-                # Embedding and head have nothing to reduce, but hide reductions of the layers beside them.
+            if model.frozen or model.tower is not None or model.beside or model.first_runs or model.last_runs:
+                # What stands beside these layers has little or nothing to reduce, but hides reductions of theirs.
                 return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
             return pricer.tail_seconds(shape, group, ring, micro)
         # The longest backward hides most.

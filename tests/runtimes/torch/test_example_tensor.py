@@ -42,3 +42,20 @@ def test_products_behind_a_norm_share_a_sum(norms: int, behind: int) -> None:
         outputs.sum().backward()
     assert (forward.get_total_counts(), backward.get_total_counts()) == (2, behind)
     assert hidden.grad is not None
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize(
+    "kind", [("none", "dense", ()), ("attention", "none", ()), ("attention", "dense", ())]
+)
+def test_layers_without_a_part_sum_the_others(kind: tuple[str, str, tuple[tuple[str, int], ...]]) -> None:
+    """Of attention and feed-forward a layer may have one alone, with norms of queries and keys where it attends."""
+    spec = model(1, gated_mlp=True, kv_heads=2, qk_norm=True)
+    layer = Layer(shape_of(model_shape(spec)), kind=kind)
+    split(layer, init_device_mesh("cpu", (2,)))
+    hidden = torch.randn(1, 8, spec.hidden, requires_grad=True)
+    with CommDebugMode() as forward:
+        outputs = layer(hidden)
+    outputs.sum().backward()
+    assert forward.get_total_counts() == 2 - kind.count("none")
+    assert all(parameter.grad is not None for parameter in layer.parameters())

@@ -348,6 +348,10 @@ OTHERS = [
     *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
     named("sizes", tensor_parallel(1, optimizer="sgd", **SIZED)),
     named("sizes", tensor_parallel(3, stages=2, optimizer="sgd", **SIZED)),
+    named(
+        "halves",
+        tensor_parallel(1, optimizer="sgd", block=(RunSpec(mixer="none"), RunSpec(feed_forward="none"))),
+    ),
     named("sizes", divided(2, optimizer="sgd", **SIZED)),
     named("sizes", pipeline(0, [2, 1, 1, 2], steps=4, **SIZED)),
     named("sizes", ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd", **SIZED), "zero-bubble")),
