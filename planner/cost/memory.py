@@ -396,7 +396,7 @@ class Footprint:
         weights += size / load.secondary if load.secondary else 0.0
         gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.error_bytes
         self._layer = _layer_activations(model, load, load.recompute)
-        self._in_host = self._ends_in_host = 0.0
+        self._in_host = self._ends_in_host = self._built = 0.0
         self._frozen_in_host = 0.0, 0.0
         if offload.optimizer == "cpu":
             self._in_host, self._ends_in_host = offload.ratio * states, offload.ratio * ends
@@ -410,10 +410,9 @@ class Footprint:
             states -= self._in_host
         each = DIVIDED_BYTES + model.training.moment_bytes
         if updated_on_host and load.tensor_by_tensor:
-            # Built once for whole parameters before it is for shards: as if fewer devices shared them.
-            fewer = smaller(ways, each / (BUILT_BYTES if size < 4 else 4.0))
-            self._in_host = offload.ratio * each / fewer
-            self._ends_in_host = offload.ratio * ends * ways / fewer + each * _updated_beyond(model, load, ways)
+            self._in_host = offload.ratio * each / ways
+            self._ends_in_host += each * _updated_beyond(model, load, ways)
+            self._built = offload.ratio * (BUILT_BYTES if size < 4 else 4.0)
         elif updated_on_host:
             self._in_host += load.gradient_bytes / ways
         if offload.parameters == "cpu":
@@ -498,7 +497,10 @@ class Footprint:
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
-        kept = self._updated(layers, self._elements(layers)) * self._in_host + self._ends_in_host
+        elements = self._elements(layers)
+        kept = self._updated(layers, elements) * self._in_host + self._ends_in_host
+        # Megatron builds the optimizer for whole parameters before it builds it for shards.
+        kept = larger(kept, self._built * elements)
         kept += layers * self._frozen_in_host[0] + self._frozen_in_host[1]
         return kept + in_flight * (self._layer_in_host + self._ends_alive_in_host / layers)
 

@@ -342,7 +342,7 @@ def test_megatrons_device_keeps_no_more_than_its_share(precision: str, states: i
     whole = 4 * (6 if precision == "fp16" else 4)
     assert (found[0].optimizer_bytes, found[0].host_bytes) == pytest.approx((0.0, whole * shard))
     assert found[1].optimizer_bytes == pytest.approx(0.6 * (states + gradient) * shard)
-    assert found[1].host_bytes == pytest.approx(whole * 0.4 * shard + 16 * part)
+    assert found[1].host_bytes == pytest.approx(max(whole * 0.4 * shard, 16 * (0.4 * shard + part)))
     assert found[1].gradients_bytes == found[0].gradients_bytes
 
 
@@ -464,7 +464,9 @@ def test_divided_experts_have_fewer_hosts_that_update_them() -> None:
     on_device = estimate(replace(plan, offload=ON_DEVICE), machine(), spec).stages[0].groups[0].memory
     # Moments and the copy in fp32; gradients of two bytes beside them.
     assert on_device.optimizer_bytes == pytest.approx(12 * shard)
-    assert found.stages[0].groups[0].memory.host_bytes == pytest.approx((12 + 4) * shard)
+    # Megatron builds it for the whole parameters of each device first.
+    whole = spec.parameters - parted / 2
+    assert found.stages[0].groups[0].memory.host_bytes == pytest.approx(max((12 + 4) * shard, 6 * whole))
 
 
 def test_checkpoints_of_dense_layers_ahead_leave_with_the_others() -> None:

@@ -62,10 +62,11 @@ def test_tensor_parallel_replicas() -> None:
     )
     one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))
     assert unlike in outside(one, gpt(), Limits(target="torch"))
-    assert unlike not in outside(one, gpt(), Limits(target="torch", tp=(1,)))
+    assert unlike not in outside(one, gpt(), Limits(target="torch", tp=(1,), cp=(1,)))
+    assert unlike in outside(one, gpt(), Limits(target="torch", tp=(1,)))
     assert unlike not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
     assert unlike not in outside(one, gpt(), Limits(target="megatron"))
-    assert unlike not in outside(cluster(pool("a", per_node=3)), gpt(), Limits(target="torch"))
+    assert unlike not in outside(cluster(pool("a", per_node=1)), gpt(), Limits(target="torch"))
     assert mixed in outside(two, gpt(), Limits(target="torch", pp=(1,)))
     assert mixed not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
 
