@@ -654,7 +654,8 @@ def _state_problems(document: Document) -> list[Problem]:
     if kind == "linear":
         for key, expected in (("groups", heads), ("size", state.get("head_dim"))):
             if state.get(key) != expected:
-                what = f"linear has head_dim by head_dim states, one for each head: expected {expected}, got {state.get(key, 1)}"
+                got = shown(state.get(key, 1))
+                what = f"linear has a state of head_dim by head_dim for each head, expected {expected}, got {got}"
                 problems.append(document.problem(("state", key), what))
     if kind in ("mamba", "conv") and heads != 1:
         what = f"{kind} has channels alone, expected 1, got {heads}"

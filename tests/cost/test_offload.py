@@ -331,7 +331,7 @@ def test_tensors_are_copied_beside_the_updates_of_others() -> None:
 
 @pytest.mark.parametrize(("precision", "states", "gradient"), [("fp16", 12, 4), ("fp32", 8, 0)])
 def test_megatrons_device_keeps_no_more_than_its_share(precision: str, states: int, gradient: int) -> None:
-    """The host has the tensor with which it passes its own, and what is built once for whole parameters on each device."""
+    """The host has the tensor with which it passes its own, and what is built for whole parameters first."""
     chosen = replace(data_parallel(STATES, 1), target="megatron")
     found = []
     for ratio in (1.0, 0.4):

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 from planner.runtimes.torch.example_tensor import split  # noqa: E402
-from planner.training.example_model import Layer, shape_of  # noqa: E402
+from planner.training.example_model import Kind, Layer, shape_of  # noqa: E402
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_products_behind_a_norm_share_a_sum(norms: int, behind: int) -> None:
 @pytest.mark.parametrize(
     "kind", [("none", "dense", ()), ("attention", "none", ()), ("attention", "dense", ())]
 )
-def test_layers_without_a_part_sum_the_others(kind: tuple[str, str, tuple[tuple[str, int], ...]]) -> None:
+def test_layers_without_a_part_sum_the_others(kind: Kind) -> None:
     """Of attention and feed-forward a layer may have one alone, with norms of queries and keys where it attends."""
     spec = model(1, gated_mlp=True, kv_heads=2, qk_norm=True)
     layer = Layer(shape_of(model_shape(spec)), kind=kind)
