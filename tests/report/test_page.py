@@ -148,7 +148,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """It writes the page and prints one line, or the document."""
     plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "page.html"
     assert run(["report", str(plan), "-o", str(output), "--tokens", "1T"]) == 0
-    assert "a step" in capsys.readouterr().out
+    assert "a step" in " ".join(capsys.readouterr().out.split())
     assert run(["report", str(plan), "-o", str(output), "--compare", str(plan), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert embedded(output.read_text(encoding="utf-8")) == document
