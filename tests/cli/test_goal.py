@@ -76,7 +76,7 @@ def test_exit_codes_of_the_table(
 ) -> None:
     """Points, interrupted, nothing in time, nothing at all."""
     given: Front = replace(examples.front(), **found)
-    monkeypatch.setattr("planner.search.objectives.pareto.front", lambda *_, **__: given)
+    monkeypatch.setattr("planner.cli.search.front", lambda *_, **__: given)
     (priced / "cluster.yaml").write_text(
         PRICES.replace("name: fast", "name: a100").replace("name: slow", "name: v100")
     )
