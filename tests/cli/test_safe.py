@@ -35,7 +35,7 @@ def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
         "torch",
         "--zero",
         "0,1",
-        "--strict",
+        *("--pp", "1"),
         "--json",
     )
     bold = json.loads(hetplan(*words, "-o", "bold.yaml").out)
