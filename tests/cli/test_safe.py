@@ -27,17 +27,8 @@ def larger(path: Path) -> None:
 def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
     """It is not faster, the file remembers what was asked, and the commands that read it say so."""
     larger(Path("model.yaml"))
-    words = (
-        "search",
-        "cluster.yaml",
-        "model.yaml",
-        "--target",
-        "torch",
-        "--zero",
-        "0,1",
-        *("--pp", "1"),
-        "--json",
-    )
+    limits = ("--target", "torch", "--zero", "0,1", "--pp", "1")
+    words = ("search", "cluster.yaml", "model.yaml", *limits, "--json")
     bold = json.loads(hetplan(*words, "-o", "bold.yaml").out)
     safe = json.loads(hetplan(*words, "--safe", "0.01", "-o", "safe.yaml").out)
     assert safe["out_of_memory"] <= 0.01 < bold["out_of_memory"]
