@@ -17,7 +17,7 @@ from planner.cost.islands import BLOCK, ERROR_BYTES, OUTER_BYTES, SENT_BYTES
 from planner.dims.sync import factors, matrices, sync_text
 from planner.emit.interface import emit, write_folder
 from planner.errors import HetplanError, PlanError
-from planner.model.spec import LoraSpec
+from planner.model.spec import LoraSpec, RunSpec
 from planner.plan.checks import check_plan, faults
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import EXACT, Plan, Sync
@@ -183,6 +183,22 @@ def test_factors_are_counted_matrix_by_matrix() -> None:
     assert columns == 4 * (24 * (2048 + 4096 + 2048 + 2 * 8192) + 2048)
     assert whole == MODEL.parameters - 24 * sum(a * b for a, b in shapes) - 51200 * 2048
     assert factors(2000, MODEL, MODEL.parameters)[2] > whole
+
+
+def test_factors_of_unlike_layers() -> None:
+    """Each kind has matrices of its own, those that do not attend none of attention; a rank fits the widest kind."""
+    block = (RunSpec(layers=1), RunSpec(layers=3, ffn=2048), RunSpec(mixer="none"))
+    mixed = gpt(2, 1024, 16, global_batch=64).model_copy(update={"block": block})
+    rows, _, whole = factors(4, mixed, mixed.parameters)
+    attention, wide, narrow = (
+        [(1024, 1024), (1024, 2048), (1024, 1024)],
+        [(1024, mixed.ffn)] * 2,
+        [(1024, 2048)] * 2,
+    )
+    layers = [(2, attention + wide), (6, attention + narrow), (2, wide)]
+    assert rows == 4 * (sum(count * 1024 * len(shapes) for count, shapes in layers) + mixed.vocab)
+    sent = sum(count * sum(high * low for high, low in shapes) for count, shapes in layers)
+    assert whole == mixed.parameters - sent - mixed.vocab * 1024
 
 
 def test_text_and_files(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
-from planner.model.spec import LoraSpec, ModelSpec
+from planner.model.spec import LoraSpec, ModelSpec, TowerSpec
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import searched
 from planner.search.bounds.lagrangian import LagrangianBound
@@ -66,20 +66,44 @@ def test_bounds_hold_where_the_whole_model_hides_reductions(seed: int) -> None:
     hold(Estimator(*with_all_at_once(seed)), Limits(gap=0.0, cp=(2, 4), zero=(0, 1)), "deepspeed")
 
 
-def test_frozen_heads_hide_what_layers_reduce() -> None:
-    """The end of a step that is counted for each layer is no more than that of any stage, the one with the head too."""
-    model = gpt(2, 256, 4, global_batch=4, vocab=200_000, lora=LoraSpec(rank=64))
-    estimator = Estimator(cluster(pool("p", nodes=4, per_node=1, gbps=1, cards=1)), model)
+HIDING = {
+    "frozen head": gpt(2, 256, 4, global_batch=4, vocab=200_000, lora=LoraSpec(rank=64)),
+    "tower": gpt(2, 1024, 8, global_batch=4, vocab=1000).model_copy(
+        update={
+            "tied_embeddings": False,
+            "tower": TowerSpec(
+                projector=(1024, 1024),
+                frozen=True,
+                layers=24,
+                hidden=1024,
+                heads=8,
+                ffn=4096,
+                patch=588,
+                tokens=256,
+                outputs=16,
+                merged=1,
+                images=8,
+            ),
+        }
+    ),
+}
+"""Models with an end that hides what the layers beside it reduce."""
+
+
+@pytest.mark.parametrize(("what", "gbps"), [("frozen head", 1), ("tower", 10)])
+def test_ends_hide_what_layers_reduce(what: str, gbps: float) -> None:
+    """The end of a step that is counted for each layer is no more than that of any stage, those with ends too."""
+    model = HIDING[what]
+    estimator = Estimator(cluster(pool("p", nodes=4, per_node=1, gbps=gbps, cards=1)), model)
     bounds, compared = FamilyBounds(estimator), 0
     usable = usable_device_types(estimator.topology, model)
     for family in families(TARGETS["torch"], Limits(zero=(0, 1), pp=(2,)), model, usable):
         if family.dp != 2 or 2 not in depths(family, Limits(pp=(2,)), model, usable):
             continue
         replicas = (group("p", "A100", count=2, share=2, steps=family.micro_batches),)
-        chosen = plan("torch", family.zero, [1, 1], [replicas, replicas])
-        priced = estimator.estimate(chosen)
-        hidden, shown = (stage.sync_seconds for stage in reversed(priced.stages))
-        assert hidden < 0.7 * shown
+        priced = estimator.estimate(plan("torch", family.zero, [1, 1], [replicas, replicas]))
+        hidden, shown = sorted(stage.sync_seconds for stage in priced.stages)
+        assert hidden < shown
         for speed in bounds.rates.speeds(family):
             assert speed.tail_seconds <= hidden + priced.breakdown.optimizer_seconds
             compared += 1
