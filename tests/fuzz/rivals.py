@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -81,8 +82,9 @@ class Field:
 
 
 def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
-    """True when a stage stands on parts of more nodes than in the plan on joined pools, or apart from one with which it
-    shares a node there, or where joined pools have no place for it: the search has no such plans.
+    """True when a stage is divided over nodes in other parts than in the plan on joined pools (5 + 5 of two nodes of
+    eight, not 8 + 2), or stands apart from one with which it shares a node there, or where joined pools have no place
+    for it: the search has no such plans.
     """
     try:
         own_placement = Joined(Topology(cluster)).placement(place(plan, cluster))
@@ -92,8 +94,8 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
     if not stands([stage.replicas for stage in as_one.stages], Topology(seen)):
         return True
     alike = place(as_one, seen), own_placement
-    fewest, used = ([len(_nodes(slots)) for slots in placed] for placed in alike)
-    if any(one < other for one, other in zip(fewest, used, strict=True)):
+    as_one_parts, own_parts = ([_parts(slots) for slots in placed] for placed in alike)
+    if as_one_parts != own_parts:
         return True
     together, own = ([_shares_node(*pair) for pair in pairwise(placed)] for placed in alike)
     return any(one and not other for one, other in zip(together, own, strict=True))
@@ -106,8 +108,13 @@ def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
     return bool(size) and not all(holds_groups(each, size or 1) for each in types)
 
 
-def _nodes(slots: Sequence[Slot]) -> set[tuple[str, int]]:
-    return {(slot.pool, slot.first_node + index) for slot in slots for index in range(slot.nodes)}
+def _parts(slots: Sequence[Slot]) -> Counter[tuple[str, str, int]]:
+    """Nodes of a stage by pool, device type and how many devices of it the stage has there."""
+    devices = Counter[tuple[str, str, int]]()
+    for slot in slots:
+        for node in range(slot.first_node, slot.first_node + slot.nodes):
+            devices[slot.pool, slot.gpu, node] += slot.tp * slot.replicas_per_node
+    return Counter((pool, gpu, count) for (pool, gpu, _), count in devices.items())
 
 
 def _shares_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:

@@ -143,6 +143,31 @@ def test_the_rivals_find_data_parallelism_that_does_not_divide_over_nodes(tmp_pa
     assert rival.plan.stages[0].dp == 8
 
 
+def test_parts_of_nodes_that_only_a_second_pool_can_say_are_no_rivals(tmp_path: Path) -> None:
+    """Five and five of two nodes of eight are a plan where each node is a pool; as one pool both make eight and two."""
+    node = {**PLAIN.cluster["pools"][0], "gpus_per_node": 8, "nodes": 1, "intra_node": "pcie3"}
+    pools = [{**node, "name": name} for name in ("left", "right")]
+    world = World(
+        {**PLAIN.cluster, "pools": pools},
+        {**PLAIN.model, "training": {**PLAIN.model["training"], "global_batch": 40}},
+    )
+    cluster, model = read(world.write(tmp_path))
+    field = Field(cluster, model, Limits(target="megatron"), random.Random(1))
+
+    def seconds(*counts: int) -> float | None:
+        alike = {"gpu": cluster.pools[0].devices[0], "tp": 1, "local_batch": 4, "accumulation_steps": 1}
+        groups = tuple(
+            ReplicaGroup(pool=name, count=count, **alike)
+            for name, count in zip(("left", "right"), counts, strict=True)
+        )
+        stage = Stage(first_layer=0, end_layer=model.layers, replicas=groups)
+        return field.seconds(Plan(target="megatron", zero=0, stages=(stage,)))
+
+    assert seconds(8, 2) is not None
+    assert seconds(2, 8) is not None
+    assert seconds(5, 5) is seconds(6, 4) is None
+
+
 def test_a_false_proof_is_seen(plain: Case) -> None:
     """A bound a tenth above the answer is a fault of the proof, of its rivals, and of the cluster in other words."""
     step = plain.answer.step
