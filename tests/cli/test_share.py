@@ -84,6 +84,7 @@ def test_nodes_are_divided_where_there_are_too_few(hetplan: Command, jobs: Path)
         assert saved.plan.devices <= each["gpus"]
 
 
+@pytest.mark.slow
 def test_the_shipped_example(hetplan: Command) -> None:
     """Its models are found beside it."""
     cluster, jobs = ROOT / "cluster_specs" / "v100_t4_10g.yaml", ROOT / "job_specs" / "three_runs.yaml"

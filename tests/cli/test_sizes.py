@@ -10,6 +10,8 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from planner.cluster.checks import MOST_POOLS
 from planner.files.document import MOST_BYTES
 from tests.cli.running import Command, measured, measured_hetplan
@@ -28,6 +30,7 @@ def reference_seconds() -> float:
     return measured(REFERENCE).cpu_seconds
 
 
+@pytest.mark.slow
 def test_the_largest_table_is_imported(tmp_path: Path) -> None:
     """4 MiB of layers; through the YAML library alone it took ten times the reference and 410 MB."""
     table, output = tmp_path / "layers.csv", tmp_path / "calibration.yaml"

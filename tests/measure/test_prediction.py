@@ -26,6 +26,7 @@ TOLERANCE = 2.0
 """Machines are noisy; docs/calibration.md has the errors on a quiet one."""
 
 
+@pytest.mark.slow
 def test_steps_are_predicted() -> None:
     """At a measured micro-batch, and at one between two measured ones."""
     training = TrainingSpec(sequence_length=64, global_batch=12, precision="fp32", dropout=False)

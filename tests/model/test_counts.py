@@ -15,6 +15,7 @@ from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.huggingface import supported
 from planner.model.remote import REMOTE
+from tests.quick import every
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -152,7 +153,7 @@ def counted(kind: str, config: Any) -> tuple[int, str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [kind for kind in supported() if kind not in INSIDE])
+@pytest.mark.parametrize("kind", every(3, [kind for kind in supported() if kind not in INSIDE]))
 def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     """To the last one, of the default shape."""
     config = default(kind)

@@ -19,6 +19,7 @@ from planner.plan.placement import place
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.search.solve import search
 from planner.search.values import Limits
+from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.search.variants import renamed, shuffled
 from tests.worlds import Problem, cluster, gpt, pool, with_devices_left_over, with_odd_nodes
@@ -135,7 +136,7 @@ def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
     check_answers(seed, target)
 
 
-@pytest.mark.parametrize("seed", [2, 37])
+@pytest.mark.parametrize("seed", first(1, [2, 37]))
 def test_explained_answers_do_not_depend_on_pools(seed: int) -> None:
     """Where the best plans have stages on what others leave of several nodes, and families are looked at as well."""
     check_answers(seed, "megatron", with_devices_left_over, explain=True)

@@ -35,6 +35,7 @@ from planner.plan.file import (
 )
 from planner.plan.values import Offload, Plan, Stage
 from tests.plan.examples import CLUSTER, MODEL, group, plan, stage
+from tests.quick import first
 
 SUMMARY = Summary(
     status="optimal",
@@ -153,7 +154,7 @@ def test_the_order_of_pools_leaves_no_trace() -> None:
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+@pytest.mark.parametrize("seed", first(1, ["4242", "0", "1"]))
 def test_the_hash_seed_leaves_no_trace(seed: str) -> None:
     """Bytes are the same in another process."""
     code = "from tests.plan.test_file import FILE, to_text; print(to_text(FILE), end='')"

@@ -69,7 +69,9 @@ def test_many_clusters_give_valid_plans_or_reasons() -> None:
     [
         (pool("a", nodes=3, per_node=4),),
         pytest.param((pool("a", nodes=4, per_node=4), pool("b", "V100", per_node=4)), marks=pytest.mark.slow),
-        (pool("a", nodes=2, per_node=16), pool("b", "V100", per_node=16)),
+        pytest.param(
+            (pool("a", nodes=2, per_node=16), pool("b", "V100", per_node=16)), marks=pytest.mark.slow
+        ),
         (pool("a", per_node=16), pool("b", "V100", per_node=1)),
     ],
     ids=["12", "20", "48 in nodes of 16", "17 in unequal pools"],
@@ -88,6 +90,7 @@ def test_any_total_has_plans(pools: tuple[object, ...]) -> None:
     assert needed <= names
 
 
+@pytest.mark.slow
 def test_the_order_of_hashing_changes_nothing() -> None:
     """The published Metis answers by the hash seed of Python."""
     done = subprocess.run(

@@ -21,6 +21,7 @@ from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored
+from tests.quick import first
 from tests.search.variants import nameless, renamed, shuffled, three_pools
 from tests.worlds import cluster, gpt, pool
 
@@ -28,8 +29,13 @@ ROOT = Path(__file__).parents[2]
 SEEDS = st.integers(0, 10**9)
 SETTINGS = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-QUICK_PAIRS = (("poplar_a100", "llama_1.1b"), ("poplar_a800_v100s", "llama_1.1b"))
-SLOW_PAIRS = (("v100_t4_10g", "opt_350m"), ("holmes_hybrid", "gpt_7.5b"), ("lab", "gpt2_345m"))
+PAIRS = (
+    ("poplar_a800_v100s", "llama_1.1b"),
+    ("poplar_a100", "llama_1.1b"),
+    ("v100_t4_10g", "opt_350m"),
+    ("holmes_hybrid", "gpt_7.5b"),
+    ("lab", "gpt2_345m"),
+)
 
 
 def shipped_pair(name: str, model: str) -> tuple[ClusterSpec, ModelSpec]:
@@ -90,12 +96,10 @@ def test_neither_order_nor_names_decide_what_is_cheapest() -> None:
     check_orders_and_names(priced, model, seed, Goal(objective="cost"))
 
 
-@pytest.mark.parametrize(
-    "pair", [*QUICK_PAIRS, *(pytest.param(pair, marks=pytest.mark.slow) for pair in SLOW_PAIRS)]
-)
-def test_neither_order_nor_names_decide_on_shipped_clusters(pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("name", "model"), first(1, PAIRS))
+def test_neither_order_nor_names_decide_on_shipped_clusters(name: str, model: str) -> None:
     """The same for the clusters that people start from."""
-    check_orders_and_names(*shipped_pair(*pair), seed=1)
+    check_orders_and_names(*shipped_pair(name, model), seed=1)
 
 
 @given(SEEDS)
@@ -152,11 +156,11 @@ def test_the_same_again_in_one_process() -> None:
     )
 
 
-def answer(pair: tuple[str, str], folder: Path, **environment: str) -> tuple[bytes, str]:
+def answer(name: str, model: str, folder: Path, **environment: str) -> tuple[bytes, str]:
     """The plan file and the JSON document, without the time it took, from a process of its own."""
     file = folder / f"{environment['PYTHONHASHSEED']}.yaml"
     command = [sys.executable, "-c", "from planner.cli.app import main; main()", "search"]
-    inputs = [f"cluster_specs/{pair[0]}.yaml", f"model_specs/{pair[1]}.yaml", "--precision", "fp16"]
+    inputs = [f"cluster_specs/{name}.yaml", f"model_specs/{model}.yaml", "--precision", "fp16"]
     done = subprocess.run(
         [*command, *inputs, "--json", "-o", str(file)],
         cwd=ROOT,
@@ -171,12 +175,9 @@ def answer(pair: tuple[str, str], folder: Path, **environment: str) -> tuple[byt
     return file.read_bytes(), json.dumps(document)
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [QUICK_PAIRS[1], *(pytest.param(pair, marks=pytest.mark.slow) for pair in (QUICK_PAIRS[0], *SLOW_PAIRS))],
-)
-def test_hash_seeds_and_threads_change_nothing(pair: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "model"), first(1, PAIRS))
+def test_hash_seeds_and_threads_change_nothing(name: str, model: str, tmp_path: Path) -> None:
     """Two processes, each with another order of sets and another number of threads."""
-    first = answer(pair, tmp_path, PYTHONHASHSEED="0", OMP_NUM_THREADS="1")
-    second = answer(pair, tmp_path, PYTHONHASHSEED="12345", OMP_NUM_THREADS="8")
-    assert first == second
+    one = answer(name, model, tmp_path, PYTHONHASHSEED="0", OMP_NUM_THREADS="1")
+    other = answer(name, model, tmp_path, PYTHONHASHSEED="12345", OMP_NUM_THREADS="8")
+    assert one == other

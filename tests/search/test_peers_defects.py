@@ -147,6 +147,7 @@ def test_idle_devices_are_named() -> None:
         assert (f"{4 - count} {gpu} ({name})" in idle) == (count < 4)
 
 
+@pytest.mark.slow
 def test_three_kinds_work_together_when_it_pays() -> None:
     """A fast network and a large batch: nothing stays idle only because device types differ."""
     spec = cluster(
