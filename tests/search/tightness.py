@@ -50,6 +50,7 @@ from tests.worlds import (
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 BEGIN, END = "<!-- tightness: written by make docs -->\n", "<!-- end of tightness -->\n"
 COLUMNS = ("group", "family", "choice", "once", "relaxation", "ILP", "sets", "first plan")
+ANY = Limits()
 DRAWN, DEEP = 3, 8
 """Choices without and with a pipeline that are looked at."""
 
@@ -61,7 +62,7 @@ class World:
     make: Callable[[int], Problem]
     seed: int
     target: str
-    limits: Limits = Limits()
+    limits: Limits = ANY
 
     @property
     def name(self) -> str:
