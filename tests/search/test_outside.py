@@ -44,6 +44,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     large = "micro-batches of more than 512 sequences"
     assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
     assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))
+    assert large in outside(one, gpt(global_batch=513), Limits(target="torch", pp=(1, 2)))
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
