@@ -6,21 +6,26 @@ These are the outputs of today. Other numbers are no error by themselves: they s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.search.deadline import Deadline
+from planner.search.explain.reasons import reasons_deadline
 from planner.search.objectives.choose import choose
 from planner.search.objectives.loss import to_loss
 from planner.search.objectives.pareto import front
 from planner.search.solve import search
-from planner.search.values import Goal, Limits, SearchResult
+from planner.search.swings import swings
+from planner.search.values import Goal, Limits, SearchResult, proven
 from tests.search.test_loss import law
 from tests.search.test_objectives import rated
 from tests.worlds import cluster, gpt, pool
 
 PAIR = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))
 FAR = cluster(pool("a", per_node=2), pool("b", "V100", per_node=1, gbps=1, cards=1))
+FULL = cluster(pool("alone", "V100", per_node=1, nics=()), pool("b", "V100", per_node=2))
 SMALL = gpt(6, 1024, 8, global_batch=16)
 RATED, TINY, DEEPSPEED = rated(PAIR, 1), gpt(4, 512, 8, global_batch=8), Limits(target="deepspeed")
 
@@ -92,10 +97,11 @@ torch: pipeline + tensor: no plan found that fits
 1 of 1 V100 in b: compute 3.7096
 """
 TOO_LARGE = """\
-infeasible 10 0
+infeasible 44 2
 5.05 B parameters need 16 bytes each with fp16 adamw: model states take 75.2 GiB
-the devices (2 x V100 32 GiB) have 57.0 GiB together after reserve and runtime
-ZeRO-3 data parallel with full recomputation on 2 devices lacks 12.6 GiB on V100 in b
+the devices (1 x V100 32 GiB, 2 x V100 32 GiB) have 85.5 GiB together after reserve and runtime
+the states would fit; activations, buffers or the limits given rule out every plan
+2 stages, tp 1 with none recomputation on 2 devices lacks 22.0 GiB on V100 in b
 fits with training.lora: {rank: 16}, which trains adapters alone: about 1.2 s a step
 fits with training.optimizer_states: int8: about 3.73 s a step
 fits with 1 more nodes in pool b
@@ -110,7 +116,7 @@ a model of 17 instead of 24 layers (3.64 B parameters) fits
         (PAIR, SMALL, Limits(), FAMILIES),
         (PAIR, SMALL, Limits(target="deepspeed", zero=(3,), tp=(1,), micro_batch=(1,)), LIMITED),
         (FAR, SMALL, Limits(target="torch"), IDLE),
-        (cluster(pool("b", "V100", per_node=2)), gpt(24, 4096, 32, global_batch=8), DEEPSPEED, TOO_LARGE),
+        (FULL, gpt(24, 4096, 32, global_batch=8), DEEPSPEED, TOO_LARGE),
     ],
     ids=["families", "limits", "idle devices", "too large"],
 )
@@ -196,3 +202,37 @@ def test_batches_to_a_loss() -> None:
     assert [point.batch for point in found.points] == [2, 4, 8]
     assert f"{found.best.batch} {found.best.seconds:.3f} {found.bound_seconds:.3f}" == "8 7.496 7.471"
     assert found.status == "optimal"
+
+
+def test_speeds_at_both_ends_of_their_bars() -> None:
+    """A search for each: what the plan of today loses there, and whether another is better by more than 1 %."""
+    found = search(RATED, TINY, limits=DEEPSPEED, explain=False)
+    ends = list(swings(found, RATED, TINY, ASSUMED, DEEPSPEED))
+    assert [f"{' '.join(each.members)} {each.factor:.3f} {each.kept_seconds:.5f}" for each in ends] == [
+        "A100 0.833 0.01370",
+        "A100 1.200 0.01013",
+        "V100 0.833 0.01203",
+        "V100 1.200 0.01152",
+        "ib 0.833 0.01169",
+        "ib 1.200 0.01155",
+    ]
+    for each in ends:
+        least = each.scored.estimate.step_seconds
+        assert least <= each.kept_seconds
+        assert each.loses == each.kept_seconds / least - 1
+        assert each.changes == (each.loses > 0.01)
+
+
+def test_when_a_gap_is_proven() -> None:
+    """As asked for, or where arithmetic in the solvers leaves no less."""
+    assert [proven(gap, 0.01) for gap in (0.0, 0.01, 0.0101)] == ["optimal", "optimal", "feasible"]
+    assert [proven(gap, 0.0) for gap in (4e-6, 5e-6)] == ["optimal", "feasible"]
+
+
+def test_when_reasons_end() -> None:
+    """After 15 % of the CPU time of the search, 0.6 s at least; with advice at the deadline of the search."""
+    whole = Deadline.after(1000.0)
+    with patch("planner.search.deadline.process_time", return_value=50.0):
+        assert reasons_deadline(whole, 100.0, advice=False).cpu_at == pytest.approx(65.0)
+        assert reasons_deadline(whole, 1.0, advice=False).cpu_at == pytest.approx(50.6)
+        assert reasons_deadline(whole, 100.0, advice=True) is whole

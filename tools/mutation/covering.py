@@ -24,7 +24,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cost": ("tests/cost",),
     "plan": ("tests/plan", "tests/dims", "tests/cluster"),
     "emit": ("tests/emit", "tests/job", "tests/launchers", "tests/runtimes"),
-    "search": ("tests/search", "tests/share", "tests/dims", "tests/cli/test_sweep.py"),
+    "search": (
+        "tests/search",
+        "tests/share",
+        "tests/dims",
+        "tests/cli/test_sweep.py",
+        "tests/cli/test_what_if.py",
+    ),
 }
 """Tests that are tried on the mutants of a package: folders, and files."""
 
@@ -42,9 +48,9 @@ class Covering:
     """CPU seconds of each test under coverage."""
 
     def tests_of(self, path: str, line: int, budget: float) -> tuple[list[str], list[str]]:
-        """Those that run the line, the quickest of each function first, as many as the seconds allow; and as many others.
+        """Those that run the line, the quickest of each function first, as many as the seconds allow; then others.
 
-        The others run the line too, or else anything of its module: what a cache keeps, or an import runs, is
+        The others, as many, run the line too, or else anything of its module: what a cache keeps, or an import runs, is
         counted for the first test alone. No test of them is as long as the budget. A module that only imports run is
         for the tests of its room.
         """
