@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from planner.cluster.spec import PoolSpec
+from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator
+from planner.plan.placement import Slot, one_replica
 from planner.search.space.choices import Choice, Family
 from planner.search.space.sends import Hops
-from planner.search.space.stages import StageOptions
+from planner.search.space.stages import StageOptions, divided_ring
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, pool, with_measurements
 
 
 def options(estimator: Estimator) -> StageOptions:
@@ -120,3 +122,30 @@ def test_the_least_of_all_neighbours_that_there_is_room_for(pools: tuple[PoolSpe
         )
         compared += 1
     assert compared > 3
+
+
+def test_the_ring_of_stages_on_what_others_leave() -> None:
+    """Two replicas on two nodes have one ring; three are apart, or two of them together; none is known from curves."""
+    estimator = Estimator(cluster(pool("p", nodes=3, per_node=3, cards=1, gbps=10)), gpt())
+    kernels = estimator.pricer("megatron").kernels
+    bare = one_replica(group("p", "A100"))
+
+    def ring(*slots: Slot, seen: Estimator = estimator) -> Ring:
+        return data_ring(list(slots), {}, seen.topology, seen.calibration, kernels)
+
+    apart = ring(bare._replace(nodes=2))
+    assert divided_ring(group("p", "A100", count=2), estimator, kernels) == apart
+    each = (
+        ring(bare._replace(nodes=3)),
+        ring(bare._replace(replicas_per_node=2), bare._replace(first_node=1, replicas_per_node=1)),
+    )
+    found = divided_ring(group("p", "A100", count=3), estimator, kernels)
+    assert found.bytes_per_second == max(one.bytes_per_second for one in each) < float("inf")
+    assert found.latency_seconds == min(one.latency_seconds for one in each) > 0
+    assert found.around_seconds == min(one.around_seconds or 0.0 for one in each)
+    spec, model, calibration = with_measurements(1)
+    measured = Estimator(spec, model, calibration)
+    assert measured.curves is not None
+    first = measured.topology.device_types[0]
+    free = divided_ring(group(*first.key, count=2), measured, kernels)
+    assert (free.bytes_per_second, free.latency_seconds) == (float("inf"), 0.0)
