@@ -11,6 +11,8 @@ from unittest.mock import patch
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.cluster.spec import ClusterSpec
+from planner.model.spec import ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.reasons import reasons_deadline
 from planner.search.objectives.choose import choose
@@ -120,9 +122,9 @@ a model of 17 instead of 24 layers (3.64 B parameters) fits
     ],
     ids=["families", "limits", "idle devices", "too large"],
 )
-def test_what_a_search_says(spec: object, model: object, limits: Limits, expected: str) -> None:
+def test_what_a_search_says(spec: ClusterSpec, model: ModelSpec, limits: Limits, expected: str) -> None:
     """Families and why they lost, what limits and idle devices cost, or why nothing fits and what would."""
-    found = search(spec, model, limits=limits)  # type: ignore[arg-type]
+    found = search(spec, model, limits=limits)
     assert list(said(found)) == expected.splitlines()
 
 

@@ -13,7 +13,10 @@ from itertools import product
 from math import inf
 from pathlib import Path
 
+from planner.calibration.values import ASSUMED
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.model.spec import ModelSpec
 from planner.search.bounds.groups import Group, group_bound
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
@@ -60,7 +63,7 @@ DRAWN, DEEP = 3, 8
 class World:
     """A cluster and a model that are made from a seed, and a target."""
 
-    make: Callable[[int], Problem]
+    make: Callable[[int], Problem | tuple[ClusterSpec, ModelSpec]]
     seed: int
     target: str
     limits: Limits = ANY
@@ -69,6 +72,12 @@ class World:
     def name(self) -> str:
         """For people."""
         return f"{self.make.__name__.removeprefix('with_').replace('_', ' ')} {self.seed}"
+
+    def estimator(self) -> Estimator:
+        """A new one."""
+        made = self.make(self.seed)
+        calibration = made[2] if len(made) == 3 else ASSUMED
+        return Estimator(ranked(made[0]), made[1], calibration)
 
 
 WORLDS = (
@@ -114,8 +123,7 @@ class Row:
 
 def row_of(world: World) -> Row:
     """The row of a world."""
-    spec, model, *calibration = world.make(world.seed)
-    estimator = Estimator(ranked(spec), model, *calibration)
+    estimator = world.estimator()
     every = list(_choices(world, estimator))
     found: dict[str, list[float]] = {name: [] for name in COLUMNS}
     for partition, choice in _drawn(every, world.seed):
