@@ -95,10 +95,11 @@ format: $(VENV)/test.stamp  ## put the code into its format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/base.stamp  ## write docs/cli.md, the ranges in docs/formats.md and every output in README.md and docs
+docs: $(VENV)/base.stamp  ## write docs/cli.md, the tables in docs/formats.md and docs/search.md, and every output in README.md and docs
 	$(BIN)/python -m tools.reference > docs/cli.md
 	$(BIN)/python -m tools.outputs
 	$(BIN)/python -m tools.ranges_table
+	$(BIN)/python -m tests.search.tightness
 	$(BIN)/python -m tools.notebook
 
 docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and docs are what the program prints

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from planner.capabilities import OffloadPart
 from planner.catalog import gpu_spec
+from planner.plan.values import Sync
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, nic, pool
+from tests.worlds import cluster, gpt, model, nic, pool
 
 
 def test_one_device_leaves_nothing_out() -> None:
@@ -41,6 +44,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     large = "micro-batches of more than 512 sequences"
     assert large not in outside(one, gpt(global_batch=512), Limits(target="torch"))
     assert large in outside(one, gpt(global_batch=513), Limits(target="torch"))
+    assert large in outside(one, gpt(global_batch=513), Limits(target="torch", pp=(1, 2)))
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
@@ -133,3 +137,101 @@ def test_rdma_behind_ethernet() -> None:
         assert (what in outside(cluster(pool("a", nodes=nodes, nics=cards)), gpt(), Limits())) == named
     ways = (nic("ib", gbps=200), nic("eth", gbps=400))
     assert what in outside(cluster(pool("a", nics=ways), pool("b", "V100", nics=ways)), gpt(), Limits())
+
+
+TWO = cluster(pool("a", nodes=2, per_node=3), pool("b", "V100"))
+LONG = gpt(sequence_length=16_384, attention="flash", global_batch=600)
+ANYWHERE = (
+    "stages on the nodes of their pool in another order than the pipeline's",
+    "stages that mix device types, except where they use up leftover devices",
+    "stages spread over parts of several nodes",
+)
+CHUNKS = ("more than 4 layer chunks per device",)
+DIVIDED = ("interleaved zero-bubble schedules",)
+SHORT = ("sequences divided into parts of fewer than 8192 tokens",)
+APART = ("sequences divided over several device types, or over parts of several nodes",)
+LEFT_OVER = ("stages on devices of a node that a tensor-parallel stage leaves over",)
+LARGE = ("micro-batches of more than 512 sequences",)
+UNLIKE = ("replicas of several devices with batches or micro-batches of unequal size",)
+HYBRID = (
+    "replicas whose numbers of micro-batches differ by more than one",
+    "HSDP in pipelines and with tensor parallelism",
+    "HSDP groups that neither fit into a node nor fill whole nodes",
+    "HSDP groups of several device types",
+)
+ASKED = (
+    "tensor grids of several device types",
+    "islands of single nodes or of parts of a pool, and islands with ZeRO 1 to 3",
+    "backup replicas of several device types, of parts of several pools, or with unequal micro-batches",
+    "unequal shards in other proportions, or among devices of one type",
+)
+EXPERTS = (
+    "experts copied within a replica, or split over more devices than it has",
+    "expert-parallel groups of several device types, or on parts of several nodes",
+)
+SECOND_COPIES = (
+    "second copies of the parameters in groups smaller or larger than a node",
+    "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)",
+)
+ON_HOSTS = (
+    "offloading with tensor parallelism",
+    "offloading with divided sequences",
+    "shares of the optimizer in host memory other than tenths, or beside offloaded parameters",
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "left_out"),
+    [
+        (
+            Limits(target="torch"),
+            (
+                *(CHUNKS + DIVIDED + ANYWHERE + SHORT + APART + LEFT_OVER + LARGE + UNLIKE + HYBRID),
+                "tensor grids (--allow-tensor-grids)",
+                "offloading",
+            ),
+        ),
+        (
+            Limits(
+                target="torch",
+                pp=(2,),
+                cp=(1,),
+                syncs=(Sync(every=4),),
+                backup=1,
+                unequal_shards=True,
+                grids=True,
+            ),
+            (*(CHUNKS + DIVIDED + ANYWHERE + APART + LEFT_OVER + HYBRID + ASKED), "offloading"),
+        ),
+        (
+            Limits(target="megatron"),
+            (*(CHUNKS + ANYWHERE + SHORT + APART + LEFT_OVER), "offloading"),
+        ),
+        (
+            Limits(target="deepspeed", offload=("none", "optimizer")),
+            ANYWHERE + SHORT + APART + LEFT_OVER + LARGE + UNLIKE + SECOND_COPIES + ON_HOSTS,
+        ),
+        (
+            Limits(target="flagscale"),
+            (ANYWHERE[0], "stages of several device types", ANYWHERE[2], *LEFT_OVER),
+        ),
+    ],
+    ids=["torch", "all that is asked for", "megatron", "offload", "flagscale"],
+)
+def test_all_that_is_left_out(limits: Limits, left_out: tuple[str, ...]) -> None:
+    """Of long sequences on two nodes of three devices and one of eight others, and nothing else."""
+    assert outside(TWO, LONG, limits) == left_out
+
+
+def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
+    """Experts are divided in the ways of their own; 40 nodes are more than twice the groups of HSDP."""
+    few = model(16, experts={"number": 4, "top_k": 2, "ffn": 64})
+    assert outside(TWO, few, Limits(target="megatron")) == (
+        *(ANYWHERE[:1] + ANYWHERE[2:] + SHORT + APART + EXPERTS + LEFT_OVER),
+        "offloading",
+    )
+    many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))
+    assert many[0] == "pipelines of more than 64 stages"
+    wide = "HSDP groups of more than 16 nodes that do not divide a device type evenly"
+    assert [line for line in many if "HSDP" in line] == [HYBRID[1], wide]
+    assert wide not in outside(cluster(pool("a", nodes=32)), gpt(96), Limits(target="torch"))

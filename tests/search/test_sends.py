@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from planner.cluster.spec import PoolSpec
+from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator
+from planner.plan.placement import Slot, one_replica
 from planner.search.space.choices import Choice, Family
 from planner.search.space.sends import Hops
-from planner.search.space.stages import StageOptions
+from planner.search.space.stages import StageOptions, divided_ring
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, pool, with_measurements
 
 
 def options(estimator: Estimator) -> StageOptions:
@@ -64,3 +67,85 @@ def test_no_pair_of_stages_sends_less() -> None:
         pairs = [stages.sends(*pair) for other in everyone for pair in ((own, other), (other, own))]
         least = min(min(item.near_seconds, item.far_seconds) for item in pairs)
         assert stages.hops[own].outer_seconds == pytest.approx(least)
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        (pool("a", nodes=3, per_node=4, cards=1, gbps=10),),
+        (pool("a", nodes=2, per_node=2, gbps=25), pool("b", "V100", nodes=1, per_node=4, cards=1)),
+        (pool("a", nodes=2, per_node=3, cards=1, gbps=40), pool("b", "V100", nodes=2, per_node=1, gbps=5)),
+    ],
+    ids=["one type", "a node of its own", "odd nodes"],
+)
+def test_the_least_of_all_neighbours_that_there_is_room_for(pools: tuple[PoolSpec, ...]) -> None:
+    """Every neighbour on either side, on the same node and on another: one of the same type needs room on the node."""
+    estimator = Estimator(cluster(*pools), gpt(global_batch=16))
+    stages = options(estimator)
+    times = stages.pricer.sent_at_least(1, 3, 1)
+    down, up = times.forward_to_next, times.before
+    kinds = [{(group.pool, group.gpu) for group in groups} for groups in stages.compositions]
+    everyone, compared = range(len(kinds)), 0
+    for own, groups in enumerate(stages.compositions):
+        device_type = estimator.topology.device_type(groups[0].pool, groups[0].gpu)
+        alike = [kinds[other] == kinds[own] for other in everyone]
+        smallest = min(stages.compositions[other][0].devices for other in everyone if alike[other])
+        spare = max(0, device_type.per_node - groups[0].devices)
+        room = spare // smallest if device_type.nodes > 1 else 2
+        to_next = [stages.sends(own, other) for other in everyone]
+        from_before = [stages.sends(other, own) for other in everyone]
+        # (seconds, whether it stands in the node's room)
+        after, before = (
+            [
+                (seconds, same and near)
+                for same, pair in zip(alike, pairs, strict=True)
+                for near, seconds in ((True, pair.near_seconds), (False, pair.far_seconds))
+            ]
+            for pairs in (to_next, from_before)
+        )
+        far_after, far_before = (min(pair.far_seconds for pair in pairs) for pairs in (to_next, from_before))
+        least_after, least_before = min(after)[0], min(before)[0]
+        both = [down * x + up * y for x, one in after for y, two in before if one + two <= room]
+        ends = [down * x for x, one in after if one <= room] + [up * y for y, two in before if two <= room]
+        hops = stages.hops[own]
+        assert hops.inner_seconds == pytest.approx(min(both))
+        assert hops.outer_seconds == pytest.approx(min(ends))
+        # Borders are of stages on other nodes, whatever the room.
+        assert hops.borders.each == pytest.approx(
+            (
+                down * far_after + up * least_before,
+                down * least_after + up * far_before,
+                down * far_after + up * far_before,
+                down * far_after,
+                up * far_before,
+            )
+        )
+        compared += 1
+    assert compared > 3
+
+
+def test_the_ring_of_stages_on_what_others_leave() -> None:
+    """Two replicas on two nodes have one ring; three are apart, or two of them together; none is known from curves."""
+    estimator = Estimator(cluster(pool("p", nodes=3, per_node=3, cards=1, gbps=10)), gpt())
+    kernels = estimator.pricer("megatron").kernels
+    bare = one_replica(group("p", "A100"))
+
+    def ring(*slots: Slot, seen: Estimator = estimator) -> Ring:
+        return data_ring(list(slots), {}, seen.topology, seen.calibration, kernels)
+
+    apart = ring(bare._replace(nodes=2))
+    assert divided_ring(group("p", "A100", count=2), estimator, kernels) == apart
+    each = (
+        ring(bare._replace(nodes=3)),
+        ring(bare._replace(replicas_per_node=2), bare._replace(first_node=1, replicas_per_node=1)),
+    )
+    found = divided_ring(group("p", "A100", count=3), estimator, kernels)
+    assert found.bytes_per_second == max(one.bytes_per_second for one in each) < float("inf")
+    assert found.latency_seconds == min(one.latency_seconds for one in each) > 0
+    assert found.around_seconds == min(one.around_seconds or 0.0 for one in each)
+    spec, model, calibration = with_measurements(1)
+    measured = Estimator(spec, model, calibration)
+    assert measured.curves is not None
+    first = measured.topology.device_types[0]
+    free = divided_ring(group(*first.key, count=2), measured, kernels)
+    assert (free.bytes_per_second, free.latency_seconds) == (float("inf"), 0.0)

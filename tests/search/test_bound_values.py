@@ -1,0 +1,326 @@
+"""What closed-form bounds are worth: on examples worked out by hand, and next to the least of what they bound."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+
+from planner.cost.schedules import each_alive
+from planner.search.bounds.lagrangian import LagrangianBound, StagePart
+from planner.search.bounds.layer_count import LayerCountBound
+from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
+from planner.search.bounds.ramp import RampBound
+from planner.search.bounds.rates import Crossing, Policy, Room, Speed
+from planner.search.space.sends import Borders, Hops
+from tests.search.test_layer_count import fastest
+from tests.search.test_layer_count import speed as of_layers
+
+ROOMY = Room(free_bytes=1e9, layer_bytes=1.0, activation_bytes=0.0)
+
+
+def speed(
+    layer: float, slots: float = 4.0, *, first: float = 0.0, last: float = 0.0, tail: float = 0.0
+) -> Speed:
+    """A device type with room for all layers; a third of a layer's time is its forward."""
+    return Speed(
+        device_type=("pool", f"{layer}"),
+        slots=slots,
+        layer_seconds=layer,
+        tail_seconds=tail,
+        most_layers=100,
+        policies=(Policy(layer, ROOMY),),
+        first_seconds=first,
+        last_seconds=last,
+        forward_seconds=layer / 3,
+        backward_seconds=layer * 2 / 3,
+    )
+
+
+def hops(inner: float, outer: float) -> Hops:
+    """Sends that are the same whoever the neighbours are."""
+    return Hops(inner_seconds=inner, outer_seconds=outer)
+
+
+def test_the_ramp_by_hand() -> None:
+    """Two layers a second on two slots and one on the others; embedding and head are 0.2 and 0.4 layers at least."""
+    bound = RampBound(
+        [speed(0.5, 2.0, first=0.2, last=0.2, tail=0.05), speed(1.0, first=0.2, last=0.5)], 8, 4, 4
+    )
+    # 8.6 layers in 4 micro-batches; a stage leaves the next one 3/4 of what it has itself, or 7/8 with two chunks.
+    assert bound.bounds(1) == pytest.approx(
+        [8.6 * 4 / rate for rate in (2, 2 + 1.5, 2 + 1.5 + 9 / 16, 2 + 1.5 + 9 / 16 + 27 / 64)]
+    )
+    assert bound.bounds(2)[2] == pytest.approx(8.6 * 4 / (2 + 7 / 4 + 49 / 64))
+    assert bound.bounds(1, divided=True)[3] == pytest.approx(8.6 * 4 / (2 + 2 + 1 + 1))
+
+
+def test_the_ramp_with_sends_by_hand() -> None:
+    """All slots but two send twice, and a slow slot is worth its sends while it does more than they take."""
+    bound = RampBound([speed(0.5, 2.0, tail=0.5), speed(1.0, tail=0.5)], 8, 4, 4)
+    reach = np.array([2, 2 + 1.5, 2 + 1.5 + 9 / 16, 2 + 1.5 + 9 / 16 + 27 / 64])
+    sent = 0.1 * np.array([0, 0, 1, 2])  # of the layers a second of all slots but two of the fastest
+    expected = (8 * 4 + 4 * sent) / reach + 0.5
+    assert bound.bounds(1, [hops(0.1, 0.05), hops(0.3, 0.2)]) == pytest.approx(expected)
+    # 1.5 s of the second slot's 7.86 s are its own, 2.5 s of sends are more than that.
+    assert bound.bounds(1, [hops(2.5, 2.0)] * 2) == pytest.approx(8 * 4 / reach + 0.5)
+
+
+def counted(
+    speeds: list[Speed], sent: list[Hops], layers: int, steps: int, **more: object
+) -> LayerCountBound:
+    """The bound of plain pipelines unless something else is said."""
+    return LayerCountBound(speeds, sent, layers, steps, **{"chunks": 1, **more})  # type: ignore[arg-type]
+
+
+def test_room_by_hand() -> None:
+    """Ten bytes hold three layers of three, two with an activation of two each, and none is held where none is free."""
+    room = Room(free_bytes=10.0, layer_bytes=3.0, activation_bytes=1.0)
+    assert [room.layers(alive) for alive in (0, 1, 2, 7, 8)] == [3, 2, 2, 1, 0]
+    assert replace(room, free_bytes=0.0).layers(0) == replace(room, free_bytes=-1.0).layers(0) == 0
+    assert Room(free_bytes=inf, layer_bytes=1.0, activation_bytes=0.0).layers(5) == 10**9
+
+
+def test_whole_layers_by_hand() -> None:
+    """Eight layers of a second on four stages: two each, and three on one of them for nine."""
+    plain = [speed(1.0, first=0.5, last=0.25, tail=0.125)]
+    free = [hops(0.0, 0.0)]
+    # 2 once + (m - p - 1) b, and a tail for each of the layers that the emptiest stage has at least
+    even = counted(plain, free, 8, 16)
+    assert even.bound(4) == pytest.approx(2 * 8.75 + 11 * 2.5 + 0.125 * 2)
+    # The end stages hold one layer less than those in the middle, which have three: 1 + 3 + 3 + 1.
+    assert even.bound(2) == pytest.approx(2 * 8.75 + 13 * 4.5 + 0.125 * 4)
+    assert even.bound(1) == pytest.approx(16 * 8.75 + 0.125 * 8)
+    sent = counted(plain, [hops(0.2, 0.1)], 8, 16)
+    assert sent.bound(4) == pytest.approx(2 * (8.75 + 2 * 0.2 + 2 * 0.1) + 11 * 2.6 + 0.125 * 2)
+    # Of two micro-batches the first alone takes all stages' time, whichever stage has how many layers.
+    assert counted(plain, free, 8, 2).bound(4) == pytest.approx(8.75 + 0.125)
+
+
+def test_chunks_and_ends_on_one_stage_by_hand() -> None:
+    """Of several chunks, and of V-shaped pipelines, only the busiest stage's own work is known."""
+    plain, sent = [speed(1.0, first=0.5, last=0.25)], [hops(0.2, 0.1)]
+    # Two chunks send twice: 2 layers and 0.4 s in the middle, 2 layers, 0.2 s and 0.5 s at the ends.
+    assert counted(plain, sent, 8, 16, chunks=2).bound(4) == pytest.approx(16 * 2.7)
+    # Both ends on the first stage.
+    shaped = counted(plain, sent, 8, 16, chunks=2, schedule="zb-v")
+    assert shaped.bound(4) == pytest.approx(16 * 2.95)
+    assert counted(plain, sent, 8, 16, schedule="zero-bubble").bound(4) == pytest.approx(16 * 2.6)
+
+
+def test_borders_of_nodes_by_hand() -> None:
+    """Four stages on two nodes of two: somewhere one send leaves the node, and the stages beside it hold less."""
+    borders = Borders(
+        next_seconds=1.1, before_seconds=1.1, both_seconds=2.0, first_seconds=1.0, last_seconds=1.0
+    )
+    sent = [Hops(inner_seconds=0.2, outer_seconds=0.1, borders=borders)]
+    one = counted([speed(1.0)], sent, 8, 8, nodes=[(2, 2)])
+    # A border is 0.9 s on each side. Both of its stages are two layers behind it where they are at an end: 3 s.
+    once = 8 + 2 * 0.2 + 2 * 0.1 + 2 * 0.9
+    assert one.bound(4) == pytest.approx(2 * once + 3 * 3.0)
+    # Nodes of one stage have three borders.
+    each = counted([speed(1.0)], sent, 8, 8, nodes=[(4, 1)])
+    # Each border costs what it costs at an end, where two layers still fit into 3 s.
+    assert each.bound(4) == pytest.approx(2 * (8 + 0.6 + 3 * 1.8) + 3 * 3.0)
+    # A stage of several device types may be anywhere between two pure ones.
+    assert counted([speed(1.0)], sent, 8, 8, nodes=[(2, 2)], mixed=1).bound(4) == pytest.approx(
+        2 * 8.6 + 3 * 2.2
+    )
+
+
+def test_crossings_by_hand() -> None:
+    """One send of two seconds each way between a fast and a slow part: two stages lose two layers each."""
+    kinds, sent = [speed(1.0, 2.0), speed(1.5, 2.0)], [hops(0.0, 0.0)] * 2
+    plain = counted(kinds, sent, 8, 8).bound(4)
+    cross = Crossing(seconds=2.0, parts=(0, 1))
+    found = counted(kinds, sent, 8, 8, crossing=cross).bound(4)
+    # once = 2 x 1 + 2 x 1.5 for a layer each, 4 more on the fastest slots, and 2 s up and 2 s down
+    assert plain == pytest.approx(2 * 9.0 + 3 * 3.0)
+    assert found == pytest.approx(2 * 13.0 + 3 * 3.5)
+    twice = counted(kinds, sent, 8, 8, crossing=cross, crossings=2).bound(4)
+    # In 4 s the fastest slots, which the ends may have too, hold 16 layers, less 2 x (2 + 1) at the crossings.
+    assert twice == pytest.approx(2 * 17.0 + 3 * 4.0)
+    never = counted(kinds, sent, 8, 8, crossing=Crossing(seconds=inf, parts=(0, 1)))
+    assert never.bound(4) == never.once(4, 100.0) == inf
+
+
+def test_layers_are_counted_close_to_the_fastest_cut() -> None:
+    """Mean shares of the least end over all orders and cuts: free, with a send, and with a slow link as well."""
+    shares: dict[str, list[float]] = {"plain": [], "slow": []}
+    for seed in range(24):
+        draw = random.Random(seed)
+        layers, steps, send = draw.randint(3, 5), draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
+        kinds = sorted(
+            (
+                of_layers(
+                    draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(2, 6), draw.choice((0.0, 0.3))
+                )
+                for _ in range(2)
+            ),
+            key=lambda item: item.layer_seconds,
+        )
+        depth = draw.randint(2, min(3, int(kinds[0].slots + kinds[1].slots)))
+        slow = Crossing(seconds=send + draw.uniform(0.1, 2), parts=(0, 1))
+        for name, crossing in (("plain", None), ("slow", slow)):
+            least = fastest(kinds, layers, depth, steps, 0.4, send, crossing.seconds if crossing else None)
+            bound = counted(kinds, [hops(2 * send, send)] * 2, layers, steps, crossing=crossing).bound(depth)
+            if least < inf:
+                shares[name].append(bound / least)
+    means = {name: sum(each) / len(each) for name, each in shares.items()}
+    assert means == pytest.approx({"plain": 0.954672, "slow": 0.902896}, abs=1e-6)
+
+
+def test_devices_dealt_to_layers_in_any_part() -> None:
+    """The least over all parts of the rate for the busiest stage, of those with one layer each for the others."""
+    kinds = [speed(1.0, 6.0, first=0.3, last=0.5), speed(2.0, 4.0, first=0.4, last=0.8)]
+    bound = PerStageDegreesBound(kinds, 12, 8)
+    # 8 devices' worth of a layer a second; embedding and head are 0.6 layers on the second type, 0.8 on the first.
+    assert bound.bound(1) == pytest.approx(8 * 12.6 / 6)
+    rate, work, depth = 8.0, 12.6, 3
+    shares = np.linspace(work / rate, 4 * work / rate, 400_001)[1:]
+    left = rate - (work - depth + 1) / shares
+
+    def least(once: float, busy: float, layers: float) -> float:
+        others = (depth - 1) ** 2 / (rate - (layers - depth + 1) / shares)
+        able = rate - (layers - depth + 1) / shares > 0
+        held = np.where(able & (shares * rate >= layers), (once + busy) * shares + once * others, inf)
+        return max(float(held.min()), once * layers / 6 + busy * layers / rate)
+
+    assert (left > 0).any()
+    # once + (m - 1) B + (m - p) F, and 2 once + (m - p - 1) b, with forwards of a third
+    trip = least(1, 7 * 2 / 3 + 5 / 3, 12) + 0.6 / rate
+    twice = least(2, 4, work)
+    own = 8 * work / rate
+    assert bound.bound(depth) == pytest.approx(max(own, trip, twice), rel=1e-4)
+    assert bound.least(3) == pytest.approx(min(bound.bound(depth) for depth in (1, 2, 3)))
+    assert bound.bound(13) == inf
+    assert PerStageDegreesBound((), 12, 8).bound(2) == inf
+
+
+Chosen = tuple[int, int]
+"""(part, layers) of a stage."""
+
+
+class Parts:
+    """A few ways to fill a stage, and every pipeline of them."""
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(seed)
+        self.layers, self.steps, self.depth = draw.randint(4, 7), draw.choice((1, 3, 6)), draw.randint(2, 3)
+        self.devices, self.whole = (draw.randint(2, 4), draw.randint(2, 4)), draw.random() < 0.5
+        self.parts = [
+            part(draw, kind, count, draw.uniform(0.8, 3.0) / count, whole=self.whole)
+            for kind, count in product((0, 1), (1, 2))
+        ]
+        self.bound = LagrangianBound(self.parts, self.devices, self.layers, self.steps)
+
+    def pipelines(self) -> Iterator[tuple[float, float]]:
+        """(end, seconds of one micro-batch) by the documented paths, of all pipelines that there is room for."""
+        for chosen in product(range(len(self.parts)), repeat=self.depth):
+            used = [
+                sum(self.parts[index].devices * (self.parts[index].device_type == kind) for index in chosen)
+                for kind in (0, 1)
+            ]
+            if any(count > most for count, most in zip(used, self.devices, strict=True)):
+                continue
+            for counts in product(range(1, self.layers + 1), repeat=self.depth):
+                if sum(counts) == self.layers and self._fit(chosen, counts):
+                    yield self._end(chosen, counts)
+
+    def latest(self, least: float) -> float:
+        """The longest time in which the bound knows that no pipeline ends."""
+        low, high = 0.0, 1.01 * least
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.bound.later(self.depth, middle) else (low, middle)
+        return low
+
+    def _fit(self, chosen: tuple[int, ...], counts: tuple[int, ...]) -> bool:
+        alive = each_alive(np.arange(self.depth), np.array(self.depth), self.steps, 1)[::-1]
+        return all(
+            count <= self.parts[index].room.layers(float(held))
+            for index, count, held in zip(chosen, counts, alive, strict=True)
+        )
+
+    def _end(self, chosen: tuple[int, ...], counts: tuple[int, ...]) -> tuple[float, float]:
+        last, apart = self.depth - 1, self.whole
+        parts = [self.parts[index] for index in chosen]
+        more = [
+            each.first_seconds[apart]
+            if stage == 0
+            else each.last_seconds[apart]
+            if stage == last
+            else each.inner_seconds[3 * apart]
+            for stage, each in enumerate(parts)
+        ]
+        busy = [
+            each.layer_seconds * count + sent for each, count, sent in zip(parts, counts, more, strict=True)
+        ]
+        back = [each.backward_seconds * count for each, count in zip(parts, counts, strict=True)]
+        once, most = sum(busy), self.depth - 1
+        ends = [
+            self.steps * own + each.tail_seconds * count
+            for own, each, count in zip(busy, parts, counts, strict=True)
+        ]
+        ends += [
+            once + max(0, self.steps - self.depth) * own + min(most, self.steps - 1) * behind
+            for own, behind in zip(busy, back, strict=True)
+        ]
+        if self.steps > self.depth:
+            ends.append(2 * once + (self.steps - self.depth - 1) * max(busy))
+        return max(ends), once
+
+
+def part(draw: random.Random, kind: int, count: int, seconds: float, *, whole: bool) -> StagePart:
+    """A stage of so many devices that stands on a node of its own, or on next to nothing of one."""
+    near, far, first, last = 0.05, draw.uniform(0.1, 0.6), draw.uniform(0, 0.3), draw.uniform(0, 0.3)
+    return StagePart(
+        device_type=kind,
+        devices=count,
+        nodes=1.0 if whole else 0.0,
+        layer_seconds=seconds,
+        backward_seconds=seconds * 2 / 3,
+        inner_seconds=(2 * near, near + far, near + far, 2 * far),
+        first_seconds=(first + near, first + far),
+        last_seconds=(last + near, last + far),
+        tail_seconds=draw.choice((0.0, 0.2)),
+        room=Room(free_bytes=draw.uniform(4, 12), layer_bytes=1.0, activation_bytes=0.3),
+    )
+
+
+@cache
+def of_parts() -> tuple[Parts, ...]:
+    """Those that are compared."""
+    return tuple(Parts(seed) for seed in range(20))
+
+
+def test_prices_come_close_to_the_least_of_all_pipelines() -> None:
+    """Mean shares of the least end, and of the least time of one micro-batch within it; none is above."""
+    ends, onces = [], []
+    for item in of_parts():
+        every = list(item.pipelines())
+        if not every:
+            assert item.bound.bound(item.depth, known=1.0) == inf
+            continue
+        least = min(end for end, _ in every)
+        once = min(once for end, once in every if end <= 1.05 * least)
+        latest = item.latest(least)
+        ends.append(latest / least)
+        onces.append(item.bound.once(item.depth, 1.05 * least) / once)
+        assert max(ends[-1], onces[-1]) <= 1 + 1e-9
+        # Five steps of a bisection between what is known and the cutoff, or between powers of two.
+        found = item.bound.bound(item.depth, known=0.5 * latest, cutoff=1.1 * least)
+        assert latest - (1.1 * least - 0.5 * latest) / 32 <= found <= latest * (1 + 1e-9)
+        found = item.bound.bound(item.depth, known=0.6 * latest)
+        assert latest * (1 - 1 / 32) <= found <= latest * (1 + 1e-9)
+        assert item.bound.bound(item.depth, cutoff=0.9 * latest) == pytest.approx(0.9 * latest)
+        assert item.bound.bound(item.depth, known=2 * least, cutoff=least) == 2 * least
+    assert len(ends) == 20
+    means = sum(ends) / len(ends), sum(onces) / len(onces)
+    assert means == pytest.approx((0.947577, 0.943032), abs=1e-6)
