@@ -242,7 +242,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
 
     work = agreed(world, decide)
     record = _Record(request.output, kept, facts)
-    curves: set[Hashable] = {(link_name_key(team.link), len(team.ranks)) for team in work.teams}
+    curves: set[Hashable] = {(link_name_key(team.link), team.members) for team in work.teams}
     try:
         with measuring(first) as tell:
             complete = measure(world, work, record, tell)

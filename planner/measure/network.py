@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -118,10 +118,12 @@ def measure_network(world: World, work: Work, recorder: Recorder, tell: Callable
     """Measure every curve that is not known; False when the time budget ended it. Raises BrokenError."""
     begin, done = time.monotonic(), 0
     for team in work.teams:
-        with _together(f"a group of {len(team.ranks)} over {team.link}"):
-            group = distributed.new_group(list(team.ranks))
+        with _together(f"a group of {team.members} over {team.link}"):
+            groups = [distributed.new_group([*ranks]) for ranks in team.groups]
+            everyone = distributed.new_group([*team.ranks]) if len(groups) > 1 else groups[0]
+        own = next((index for index, ranks in enumerate(team.groups) if world.rank in ranks), 0)
         for operation in team.operations:
-            curve = _Curve(world, work, team, operation, group)
+            curve = _Curve(world, work, team, operation, team.groups[own], groups[own], everyone)
             done += 1
             tell(Event(what=curve.what, done=done, total=work.curves))
             for point in curve.missing():
@@ -159,12 +161,17 @@ class _Curve:
     work: Work
     team: MeasuringTeam
     operation: Operation
+    ranks: tuple[int, ...]
+    """Of this process's group."""
     group: Any
+    """Among which the operation is."""
+    everyone: Any
+    """All groups of the team, which begin together; the slowest of them counts."""
 
     @property
     def what(self) -> str:
         """For readers."""
-        return f"{self.operation} of {len(self.team.ranks)} over {self.team.link}"
+        return f"{self.operation} of {self.team.members} over {self.team.link}"
 
     def missing(self) -> Iterator[LinkPoint]:
         """Points that are not known yet, without their times."""
@@ -175,7 +182,7 @@ class _Curve:
         """The point with its time, or why this member cannot have one; a member of others that cannot has nothing."""
         call, refused = self._call(int(point.size_bytes) // 4)
         # Memory may be short on one member alone, and the others must not wait for it.
-        if _slowest(self.world, float(call is None), self.group):
+        if _slowest(self.world, float(call is None), self.everyone):
             return refused or None
         assert call is not None
         try:
@@ -185,13 +192,13 @@ class _Curve:
             if not _refusal(error):
                 raise
             return f"{self.operation}: {_first_line(error)}"
-        reading = _time(self.world, call, self.group)
+        reading = _time(self.world, call, self.everyone)
         return replace(point, seconds=reading.seconds, spread=reading.spread)
 
     def _call(self, elements: int) -> tuple[Callable[[], object] | None, str]:
         """The operation, or why memory has no room for its tensors."""
         try:
-            return _call(self.world, self.team, self.operation, self.group, elements), ""
+            return _call(self.world, self.ranks, self.operation, self.group, elements), ""
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -199,7 +206,7 @@ class _Curve:
 
     def _point(self, size: int) -> LinkPoint:
         """The point of a size, which is rounded up to whole shares; its time is yet to come."""
-        members = len(self.team.ranks)
+        members = self.team.members
         elements = -(-size // (4 * members)) * members
         return LinkPoint(
             link=self.team.link,
@@ -232,10 +239,10 @@ def _sizes(largest: int) -> Iterator[int]:
 
 
 def _call(
-    world: World, team: MeasuringTeam, operation: Operation, group: Any, elements: int
+    world: World, ranks: Sequence[int], operation: Operation, group: Any, elements: int
 ) -> Callable[[], object]:
     """The operation on a tensor of so many fp32 elements in all."""
-    members = len(team.ranks)
+    members = len(ranks)
     whole = torch.ones(elements, device=world.backend.kind)
     part = torch.ones(elements // members, device=world.backend.kind)
     if operation == "all-reduce":
@@ -249,7 +256,7 @@ def _call(
         return lambda: distributed.all_to_all_single(out, whole, group=group)
     if operation in ("broadcast", "reduce"):
         return _from_each(operation, whole, group, members)
-    first, second = team.ranks
+    first, second = ranks
 
     def send() -> None:
         """There and back: two sends."""
@@ -277,19 +284,19 @@ def _from_each(operation: Operation, whole: Any, group: Any, members: int) -> Ca
     return around
 
 
-def _time(world: World, call: Callable[[], object], group: Any) -> Sample:
-    """Seconds of one operation."""
+def _time(world: World, call: Callable[[], object], everyone: Any) -> Sample:
+    """Seconds of one operation of the slowest, where all begin together."""
 
     def once(count: int) -> float:
-        distributed.barrier(group=group)
+        distributed.barrier(group=everyone)
         world.backend.synchronize()
         begin = time.perf_counter()
         for _ in range(count):
             call()
         world.backend.synchronize()
-        return _slowest(world, (time.perf_counter() - begin) / count, group)
+        return _slowest(world, (time.perf_counter() - begin) / count, everyone)
 
-    # All members see the same slowest time, so they agree on the number of calls.
+    # All processes see the same slowest time, so they agree on the number of calls.
     count = max(1, min(MOST_CALLS, int(LEAST_SECONDS / max(once(1), 1e-9))))
     timing = sample([once(count) for _ in range(REPEATS)])
     return Sample(timing.seconds / getattr(call, "sends", 1), timing.spread)

@@ -1,7 +1,8 @@
 """Who measures what together: groups of processes inside a node, between the nodes of a pool, across pools.
 
 A curve is found by the name of its link and by its number of members alone. Where several groups have both in common,
-the one on the narrowest path stands for all, so that no plan is promised more than the slowest of them reaches.
+those on the narrowest path stand for all, so that no plan is promised more than the slowest of them reaches. They talk
+at the same time, as the groups of a plan do: alone, a pair knows nothing of a switch or a bus that all pairs share.
 """
 
 from __future__ import annotations
@@ -24,15 +25,25 @@ OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 @dataclass(frozen=True, slots=True)
 class MeasuringTeam:
-    """Ranks that curves are measured among."""
+    """Groups of ranks that one curve is measured among: equally many in each, none in two, all at the same time."""
 
     link: str
-    ranks: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def members(self) -> int:
+        """Of each group."""
+        return len(self.groups[0])
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Of all groups, in order."""
+        return tuple(sorted(chain.from_iterable(self.groups)))
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """What is measured: sends between two members only."""
-        return tuple(name for name in OPERATIONS if name != "send" or len(self.ranks) == 2)
+        return tuple(name for name in OPERATIONS if name != "send" or self.members == 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,15 +174,24 @@ def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[MeasuringTeam
     for gpu in dict.fromkeys(gpus[rank] for rank in ranks):
         own = [rank for rank in ranks if gpus[rank] == gpu]
         for size in _sizes(len(own)):
-            yield MeasuringTeam(f"node:{gpu}", tuple(own[:size]))
+            yield MeasuringTeam(f"node:{gpu}", _groups(own, size))
 
 
-def _between(link: str, nodes: Sequence[Sequence[int]]) -> Iterator[MeasuringTeam]:
-    """One device of 2, 4, 8 ... nodes and of all; then all devices."""
+def _between(link: str, nodes: Sequence[Sequence[int]], alike: int | None = None) -> Iterator[MeasuringTeam]:
+    """One device of 2, 4, 8 ... nodes and of all; then all devices.
+
+    Groups beside the first are of the first ``alike`` nodes, or of all: the others' paths are not those of the link.
+    """
     firsts = [ranks[0] for ranks in nodes]
     for size in _sizes(len(firsts)):
-        yield MeasuringTeam(link, tuple(sorted(firsts[:size])))
-    yield MeasuringTeam(link, tuple(sorted(chain.from_iterable(nodes))))
+        yield MeasuringTeam(link, _groups(firsts[: max(size, alike or len(firsts))], size))
+    yield MeasuringTeam(link, (tuple(sorted(chain.from_iterable(nodes))),))
+
+
+def _groups(ranks: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
+    """As many groups of this size as there are ranks for."""
+    begins = range(0, len(ranks) - size + 1, size)
+    return tuple(tuple(sorted(ranks[begin : begin + size])) for begin in begins)
 
 
 def _paths(
@@ -192,11 +212,18 @@ def _paths(
     groups = [
         team
         for pair in joined
-        for team in _between(paths[pair].fabric, _dealt(nodes[name] for name in dict.fromkeys(pair)))
+        for team in _across(paths[pair].fabric, [nodes[name] for name in dict.fromkeys(pair)])
     ]
     if len(names) > 2 and joined and not notes:
-        groups += _between(paths[joined[0]].fabric, _dealt(nodes.values()))
+        groups += _across(paths[joined[0]].fabric, [*nodes.values()])
     return groups, notes
+
+
+def _across(link: str, pools: Sequence[list[list[int]]]) -> Iterator[MeasuringTeam]:
+    """Groups of nodes of the pools in turn, so that already the smallest stands in all of them."""
+    turns = zip_longest(*pools)
+    dealt = [node for turn in turns for node in turn if node is not None]
+    return _between(link, dealt, alike=len(pools) * min(map(len, pools)))
 
 
 def _rate(path: Path) -> float:
@@ -204,17 +231,11 @@ def _rate(path: Path) -> float:
     return min(carried_rates(path, shipped()))
 
 
-def _dealt(pools: Iterable[list[list[int]]]) -> list[list[int]]:
-    """The nodes of the pools in turn, so that already the smallest group stands in all of them."""
-    turns = zip_longest(*pools)
-    return [node for turn in turns for node in turn if node is not None]
-
-
 def _once(groups: Iterable[MeasuringTeam]) -> tuple[MeasuringTeam, ...]:
     """The first of the groups that would give the same curve."""
     kept: dict[tuple[str, int], MeasuringTeam] = {}
     for team in groups:
-        kept.setdefault((link_name_key(team.link), len(team.ranks)), team)
+        kept.setdefault((link_name_key(team.link), team.members), team)
     return tuple(kept.values())
 
 

@@ -131,14 +131,15 @@ def test_two_processes_measure_their_link(files: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_go_on(files: Path) -> None:
-    """What is there is not measured again; tests/measure goes on in one process."""
+def test_four_processes_go_on(files: Path) -> None:
+    """Two pairs at the same time, then all; what is there is not measured again."""
     pytest.importorskip("torch")
     output = files / "c.yaml"
-    done = under_torchrun(2, "--largest-mib", 0.01, "-o", output, nodes="00")
+    done = under_torchrun(4, "--largest-mib", 0.01, "-o", output, nodes="0000")
     assert done.returncode == 0, done.stderr
     found = load_calibration(output)
-    done = under_torchrun(2, "--largest-mib", 0.02, "-o", output, nodes="00")
+    assert {point.members for point in found.link_points} == {2, 4}
+    done = under_torchrun(4, "--largest-mib", 0.02, "-o", output, nodes="0000")
     assert done.returncode == 0, done.stderr
     again = load_calibration(output)
     old = [point for point in again.link_points if point.size_bytes < 16384]

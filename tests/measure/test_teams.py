@@ -37,22 +37,25 @@ def cluster(tmp_path: Path) -> ClusterSpec:
 
 
 def test_groups_inside_a_node_double() -> None:
-    """Up to all of it."""
-    found = teams(("n0",) * 6, ("A100",) * 6, None)
-    assert found == tuple(MeasuringTeam("node:A100", tuple(range(size))) for size in (2, 4, 6))
+    """Up to all of it; so many at the same time as there are devices for."""
+    assert teams(("n0",) * 6, ("A100",) * 6, None) == (
+        MeasuringTeam("node:A100", ((0, 1), (2, 3), (4, 5))),
+        MeasuringTeam("node:A100", ((0, 1, 2, 3),)),
+        MeasuringTeam("node:A100", (tuple(range(6)),)),
+    )
 
 
 def test_nodes_of_the_same_kind_are_measured_once() -> None:
     """Then one process of each node, then all."""
     hosts, gpus = ("n0", "n0", "n1", "n1", "n2", "n2"), ("A100",) * 4 + ("V100",) * 2
     assert teams(hosts, gpus, "ib") == (
-        MeasuringTeam("node:A100", (0, 1)),
-        MeasuringTeam("node:V100", (4, 5)),
-        MeasuringTeam("ib", (0, 2)),
-        MeasuringTeam("ib", (0, 2, 4)),
-        MeasuringTeam("ib", (0, 1, 2, 3, 4, 5)),
+        MeasuringTeam("node:A100", ((0, 1),)),
+        MeasuringTeam("node:V100", ((4, 5),)),
+        MeasuringTeam("ib", ((0, 2),)),
+        MeasuringTeam("ib", ((0, 2, 4),)),
+        MeasuringTeam("ib", ((0, 1, 2, 3, 4, 5),)),
     )
-    assert teams(("n0", "n1"), ("A100", "A100"), "ib") == (MeasuringTeam("ib", (0, 1)),)
+    assert teams(("n0", "n1"), ("A100", "A100"), "ib") == (MeasuringTeam("ib", ((0, 1),)),)
 
 
 def test_a_node_of_two_kinds_has_no_curve_of_its_own() -> None:
@@ -72,14 +75,23 @@ def test_groups_of_pools_are_named_as_the_cost_model_looks_them_up(cluster: Clus
     found, notes = cluster_teams(cluster, hosts, ("A100-SXM-80GB",) * 4 + ("V100-SXM-16GB",) * 4)
     assert notes == ()
     assert set(found) == {
-        MeasuringTeam("node:A100-SXM-80GB", (0, 1)),
-        MeasuringTeam("node:V100-SXM-16GB", (4, 5)),
-        MeasuringTeam(
-            "ib", (0, 4)
-        ),  # not (0, 2): the path between the pools is as narrow as the V100 nodes' cards
-        MeasuringTeam("ib", (0, 2, 4, 6)),
-        MeasuringTeam("ib", tuple(range(8))),
+        MeasuringTeam("node:A100-SXM-80GB", ((0, 1),)),
+        MeasuringTeam("node:V100-SXM-16GB", ((4, 5),)),
+        # Not (0, 2): the path between the pools is as narrow as the V100 nodes' cards.
+        MeasuringTeam("ib", ((0, 4), (2, 6))),
+        MeasuringTeam("ib", ((0, 2, 4, 6),)),
+        MeasuringTeam("ib", (tuple(range(8)),)),
     }
+
+
+def test_groups_beside_the_first_are_on_the_same_path(cluster: ClusterSpec) -> None:
+    """What is left of the larger pool is joined by a network of its own."""
+    hosts, gpus = ("a0", "a1", "v0"), ("A100-SXM-80GB",) * 2 + ("V100-SXM-16GB",)
+    large = cluster.pools[0].model_copy(update={"hosts": ("a0", "a1", "a2", "a3", "a4")})
+    wide = cluster.model_copy(update={"pools": (large, *cluster.pools[1:])})
+    found, _ = cluster_teams(wide, (*hosts, "a2", "a3", "a4"), (*gpus, *(gpus[0],) * 3), "ib")
+    assert MeasuringTeam("ib", ((0, 2),)) in found
+    assert MeasuringTeam("ib", ((0, 1, 2, 3),)) in found
 
 
 def test_pools_behind_a_gateway_have_the_names_of_both_fabrics(cluster: ClusterSpec) -> None:
