@@ -26,8 +26,7 @@ from planner.measure.resume import facts_of, resumable, with_facts
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, TIME_LIMIT, ZERO
-from planner.report.measured import Told, device_document, device_sections
-from planner.report.poplar import poplar_document, poplar_section
+from planner.report.measured import Told, device_document, device_sections, poplar_document, poplar_section
 from planner.units import bytes_from_gib
 
 if TYPE_CHECKING:

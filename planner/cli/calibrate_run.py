@@ -16,9 +16,8 @@ from planner.cli.calibrate import EXAMPLE, Force, Output
 from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile
 from planner.cli.output import require_new, show, show_document
+from planner.logs.fits import fit_trial, variation
 from planner.logs.reading import read_logs, require_same_job
-from planner.logs.sigma import variation
-from planner.logs.trial import fit_trial
 from planner.logs.values import Observed, observed
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read

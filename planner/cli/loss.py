@@ -25,8 +25,8 @@ from planner.cli.progress import searching
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
+from planner.report.brief import summary_of
 from planner.report.layout import Answer, Paragraph
-from planner.report.summary import summary_of
 from planner.search.values import Scored
 
 if TYPE_CHECKING:

@@ -39,11 +39,10 @@ from planner.report.document import (
     SearchDocument,
 )
 from planner.report.loss import LossDocument, SizesDocument
-from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.measured import DeviceDocument, NetworkDocument, PoplarDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
-from planner.report.poplar import PoplarDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
 from planner.report.share import ShareDocument

@@ -9,14 +9,12 @@ from planner.dims.dimension import Dimension
 from planner.dims.documents import Documents
 from planner.dims.expert import ExpertParallelism
 from planner.dims.grid import TensorGrid
-from planner.dims.interleave import Interleave, ZeroBubble
 from planner.dims.offloading import OffloadDimension
-from planner.dims.pipeline import PipelineParallelism
+from planner.dims.pipeline import Interleave, PipelineParallelism, ZeroBubble
 from planner.dims.recompute import Recomputation
-from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
 from planner.dims.sync import Synchronisation
-from planner.dims.tensor import TensorParallelism
+from planner.dims.tensor import SequenceParallelism, TensorParallelism
 from planner.dims.zero_plus import ZeroPlusPlus
 
 DIMENSIONS: tuple[Dimension, ...] = (

@@ -31,8 +31,7 @@ from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
-from planner.dims.sharding import shard_sizes, trains_at
-from planner.dims.shards import parts_of
+from planner.dims.sharding import parts_of, shard_sizes, trains_at
 from planner.dims.zero_plus import holds_copies, zero_pluses
 from planner.model.spec import ModelSpec
 from planner.plan.values import (

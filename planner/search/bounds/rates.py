@@ -19,8 +19,7 @@ from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
-from planner.dims.sequence import splits_sequence
-from planner.dims.tensor import tp_degrees
+from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
