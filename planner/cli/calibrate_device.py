@@ -15,9 +15,9 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import layer_key, merged, sourced
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
-from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, overridden
-from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
+from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
 from planner.cli.progress import measuring

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.calibrate import Force
 from planner.cli.inputs import Overrides, concerning, read_model
-from planner.cli.options import AsJson, ModelFile, SequenceLength
+from planner.cli.options import AsJson, Force, ModelFile, SequenceLength
 from planner.cli.output import require_new, show, show_document, typed
 from planner.errors import UsageError
 from planner.files.fields import written

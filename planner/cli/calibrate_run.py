@@ -12,9 +12,9 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
-from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import concerning, read_calibration
-from planner.cli.options import AsJson, CalibrationFile
+from planner.cli.options import AsJson, CalibrationFile, Force
 from planner.cli.output import require_new, show, show_document
 from planner.logs.fits import fit_trial, variation
 from planner.logs.reading import read_logs, require_same_job

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.catalog import gpu_names, link_names
+from planner.cli.options import ForceFiles
 from planner.cli.output import require_new, show, typed
 from planner.cluster.file import problems_of
 from planner.errors import UsageError
@@ -53,7 +54,6 @@ ModelName = Annotated[
         "--model", metavar="NAME", help="An example model, as hetplan examples lists them, or a config.json."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
 
 
 class Asking:
@@ -100,7 +100,7 @@ def init(
     cards: CardCount = None,
     price: HourPrice = None,
     model: ModelName = None,
-    force: Force = False,
+    force: ForceFiles = False,
 ) -> None:
     """Write a cluster file and a model file from a few answers.
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
-from planner.cli.examples import ExamplesDocument
+from planner.cli.catalogue import ExamplesDocument
 from planner.cli.process import write
 from planner.cli.sweep import SweepDocument
 from planner.cluster.file import ClusterFile

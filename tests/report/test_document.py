@@ -13,7 +13,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.examples import ExamplesDocument, Listed
+from planner.cli.catalogue import ExamplesDocument, Listed
 from planner.cli.schema import DOCUMENTS, document_schema
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
