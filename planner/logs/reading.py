@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import SpecError, UsageError
 from planner.logs.libraries import (
     LightningLines,
     LitLines,
@@ -122,7 +122,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
     source = _source(files)
     if source is None:
         last = "".join(f", or {reader.source}'s last" for reader in files[0].readers if reader.from_last_rank)
-        raise _wrong(
+        raise SpecError.of(
             files[0].path, "has no step times", f"{_expected(files[0].readers)}; from the first rank{last}"
         )
     _require_target(source, files, plan)
@@ -184,14 +184,18 @@ def log_lines(path: Path) -> Iterator[str]:
                 yield _COLOUR.sub("", line)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
-        raise _wrong(path, os.strerror(number).lower() if number else f"is not a path: {error}") from None
+        raise SpecError.of(
+            path, os.strerror(number).lower() if number else f"is not a path: {error}"
+        ) from None
 
 
 def _require_known(file: _File) -> None:
     if file.empty:
-        raise _wrong(file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log")
+        raise SpecError.of(
+            file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log"
+        )
     if not any(reader.steps.seconds or reader.parts or reader.memory for reader in file.readers):
-        raise _wrong(file.path, "has none of the lines that are known", _expected(file.readers))
+        raise SpecError.of(file.path, "has none of the lines that are known", _expected(file.readers))
 
 
 def _source(files: Sequence[_File]) -> LogReader | None:
@@ -206,7 +210,7 @@ def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> No
     ran = LIBRARIES.get(type(source), ())
     if type(source) not in (ExampleLines, type(own)) and plan.target not in ran:
         path = next(file.path for file in files if source in file.readers)
-        raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
+        raise SpecError.of(path, f"is a log of {source.source}, the plan's target is {plan.target}")
 
 
 def _steps(source: LogReader, files: Sequence[_File]) -> Series:
@@ -218,7 +222,9 @@ def _steps(source: LogReader, files: Sequence[_File]) -> Series:
             abs(merged.seconds.get(number, seconds) - seconds) > 0.02 * seconds
             for number, seconds in mine.seconds.items()
         ):
-            raise _wrong(file.path, "has different times for the same steps", "give the logs of one run")
+            raise SpecError.of(
+                file.path, "has different times for the same steps", "give the logs of one run"
+            )
         for number, seconds in mine.seconds.items():
             merged.add(number, seconds)
     return merged
@@ -243,10 +249,6 @@ def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
         if known is None or entry.peak_bytes > known.peak_bytes:
             highest[entry.rank] = entry
     return tuple(highest[rank] for rank in sorted(highest, key=lambda rank: -1 if rank is None else rank))
-
-
-def _wrong(path: Path, what: str, hint: str | None = None) -> SpecError:
-    return SpecError((Problem(file=str(path), line=None, key="", what=what, hint=hint),))
 
 
 def require_same_job(log: Log, plan: Plan, ranks: Sequence[Rank]) -> None:

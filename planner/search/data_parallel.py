@@ -23,7 +23,7 @@ import numpy as np
 
 from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
-from planner.cost.communication import Ring
+from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator
 from planner.cost.many import as_array, as_number, larger, smaller
 from planner.cost.offload import beside_backward
@@ -363,12 +363,11 @@ class Shares:
         counts only where a node cannot have more members, nor fewer as devices of a type with unequal shares may stand
         on other nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
         """
-        nothing = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         if box.single and self.estimator.curves is not None:
             # Measured collectives follow the link of the narrowest hop, which is known for one set only.
             return self._ring(box.low)
         if sum(box.low) <= 1 or self.estimator.curves is not None:
-            return nothing
+            return ALONE
         ring = self._ring(box.low)
         if not box.single:
             # Further devices may even out the parts.
@@ -597,7 +596,7 @@ class _Growing:
         self.group = ReplicaGroup(
             pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, local_batch=1, accumulation_steps=1
         )
-        self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        self.ring = ALONE
         self.shape = whole_model(pricer.model, 0, recompute)
         self._forward = self._back = np.empty(0)
 

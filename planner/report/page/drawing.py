@@ -130,13 +130,17 @@ def ticks(most: float, about: int = 5) -> Iterator[float]:
     """Round numbers from 0 to ``most``, about so many."""
     if most <= 0:
         return
-    raw = most / about
-    power = 10.0 ** floor(log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    step = _round_step(most / about)
     number = 0
     while number * step <= most * 1.0001:
         yield number * step
         number += 1
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten: the first that is not below ``least``."""
+    power = 10.0 ** floor(log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +214,7 @@ def _axis(values: Iterable[float], unit: tuple[float, str]) -> _Axis:
 
 
 def _round_between(low: float, high: float) -> Iterator[float]:
-    raw = (high - low) / 4
-    power = 10.0 ** floor(log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    step = _round_step((high - low) / 4)
     number = -(-low // step)
     while number * step <= high:
         yield round(number * step, 12)

@@ -231,8 +231,10 @@ def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPa
     inode = folder.stat().st_ino
     inside = os.open(folder, os.O_RDONLY)
 
+    exchange = write.exchange
+
     def exchange_and_write(at: int, name: str, other: str) -> None:
-        write.exchange(at, name, other)
+        exchange(at, name, other)
         if not (folder / "by-path").exists():
             (folder / "outputs" / "step-2").mkdir()
             (folder / "outputs" / "step-2" / "weights").write_text("by path")
