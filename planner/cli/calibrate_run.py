@@ -17,8 +17,7 @@ from planner.cli.inputs import concerning, read_calibration
 from planner.cli.options import AsJson, CalibrationFile, Force
 from planner.cli.output import require_new, show, show_document
 from planner.logs.fits import fit_trial, variation
-from planner.logs.reading import read_logs, require_same_job
-from planner.logs.values import Observed, observed
+from planner.logs.reading import Observed, observed, read_logs, require_same_job
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks

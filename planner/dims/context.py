@@ -15,8 +15,8 @@ from planner.capabilities import Capabilities, ContextKind
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices
-from planner.dims.documents import dealt_whole
 from planner.dims.expert import holds_experts
+from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, in_words

@@ -12,8 +12,8 @@ from dataclasses import replace
 from planner.capabilities import BatchRule, Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_group, by_stage, single_device_faults
-from planner.dims.documents import dealt_whole
 from planner.dims.sharding import trains_whole
+from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words

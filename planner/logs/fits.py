@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimator, estimate
 from planner.cost.stragglers import backups, deviation_of_largest
 from planner.described import told
 from planner.errors import UsageError
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.targets import target

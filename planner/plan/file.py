@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from planner.cluster.checks import check_cluster
+from planner.cluster.file import check_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.described import told
 from planner.errors import PlanError, Problem, SpecError

@@ -16,7 +16,7 @@ from planner.cost.stragglers import stretch
 from planner.described import JsonDocument, told
 from planner.logs.fits import Trial, Variation
 from planner.logs.losses import LossFit
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.measured.fit import Fit
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
 from planner.report.measured import constants_table

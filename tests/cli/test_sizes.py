@@ -10,7 +10,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from planner.cluster.checks import MOST_POOLS
+from planner.cluster.file import MOST_POOLS
 from planner.files.document import MOST_BYTES
 from tests.cli.running import Command, measured, measured_hetplan
 

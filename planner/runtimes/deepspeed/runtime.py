@@ -15,7 +15,7 @@ from planner.cost.memory import (
     largest_tensor,
     sub_group_elements,
 )
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import FILL_IN, LOOPBACK, NVME_FOLDER, Job
