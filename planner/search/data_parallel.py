@@ -198,9 +198,9 @@ class Shares:
         # T >= the most devices' least time to finish the batch on the fastest ring + the slowest that must update
         return partition.seconds + self._least_end(used, box)
 
-    def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
-        """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
-        return self.best(counts, cutoff_seconds)[1]
+    def plan(self, counts: Counts) -> Plan | None:
+        """The fastest shares of these devices; None when some device cannot hold its part."""
+        return self.best(counts)[1]
 
     def best(self, counts: Counts, cutoff_seconds: float = float("inf")) -> tuple[float, Plan | None]:
         """A bound of all shares of these devices, and the fastest; None when there are none, or none is faster."""
