@@ -212,7 +212,7 @@ CALIBRATE: dict[str, Registered] = {
         "measure_sigma",
         "Measure how much step times vary, from a run.",
     ),
-    "loss": Registered("calibrate_loss", "fit_loss", "Fit the loss by steps and batch to logs."),
+    "loss": Registered("calibrate_run", "fit_loss", "Fit the loss by steps and batch to logs."),
     "fit": Registered(
         "calibrate_fit",
         "fit_constants",
