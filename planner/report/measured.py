@@ -13,6 +13,7 @@ from rich.text import Text
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
 from planner.described import JsonDocument
+from planner.files.short_lists import first_of
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit, StageProfile
 from planner.model.spec import ModelSpec
@@ -189,9 +190,8 @@ def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
     """A line on the points, in words, whose repeats differ too much; none when none does."""
     spreads_shown = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
     if spreads_shown:
-        more = f" and {len(spreads_shown) - SHOWN} more" if len(spreads_shown) > SHOWN else ""
         what = f"repeats vary by more than {percent(BUSY)}, as on a busy device"
-        yield f"{what}: {'; '.join(spreads_shown[:SHOWN])}{more}; --force measures again"
+        yield f"{what}: {first_of(spreads_shown, SHOWN, '; ')}; --force measures again"
 
 
 def _spreads(told: Told) -> Iterator[tuple[str, float]]:
