@@ -29,11 +29,10 @@ from planner.files.writing import write_whole
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, write
 from planner.plan.values import Plan
-from planner.report.brief import answer_line, bar
+from planner.report.brief import answer_line, bar, summary_of
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import headline, in_short, stage_runs
-from planner.report.summary import summary_of
 from planner.report.what_if import Case, cases
 from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult

@@ -78,6 +78,11 @@ class SpecError(HetplanError):
         super().__init__(*(str(problem) for problem in problems))
         self.problems = problems
 
+    @classmethod
+    def of(cls, file: object, what: str, hint: str | None = None, line: int | None = None) -> SpecError:
+        """The error of one problem: that of a file as a whole, or of one of its lines."""
+        return cls((Problem(file=str(file), line=line, key="", what=what, hint=hint),))
+
 
 class UsageError(HetplanError):
     """Options that contradict each other or name something that does not exist."""

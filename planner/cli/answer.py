@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rich.console import RenderableType
 
@@ -11,6 +11,7 @@ from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.report.brief import answer_line, brief
+from planner.report.document import search_document
 from planner.report.explain import (
     advice_section,
     advice_text,
@@ -31,12 +32,11 @@ from planner.report.goal import (
     unknown_section,
 )
 from planner.report.layout import Answer, Paragraph, warnings_section
+from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
 from planner.report.understood import understood
+from planner.search.objectives.pareto import Front
 from planner.search.values import Scored, SearchResult
-
-if TYPE_CHECKING:
-    from planner.search.objectives.pareto import Front
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""
@@ -52,8 +52,6 @@ def show_found(
 ) -> None:
     """Print what a search found, or why there is nothing; the answer stands last."""
     if as_json:
-        from planner.report.document import search_document
-
         show_document(search_document(result, request.cluster, request.model))
         return
     answer = answer_line(result, request.model, request.cluster)
@@ -65,8 +63,6 @@ def show_found(
 
 def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Detail = "brief") -> None:
     """Print the table of time against cost."""
-    from planner.report.pareto import front_document, front_section, use_at_most
-
     if as_json:
         show_document(front_document(table, request.cluster, request.model))
         return

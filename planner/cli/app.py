@@ -212,7 +212,7 @@ CALIBRATE: dict[str, Registered] = {
         "measure_sigma",
         "Measure how much step times vary, from a run.",
     ),
-    "loss": Registered("calibrate_loss", "fit_loss", "Fit the loss by steps and batch to logs."),
+    "loss": Registered("calibrate_run", "fit_loss", "Fit the loss by steps and batch to logs."),
     "fit": Registered(
         "calibrate_fit",
         "fit_constants",
@@ -222,7 +222,7 @@ CALIBRATE: dict[str, Registered] = {
         "calibrate", "import_tables", "Convert tables of measurements into a calibration file."
     ),
     "merge": Registered(
-        "calibrate_merge",
+        "calibrate",
         "merge_files",
         "Merge calibration files, for example one per node type.",
     ),
@@ -247,7 +247,7 @@ COMMANDS: dict[str, Registered] = {
     "rent": Registered("rent", "rent", "Find which machines to rent for a training run."),
     "share": Registered("share", "share", "Divide a cluster among several jobs."),
     "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
-    "explain": Registered("explain", "explain", "Explain why a plan looks the way it does."),
+    "explain": Registered("show", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
     "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),
     "trace": Registered("trace", "trace", "Write one step of a plan as a trace, for Perfetto."),
@@ -260,7 +260,7 @@ COMMANDS: dict[str, Registered] = {
     "gpus": Registered("catalogue", "gpus", "List known devices, or one of them with its sources."),
     "links": Registered("catalogue", "links", "List the links inside nodes that hetplan knows."),
     "examples": Registered(
-        "examples", "examples", "List the example clusters, models and jobs, or copy them."
+        "catalogue", "examples", "List the example clusters, models and jobs, or copy them."
     ),
     "schema": Registered("schema", "schema", "Print the JSON Schema of a file or of a --json document."),
 }

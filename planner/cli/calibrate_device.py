@@ -15,9 +15,9 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import layer_key, merged, sourced
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
-from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, overridden
-from planner.cli.options import AsJson, Precision, SequenceLength, choices, integers
+from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
 from planner.cli.progress import measuring
@@ -26,8 +26,7 @@ from planner.measure.resume import facts_of, resumable, with_facts
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, TIME_LIMIT, ZERO
-from planner.report.measured import Told, device_document, device_sections
-from planner.report.poplar import poplar_document, poplar_section
+from planner.report.measured import Told, device_document, device_sections, poplar_document, poplar_section
 from planner.units import bytes_from_gib
 
 if TYPE_CHECKING:

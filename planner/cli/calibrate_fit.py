@@ -13,8 +13,8 @@ import typer
 
 from planner.calibration.file import save_calibration, shipped
 from planner.calibration.values import Calibration
-from planner.cli.calibrate import EXAMPLE, Force
-from planner.cli.options import AsJson
+from planner.cli.calibrate import EXAMPLE
+from planner.cli.options import AsJson, Force
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import colours, warn
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs

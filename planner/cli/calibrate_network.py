@@ -17,9 +17,9 @@ import typer
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
-from planner.cli.calibrate import EXAMPLE, Force, Output
+from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
-from planner.cli.options import AsJson, a_number, choices
+from planner.cli.options import AsJson, Force, a_number, choices
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import BAD_INPUT, fail, warn
 from planner.cli.progress import measuring

@@ -1,4 +1,4 @@
-"""``hetplan calibrate run`` and ``hetplan calibrate sigma``: what a run tells of its host, and of its devices."""
+"""``hetplan calibrate run``, ``sigma`` and ``loss``: what the logs of runs tell of host, devices and model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ import typer
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
-from planner.cli.calibrate import EXAMPLE, Force, Output
-from planner.cli.inputs import concerning, read_calibration
-from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import require_new, show, show_document
-from planner.logs.reading import read_logs, require_same_job
-from planner.logs.sigma import variation
-from planner.logs.trial import fit_trial
-from planner.logs.values import Observed, observed
+from planner.cli.calibrate import EXAMPLE, Output
+from planner.cli.inputs import Overrides, concerning, read_calibration, read_model
+from planner.cli.options import AsJson, CalibrationFile, Force, ModelFile, SequenceLength
+from planner.cli.output import require_new, show, show_document, typed
+from planner.errors import UsageError
+from planner.files.fields import written
+from planner.files.writing import dump, write_whole
+from planner.logs.fits import fit_trial, variation
+from planner.logs.losses import fit_losses, read_losses
+from planner.logs.reading import Observed, observed, read_logs, require_same_job
 from planner.measure.resume import run_facts, with_facts
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.calibrated import TrialDocument, VariationDocument, trial_section, variation_section
+from planner.ranges import BATCH
+from planner.report.calibrated import (
+    LossFitDocument,
+    TrialDocument,
+    VariationDocument,
+    loss_fit_section,
+    trial_section,
+    variation_section,
+)
 
 PlanOfRun = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run.")]
 PlanOfFamily = Annotated[
@@ -96,3 +106,84 @@ def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = Fals
         show_document(VariationDocument(command="calibrate sigma", file=str(fit.output), variation=sigma))
     else:
         show(variation_section(sigma, fit.output), then=then)
+
+
+LogsOfModel = Annotated[
+    list[Path],
+    typer.Option(
+        "--log",
+        metavar="FILE",
+        help="Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
+    ),
+]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        metavar="LIST",
+        help="Global batch of each run in sequences, in the order of the logs, where they do not say. "
+        "Default: the model's.",
+    ),
+]
+FittedModel = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the model file with the curve to FILE."),
+]
+
+
+def fit_loss(
+    model: ModelFile,
+    log: LogsOfModel,
+    batches: Batches = None,
+    output: FittedModel = None,
+    sequence_length: SequenceLength = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit the loss by steps and batch to logs.
+
+    The curve says when search --objective time-to-loss may stop, for any batch. Runs at constant learning rates, or the
+    same schedule cut at the same share, are alike; the first twentieth of each does not count.
+    """
+    if output is not None:
+        require_new(output, force, "model.yaml")
+    model_spec = read_model(model, Overrides(sequence_length=sequence_length))
+    with concerning(*log):
+        read = [read_losses(path) for path in log]
+        said = _batches(batches, len(log))
+        runs = []
+        for index, losses in enumerate(read):
+            given = None if said is None else said[index]
+            if None not in (given, losses.batch) and given != losses.batch:
+                raise UsageError(
+                    f"{losses.file}: its global batch is {losses.batch}, --batches says {given}",
+                    hint="name the batches in the order of the logs",
+                )
+            runs.append((losses, losses.batch or given or model_spec.training.global_batch))
+        fit = fit_losses(runs, model_spec.training.sequence_tokens)
+    if output is not None:
+        fitted = model_spec.trained_with(convergence=fit.convergence)
+        write_whole(dump(written(fitted)), output, "model.yaml")
+    if as_json:
+        show_document(
+            LossFitDocument(command="calibrate loss", file=None if output is None else str(output), loss=fit)
+        )
+        return
+    search = typed("hetplan", "search", "CLUSTER", output or model, "--objective", "time-to-loss", "--loss")
+    least = fit.convergence.curve.least_loss if fit.convergence.curve else 0.0
+    show(
+        loss_fit_section(fit, output),
+        then=f"{search} {least:.3g}" if output else "the same with -o model-fitted.yaml to search with it",
+    )
+
+
+def _batches(text: str | None, logs: int) -> list[int] | None:
+    """The numbers of the option, in their order."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) < 10 and BATCH.holds(int(part)) for part in parts):
+        raise UsageError(f"--batches: expected sequences of a step such as 256,1024, got {text!r}")
+    if len(parts) != logs:
+        raise UsageError(f"--batches: expected one for each of {logs} logs, got {len(parts)}")
+    return [int(part) for part in parts]

@@ -23,8 +23,7 @@ from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.logs.comparison import compared, predicted
 from planner.logs.findings import findings
-from planner.logs.reading import read_logs, require_same_job
-from planner.logs.values import observed
+from planner.logs.reading import observed, read_logs, require_same_job
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.compare import Contender, compare_section, uneven

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.catalog import gpu_names, link_names
+from planner.cli.options import ForceFiles
 from planner.cli.output import require_new, show, typed
 from planner.cluster.file import problems_of
 from planner.errors import UsageError
@@ -53,7 +54,6 @@ ModelName = Annotated[
         "--model", metavar="NAME", help="An example model, as hetplan examples lists them, or a config.json."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
 
 
 class Asking:
@@ -73,11 +73,11 @@ class Asking:
             self.lacking.append(option)
         return default or ""
 
-    def whole(self, option: str, given: int | None, question: str, default: int) -> int:
-        """A number of one or more."""
+    def whole(self, given: int | None, question: str) -> int:
+        """A number of one or more; one where nothing is said."""
         if given is not None:
             return given
-        return int(typer.prompt(question, default=default, type=int)) if self._asks else default
+        return int(typer.prompt(question, default=1, type=int)) if self._asks else 1
 
     def number(self, option: str, given: float | None, question: str) -> float:
         """A number without a default."""
@@ -100,7 +100,7 @@ def init(
     cards: CardCount = None,
     price: HourPrice = None,
     model: ModelName = None,
-    force: Force = False,
+    force: ForceFiles = False,
 ) -> None:
     """Write a cluster file and a model file from a few answers.
 
@@ -144,8 +144,8 @@ def _cluster(
     """The file's content, of one pool."""
     pool: dict[str, Any] = {"name": "nodes"}
     pool["gpu"] = ask.text("--gpu", gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
-    pool["nodes"] = ask.whole("--nodes", nodes, "Nodes", 1)
-    pool["gpus_per_node"] = ask.whole("--gpus-per-node", gpus_per_node, "GPUs of a node", 1)
+    pool["nodes"] = ask.whole(nodes, "Nodes")
+    pool["gpus_per_node"] = ask.whole(gpus_per_node, "GPUs of a node")
     if pool["gpus_per_node"] > 1:
         question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
         pool["intra_node"] = ask.text("--intra-node", intra_node, question)
@@ -159,7 +159,7 @@ def _cluster(
             {
                 "fabric": "net",
                 "bandwidth_gbps": speed,
-                "count": ask.whole("--cards", cards, "Cards of a node", 1),
+                "count": ask.whole(cards, "Cards of a node"),
             }
         ]
         fabrics["net"] = {"kind": kind}

@@ -20,10 +20,16 @@ from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
 from planner.model.file import load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.plan.difference import cluster_differences, model_differences, told
-from planner.plan.file import PlanFile, UsedCalibration, read
+from planner.plan.file import (
+    PlanFile,
+    UsedCalibration,
+    cluster_differences,
+    differences_text,
+    model_differences,
+    read,
+)
 from planner.ranges import CHANCE
-from planner.report.doubts import doubts
+from planner.report.calibration import doubts
 from planner.search.values import Goal, Limits, Scored
 
 
@@ -69,7 +75,7 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
     if model is not None:
         parts.append(("model", model, model_differences(saved.model, load_model(model))))
     lines = [
-        f"{path}: made for another {part} than {file}: {told(differences, str(file))}"
+        f"{path}: made for another {part} than {file}: {differences_text(differences, str(file))}"
         for part, file, differences in parts
         if differences
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,16 +22,23 @@ from planner.cli.process import (
     NO_PLAN_IN_TIME,
 )
 from planner.cli.progress import searching
+from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
 from planner.plan.file import PlanFile, Summary, write
 from planner.ranges import BATCH, LOSS
+from planner.report.brief import summary_of
 from planner.report.layout import Answer, Paragraph
-from planner.report.summary import summary_of
+from planner.report.loss import (
+    goal_text,
+    loss_document,
+    loss_line,
+    loss_report,
+    sizes_document,
+    sizes_section,
+)
+from planner.report.pareto import use_at_most
+from planner.search.objectives.loss import LossResult, batches_around, sizes_to_loss, to_loss
 from planner.search.values import Scored
-
-if TYPE_CHECKING:
-    from planner.cost.convergence import Convergence
-    from planner.search.objectives.loss import LossResult
 
 TIME_TO_LOSS = "time-to-loss"
 MOST_BATCHES = 256
@@ -98,9 +105,6 @@ class LossOptions:
 
     def request(self, request: SearchRequest, tokens: str | None) -> LossRequest:
         """What the options request; raises UsageError where they do not say when to stop."""
-        from planner.cost.convergence import convergence
-        from planner.search.objectives.loss import batches_around
-
         if self.loss is not None and not LOSS.holds(self.loss):
             limits = f"from {LOSS.least:g} to {LOSS.most:g}"
             raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
@@ -122,8 +126,6 @@ def answer_loss(
     quiet: bool,
 ) -> NoReturn:
     """Search, keep the plan, print the report; the exit code says what kind of answer it is."""
-    from planner.search.objectives.loss import to_loss
-
     if output is not None:
         require_writable(output)
 
@@ -195,8 +197,6 @@ def _show(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from planner.report.loss import goal_text, loss_document, loss_line, loss_report
-
     cluster = request.cluster
     if as_json:
         show_document(loss_document(result, cluster))
@@ -219,8 +219,6 @@ def _show(
 
 def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, quiet: bool) -> NoReturn:
     """Print the table by the size of the cluster; the exit code says what kind of answer it is."""
-    from planner.search.objectives.loss import sizes_to_loss
-
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         sizes = sizes_to_loss(
             request.cluster,
@@ -233,9 +231,6 @@ def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, qui
             talk,
             deadline=deadline,
         )
-    from planner.report.loss import goal_text, sizes_document, sizes_section
-    from planner.report.pareto import use_at_most
-
     if as_json:
         show_document(sizes_document(sizes, request.cluster, request.model))
     else:

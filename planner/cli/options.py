@@ -130,6 +130,8 @@ _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
 _SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")]
+ForceFiles = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
 ClusterNow = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),

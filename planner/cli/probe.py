@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from planner.cli.options import Force
 from planner.cli.output import require_new, typed
 from planner.cli.process import warn, write
 from planner.errors import UsageError
@@ -50,7 +51,6 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Cluster file to write. Default: stdout."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")]
 
 
 def probe(

@@ -31,6 +31,7 @@ from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
 from planner.errors import UsageError
 from planner.files.messages import nearest as nearest_name
+from planner.files.short_lists import first_of
 from planner.files.writing import write_whole
 from planner.probe.market import catalogue, market, offers_file
 from planner.ranges import FAILURES, NODES
@@ -240,8 +241,7 @@ def _chosen(offers: tuple[Offer, ...], provider: str | None, region: str | None)
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return (", ".join(names[:LISTED]) or "none") + more
+    return first_of(names, LISTED) or "none"
 
 
 def _exit_code(answer: Rent) -> int:

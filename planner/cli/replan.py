@@ -31,12 +31,12 @@ from planner.cli.options import (
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import warn
 from planner.cli.progress import reporter
-from planner.emit.interface import write_folder
-from planner.emit.prepared import Prepared, prepared_files
+from planner.emit.interface import Prepared, prepared_files, write_folder
 from planner.errors import UsageError
 from planner.files.short_lists import expand_hosts
 from planner.plan.file import PlanFile, UsedCalibration, write
 from planner.plan.placement import ranks
+from planner.report.brief import summary_of
 from planner.report.replan import (
     ReplanDocument,
     failure_cost,
@@ -45,7 +45,6 @@ from planner.report.replan import (
     prepared_section,
     replan_report,
 )
-from planner.report.summary import summary_of
 from planner.search.replan import Replan, Replanner
 from planner.search.values import Limits
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
-from planner.cli.examples import ExamplesDocument
+from planner.cli.catalogue import ExamplesDocument
 from planner.cli.process import write
 from planner.cli.sweep import SweepDocument
 from planner.cluster.file import ClusterFile
@@ -39,11 +39,10 @@ from planner.report.document import (
     SearchDocument,
 )
 from planner.report.loss import LossDocument, SizesDocument
-from planner.report.measured import DeviceDocument, NetworkDocument
+from planner.report.measured import DeviceDocument, NetworkDocument, PoplarDocument
 from planner.report.observed import ObservedDocument
 from planner.report.page.page import ReportDocument
 from planner.report.pareto import FrontDocument
-from planner.report.poplar import PoplarDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
 from planner.report.share import ShareDocument

@@ -74,7 +74,7 @@ from planner.ranges import (
     ZERO,
     Range,
 )
-from planner.report.summary import summary_of
+from planner.report.brief import summary_of
 from planner.search.deadline import Deadline
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose

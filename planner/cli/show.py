@@ -1,4 +1,4 @@
-"""``hetplan show``: a plan in full, or a calibration file."""
+"""``hetplan show`` and ``hetplan explain``: a plan in full, and why it is so; or what a calibration file holds."""
 
 from __future__ import annotations
 
@@ -12,20 +12,32 @@ from rich.console import RenderableType
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
-from planner.cli.inputs import read_given, read_plan, with_calibration
-from planner.cli.options import AsJson, CalibrationFile
+from planner.cli.inputs import check_same_inputs, read_given, read_plan, with_calibration
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import warn
 from planner.cluster.spec import ClusterSpec
+from planner.cost.binding import Binding, binding
+from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile
 from planner.report.calibration import calibration_document, calibration_sections, coverage, coverage_section
-from planner.report.document import plan_document
-from planner.report.explain import balance_section, memory_section, time_section
+from planner.report.document import explain_document, plan_document
+from planner.report.explain import (
+    advice_section,
+    alternatives_section,
+    balance_section,
+    binding_section,
+    memory_section,
+    neighbours_section,
+    ratios_section,
+    time_section,
+)
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section, ranks_section
 from planner.report.understood import understood
+from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
 Shown = Annotated[
@@ -111,5 +123,52 @@ def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[R
         memory_section(scored.estimate),
         ranks_section(saved.plan, saved.cluster),
         idle_section(saved.plan, saved.cluster),
+        *warnings_of(scored.estimate),
+    ]
+
+
+def explain(
+    plan: SavedPlan,
+    cluster: ClusterNow = None,
+    model: ModelNow = None,
+    calibration: CalibrationFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why a plan looks the way it does.
+
+    Prints time by cause, the devices and links that limit the plan, the plans that lost and why, and what each
+    decision is worth.
+    """
+    constants, saved, scored = read_plan(plan, calibration)
+    check_same_inputs(plan, saved, cluster, model)
+    around = neighbours(saved.plan, saved.cluster, saved.model, constants)
+    binds = binding(saved.plan, Estimator(saved.cluster, saved.model, constants))
+    if as_json:
+        show_document(explain_document(scored, saved, around, binds))
+    else:
+        show(
+            *_reasons(saved, scored, constants, around, binds),
+            then=typed("hetplan", "emit", plan, "-o", "run/"),
+        )
+
+
+def _reasons(
+    saved: PlanFile,
+    scored: Scored,
+    calibration: Calibration,
+    around: tuple[Neighbour, ...],
+    binds: Binding,
+) -> list[RenderableType | None]:
+    return [
+        understood(saved.cluster, saved.model, calibration),
+        plan_section(scored, saved.cluster, saved.summary),
+        time_section(scored.estimate),
+        balance_section(scored.estimate),
+        binding_section(binds),
+        idle_section(saved.plan, saved.cluster),
+        alternatives_section(saved.considered) if saved.considered else None,
+        neighbours_section(around, scored) if around else None,
+        advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
+        ratios_section(saved.summary.ratios) if saved.summary and saved.summary.ratios else None,
         *warnings_of(scored.estimate),
     ]

@@ -20,9 +20,8 @@ from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
 from planner.errors import UsageError
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
-from planner.search.swings import swings
 from planner.search.values import Limits
-from planner.search.what_if import searched, worlds
+from planner.search.what_if import searched, swings, worlds
 
 Sensitivity = Annotated[
     bool,

@@ -1,8 +1,13 @@
-"""The cluster file: what a user writes, and how it becomes a ClusterSpec."""
+"""The cluster file: what a user writes, what must hold between its parts, and how it becomes a ClusterSpec.
+
+The checks read the plain data of the file and skip whatever has the wrong shape, so that they find their problems
+beside those of the types.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +15,9 @@ from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.checks import MOST_POOLS, check_cluster
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, Pool, PoolSpec
-from planner.errors import Problem
-from planner.files.document import Document, fail_on, read_as
+from planner.errors import KeyPath, Problem
+from planner.files.document import Document, devices_per_node, fail_on, keys_of, mappings, pools_of, read_as
 from planner.files.fields import (
     Chance,
     Frozen,
@@ -23,7 +27,384 @@ from planner.files.fields import (
     Rate,
     ReserveGib,
 )
-from planner.files.short_lists import expand_hosts, numbered_hosts, split_times
+from planner.files.messages import MOST_MESSAGES, nearest, shown
+from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
+from planner.ranges import DEVICES, NODE_DEVICES, NODES
+
+_INLINE = "or write its numbers: {memory_gib: 24, memory_bandwidth_gBps: 600, tflops: {fp16: 100}}"
+
+
+def unknown_gpus(document: Document) -> Iterator[Problem]:
+    """Every name of a device must be known."""
+    own = keys_of(document.data.get("gpus"))
+    for index, pool in pools_of(document):
+        if isinstance(pool.get("gpu"), str):
+            yield from _gpu(document, ("pools", index, "gpu"), pool["gpu"], own)
+        devices = pool.get("devices")
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            if isinstance(device, str):
+                yield from _gpu(document, ("pools", index, "devices", position), split_times(device)[1], own)
+
+
+def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterator[Problem]:
+    try:
+        known = name in own or bool(catalog.gpu(name))
+    except KeyError:
+        known = False
+    if not known:
+        family = catalog.gpus_like(name)
+        what = (
+            f'"{name}" may be any of: {", ".join(family)}'
+            if len(family) > 1
+            else f'no GPU is known as "{name}"'
+        )
+        kind = catalog.without_target(name)
+        if kind:
+            what += f": no target runs on {kind}"
+        near = "write one of them" if len(family) > 1 else None if kind else _near_gpus(name, own)
+        yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
+
+
+def one_library(document: Document) -> Iterator[Problem]:
+    """Devices of one node must be able to be in one communicator."""
+    types = document.data.get("gpus")
+    own = types if isinstance(types, dict) else {}
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        seen: dict[str, object] = {}
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            library = _library(device, own)
+            if library:
+                seen.setdefault(library, device)
+            if len(seen) > 1:
+                (one, first), (other, last) = seen.items()
+                what = f"{shown(first)} needs {one} and {shown(last)} {other}: no communicator holds both"
+                hint = "leave the devices of one vendor out"
+                yield document.problem(("pools", index, "devices", position), what, hint)
+                break
+
+
+def _library(device: object, own: dict[str, Any]) -> str:
+    """Collective library of a written device; empty when nothing tells it."""
+    name = split_times(device)[1] if isinstance(device, str) else ""
+    numbers = own.get(name, name) if isinstance(device, str) else device
+    try:
+        if isinstance(numbers, str):
+            return catalog.gpu(numbers).library
+        keys = ("vendor", "compute_capability")
+        given = {key: numbers.get(key) for key in keys} if isinstance(numbers, dict) else {}
+        vendor = given.get("vendor") or ("nvidia" if given.get("compute_capability") is not None else "")
+        return catalog.LIBRARIES.get(vendor, "")  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        return ""
+
+
+def own_names(document: Document) -> Iterator[Problem]:
+    """Each of ``gpus`` stands under its own name."""
+    own = document.data.get("gpus")
+    for name, gpu in own.items() if isinstance(own, dict) else ():
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str) and gpu["name"] != name:
+            yield document.problem(("gpus", name, "name"), f"expected {name}, got {shown(gpu['name'])}")
+
+
+def whole_gpus(document: Document) -> Iterator[Problem]:
+    """Every device of a pool must be one of ``gpus``."""
+    own = document.data.get("gpus")
+    types = own if isinstance(own, dict) else {}
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            if isinstance(device, str) and split_times(device)[1] not in types:
+                path = ("pools", index, "devices", position)
+                yield document.problem(path, f"expected a device of gpus, got {shown(device)}")
+
+
+def ambiguous_gpus(document: Document) -> Iterator[Problem]:
+    """One name must not stand for two sets of numbers."""
+    seen: dict[str, tuple[KeyPath, object]] = {}
+    own = document.data.get("gpus")
+    for path, gpu, default_name in _written_gpus(document):
+        name, numbers = _identity(gpu, default_name, own if isinstance(own, dict) else {})
+        first, other = seen.setdefault(name, (path, numbers))
+        if other != numbers:
+            what = f'other numbers for "{name}" are on line {document.line(first)}'
+            yield document.problem(path, what, "give it another name")
+
+
+def _written_gpus(document: Document) -> Iterator[tuple[KeyPath, object, str]]:
+    for index, pool in pools_of(document):
+        if "gpu" in pool:
+            yield ("pools", index, "gpu"), pool["gpu"], f"{pool.get('name')}-gpu"
+        devices = pool.get("devices")
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            yield ("pools", index, "devices", position), device, f"{pool.get('name')}-gpu{position}"
+
+
+def _identity(gpu: object, default_name: str, own: dict[str, Any]) -> tuple[str, object]:
+    """The name that a device gets, and what its numbers are, for comparison only."""
+    if isinstance(gpu, dict):
+        numbers = {key: value for key, value in gpu.items() if key not in ("name", "source")}
+        return str(gpu.get("name", default_name)), numbers
+    name = split_times(gpu)[1] if isinstance(gpu, str) else str(gpu)
+    try:
+        return (name, "ours") if name in own else (catalog.gpu(name).name, "catalogue")
+    except KeyError:
+        return name, None
+
+
+def _near_gpus(name: str, own: list[str]) -> str | None:
+    near = nearest(name, [*own, *catalog.gpu_names()])
+    return near.rstrip("?") if near else None
+
+
+def intra_nodes(document: Document) -> Iterator[Problem]:
+    """Nodes of several devices need a network between them."""
+    for index, pool in pools_of(document):
+        given = pool.get("intra_node")
+        path = ("pools", index, "intra_node")
+        if isinstance(given, str):
+            try:
+                catalog.link(given)
+            except KeyError:
+                known = ", ".join(catalog.link_names())
+                hint = f"known: {known}; or write {{bandwidth_gBps: 300, latency_us: 3}}"
+                yield document.problem(
+                    path, f'no link is known as "{given}"', nearest(given, list(catalog.link_names())) or hint
+                )
+        elif given is None and devices_per_node(pool) > 1:
+            hint = "write for example intra_node: nvlink3, or {bandwidth_gBps: 300, latency_us: 3}"
+            yield document.problem(path, f"missing, the nodes have {devices_per_node(pool)} devices", hint)
+
+
+def _power_limits(document: Document) -> Iterator[Problem]:
+    """What a limit leaves of a clock is told by the board power."""
+    own = document.data.get("gpus")
+    types = own if isinstance(own, dict) else {}
+    hint = "write the board power, for example tdp_watts: 400"
+    written: list[tuple[KeyPath, object]] = [(("gpus", name), gpu) for name, gpu in types.items()]
+    written += [(path, gpu) for path, gpu, _ in _written_gpus(document)]
+    for path, gpu in written:
+        if isinstance(gpu, dict) and gpu.get("power_limit_watts") and not gpu.get("tdp_watts"):
+            yield document.problem((*path, "tdp_watts"), "missing, power_limit_watts is a part of it", hint)
+    for index, pool in pools_of(document):
+        if not pool.get("power_limit_watts"):
+            continue
+        devices = [gpu for path, gpu, _ in _written_gpus(document) if path[1] == index]
+        if any(not _board_power(gpu, types) for gpu in devices):
+            what = "the board power of a device is unknown, of which the limit is a part"
+            yield document.problem(("pools", index, "power_limit_watts"), what, hint)
+
+
+def _board_power(gpu: object, types: Mapping[str, object]) -> object:
+    """The board power that is written for a device, or the catalogue's."""
+    if isinstance(gpu, str):
+        name = split_times(gpu)[1]
+        if name not in types:
+            try:
+                return catalog.gpu(name).tdp_watts
+            except KeyError:
+                return True  # said elsewhere
+        gpu = types[name]
+    return gpu.get("tdp_watts") if isinstance(gpu, dict) else True
+
+
+MOST_POOLS = 1000
+"""Pools of one cluster."""
+
+
+def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
+    """Every broken rule of the cluster, connectivity only when nothing else is wrong.
+
+    A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
+    """
+    names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
+    named = _pool_names, _choices, _hosts, own_names, *names
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _links)
+    if sum(1 for _ in pools_of(document)) > MOST_POOLS:
+        return []
+    too_large = _size(document)
+    if too_large:
+        return too_large
+    problems = [problem for check in checks for problem in islice(check(document), MOST_MESSAGES)]
+    return problems or list(_connected(document))
+
+
+def _size(document: Document) -> list[Problem]:
+    """Nodes or devices in a number that nothing else looks at: they are counted before their names are made."""
+    nodes = devices = 0
+    for index, pool in pools_of(document):
+        here, each = _node_count(pool), devices_per_node(pool)
+        if each > NODE_DEVICES.most and isinstance(pool.get("devices"), list):
+            what = f"expected at most {NODE_DEVICES.most} devices in a node, got {each}"
+            return [document.problem(("pools", index, "devices"), what)]
+        if not NODES.holds(here) or not NODE_DEVICES.holds(each):
+            continue  # a number out of its own range
+        nodes, devices = nodes + here, devices + here * each
+        for number, most, kind in ((nodes, NODES.most, "nodes"), (devices, DEVICES.most, "devices")):
+            if number > most:
+                what = f"expected at most {most} {kind} up to this pool, got {number}"
+                return [document.problem(("pools", index), what)]
+    return []
+
+
+def _pool_names(document: Document) -> Iterator[Problem]:
+    seen: dict[object, int] = {}
+    for index, pool in pools_of(document):
+        name = pool.get("name")
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            line = document.line(("pools", seen[name], "name"))
+            yield document.problem(
+                ("pools", index, "name"),
+                f'the pool "{name}" is already on line {line}',
+                "give it another name",
+            )
+        seen.setdefault(name, index)
+
+
+def _choices(document: Document) -> Iterator[Problem]:
+    for index, pool in pools_of(document):
+        for one, other, hint in (
+            (
+                "gpu",
+                "devices",
+                "write gpu and gpus_per_node for nodes of one device type, devices for mixed nodes",
+            ),
+            ("nodes", "hosts", "write nodes: 4, or hosts: [name-01, name-02]"),
+        ):
+            given = [key for key in (one, other) if pool.get(key) is not None]
+            if len(given) != 1:
+                what = "both are given" if given else "one is missing"
+                yield document.problem(("pools", index), f"expected either {one} or {other}, {what}", hint)
+        if pool.get("devices") is not None and pool.get("gpus_per_node") is not None:
+            yield document.problem(
+                ("pools", index, "gpus_per_node"), "belongs to gpu, not to devices", "remove it"
+            )
+
+
+def _hosts(document: Document) -> Iterator[Problem]:
+    seen: dict[str, KeyPath] = {}
+    for index, pool in pools_of(document):
+        for name in _numbered(pool):
+            if name in seen:
+                yield _taken(document, ("pools", index, "nodes"), name, seen[name])
+                break
+        seen.update(dict.fromkeys(_numbered(pool), ("pools", index, "nodes")))
+        hosts = pool.get("hosts")
+        for position, pattern in enumerate(hosts if isinstance(hosts, list) else []):
+            if isinstance(pattern, str):
+                yield from _host_entry(document, ("pools", index, "hosts", position), pattern, seen)
+
+
+def _numbered(pool: dict[str, Any]) -> tuple[str, ...]:
+    name, nodes = pool.get("name"), pool.get("nodes")
+    if not isinstance(name, str) or not isinstance(nodes, int) or "hosts" in pool:
+        return ()
+    return numbered_hosts(name, nodes) if 0 < nodes <= MOST_HOSTS else ()
+
+
+def _host_entry(
+    document: Document, path: KeyPath, pattern: str, seen: dict[str, KeyPath]
+) -> Iterator[Problem]:
+    try:
+        names = expand_hosts([pattern])
+    except ValueError as error:
+        yield document.problem(path, str(error))
+        return
+    again = next((name for name in names if name in seen), None)
+    if again is not None:
+        yield _taken(document, path, again, seen[again])
+    elif len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        yield document.problem(path, f'the host "{twice}" is listed twice')
+    for name in names:
+        seen.setdefault(name, path)
+
+
+def _taken(document: Document, path: KeyPath, name: str, other: KeyPath) -> Problem:
+    how = "a name that nodes: gives" if other[-1] == "nodes" else "already listed"
+    return document.problem(path, f'the host "{name}" is {how} on line {document.line(other)}')
+
+
+def _nics(document: Document) -> Iterator[Problem]:
+    fabrics = dict.fromkeys(keys_of(document.data.get("fabrics")))
+    for index, pool in pools_of(document):
+        nics = list(mappings(pool.get("nics")))
+        for position, nic in nics:
+            yield from _fabric(
+                document, ("pools", index, "nics", position, "fabric"), nic.get("fabric"), fabrics
+            )
+        if not nics and pool.get("nics", []) in (None, []) and _node_count(pool) > 1:
+            hint = "write for example nics: [{fabric: ib, bandwidth_gbps: 200}]"
+            yield document.problem(
+                ("pools", index, "nics"), f"missing, the pool has {_node_count(pool)} nodes", hint
+            )
+
+
+def _node_count(pool: dict[str, Any]) -> int:
+    nodes, hosts = pool.get("nodes"), pool.get("hosts")
+    if not isinstance(hosts, list):
+        return nodes if isinstance(nodes, int) else 1
+    try:
+        return len(expand_hosts([host for host in hosts if isinstance(host, str)]))
+    except ValueError:
+        return 1
+
+
+def _fabric(document: Document, path: KeyPath, name: object, fabrics: dict[str, None]) -> Iterator[Problem]:
+    if isinstance(name, str) and name not in fabrics:
+        hint = nearest(name, list(fabrics)) or f"add it to fabrics: {name}: {{kind: infiniband}}"
+        yield document.problem(path, f'the fabric "{name}" is not defined under fabrics', hint)
+
+
+def _links(document: Document) -> Iterator[Problem]:
+    fabrics = dict.fromkeys(keys_of(document.data.get("fabrics")))
+    for index, link in mappings(document.data.get("links")):
+        ends = link.get("between")
+        if not isinstance(ends, list):
+            continue
+        for position, end in enumerate(ends):
+            yield from _fabric(document, ("links", index, "between", position), end, fabrics)
+        if len(ends) == 2 and ends[0] == ends[1]:
+            yield document.problem(("links", index, "between"), "expected two different fabrics")
+
+
+def _connected(document: Document) -> Iterator[Problem]:
+    """Two pools at least must be able to talk when there are several."""
+    pools = list(pools_of(document))
+    island = _islands(document)
+    homes = [_home(pool, island) for _, pool in pools]
+    pairs = ((one, other) for at, one in enumerate(homes) for other in homes[at + 1 :])
+    if len(pools) > 1 and not any(one & other for one, other in pairs):
+        names = ", ".join(str(pool.get("name")) for _, pool in pools)
+        link = "links: [{between: [a, b], bandwidth_gbps: 25, latency_us: 50}]"
+        hint = f"give them NICs on a common fabric, or join their fabrics: {link}"
+        yield document.problem(
+            ("pools",), f"no two of the pools {names} share a fabric or a chain of links", hint
+        )
+
+
+def _home(pool: dict[str, Any], island: dict[str, str]) -> set[str]:
+    fabrics = (nic.get("fabric") for _, nic in mappings(pool.get("nics")))
+    return {island[fabric] for fabric in fabrics if isinstance(fabric, str) and fabric in island}
+
+
+def _islands(document: Document) -> dict[str, str]:
+    """Fabric -> a name common to all fabrics that links join with it."""
+    island = {name: name for name in keys_of(document.data.get("fabrics"))}
+    members = {name: [name] for name in island}
+    for _, link in mappings(document.data.get("links")):
+        ends = link.get("between")
+        known = (
+            [end for end in ends if isinstance(end, str) and end in island] if isinstance(ends, list) else []
+        )
+        if len(known) == 2 and island[known[0]] != island[known[1]]:
+            keep, drop = sorted((island[end] for end in known), key=lambda name: -len(members[name]))
+            island.update(dict.fromkeys(members[drop], keep))
+            members[keep] += members.pop(drop)
+    return island
+
 
 _UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""

@@ -157,6 +157,10 @@ class Ring:
         return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
 
 
+ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+"""The ring of a device without neighbours."""
+
+
 class Rings(Ring):
     """Many rings at once: ``size`` and ``bytes_per_second`` are arrays, and so is all that is asked of them.
 
@@ -288,7 +292,7 @@ def data_ring(
     """
     size = sum(slot.replicas for slot in slots)
     if size == 1:
-        return Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        return ALONE
     members: dict[tuple[str, int], int] = {}
     for slot in slots:
         node = (slot.pool, slot.first_node)

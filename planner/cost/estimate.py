@@ -21,13 +21,13 @@ from planner.cost.grids import copies_of
 from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
-from planner.cost.running_cost import devices_of, price_per_hour, watts
 from planner.cost.schedules import divides, sent_with, wraps
 from planner.cost.sends import Send, likeness, send
 from planner.cost.shape import Shape, shapes_of
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice, islands_price
+from planner.cost.training import devices_of, price_per_hour, watts
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.dims.grid import uneven
 from planner.errors import PlanError

@@ -16,8 +16,8 @@ from planner.cluster.topology import DeviceType
 from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
 from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
-from planner.dims.sequence import norm_ways
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
+from planner.dims.tensor import norm_ways
 from planner.model.spec import NF4_BYTES, ModelSpec, Run, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 

@@ -84,8 +84,7 @@ from planner.cost.tensor import (
 )
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
-from planner.dims.gradients import gradients_of
-from planner.dims.sharding import optimizer_ways
+from planner.dims.sharding import gradients_of, optimizer_ways
 from planner.model.spec import ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 from planner.records import dataclass

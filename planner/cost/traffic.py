@@ -12,7 +12,7 @@ from planner.cost.many import larger, smaller
 from planner.cost.memory import experts_of, gathered_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.model.spec import ModelSpec
 from planner.records import dataclass
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from planner.dims.adapter import FrozenParts
 from planner.dims.context import ContextParallelism
 from planner.dims.data import Data
 from planner.dims.dimension import Dimension
-from planner.dims.documents import Documents
 from planner.dims.expert import ExpertParallelism
 from planner.dims.grid import TensorGrid
-from planner.dims.interleave import Interleave, ZeroBubble
 from planner.dims.offloading import OffloadDimension
-from planner.dims.pipeline import PipelineParallelism
+from planner.dims.pipeline import Interleave, PipelineParallelism, ZeroBubble
 from planner.dims.recompute import Recomputation
-from planner.dims.sequence import SequenceParallelism
 from planner.dims.sharding import Sharding
 from planner.dims.sync import Synchronisation
-from planner.dims.tensor import TensorParallelism
+from planner.dims.tensor import SequenceParallelism, TensorParallelism
+from planner.dims.trained import Documents, FrozenParts
 from planner.dims.zero_plus import ZeroPlusPlus
 
 DIMENSIONS: tuple[Dimension, ...] = (

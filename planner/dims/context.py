@@ -15,8 +15,8 @@ from planner.capabilities import Capabilities, ContextKind
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices
-from planner.dims.documents import dealt_whole
 from planner.dims.expert import holds_experts
+from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
@@ -127,6 +127,17 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
     if dealt_whole(model):
         yield "documents and pairs stay whole, expected none in the model's training"
+    yield from _whole_because(context.kind, model)
+    if context.kind == "ring":
+        return
+    counts = ((what, number) for kind in model.kinds for what, number in _heads(kind))
+    for what, heads in dict.fromkeys(counts):
+        if heads % (cp * tp):
+            yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
+
+
+def _whole_because(kind: ContextKind, model: ModelSpec) -> Iterator[str]:
+    """What of a model keeps its sequences whole, whatever their length and the degree."""
     if model.training.attention != "flash":
         yield "divided sequences need fused attention, expected attention flash in the model's training"
     if model.kind != "decoder":
@@ -139,18 +150,13 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield "towers make tokens of whole sequences, expected cp 1"
     if not model.usual_layers:
         yield "divided sequences need attention in every layer, expected cp 1"
-    if context.kind == "ring":
+    if kind == "ring":
         if model.window is not None:
             yield "sliding windows are not passed around a ring, expected cp_kind ulysses"
         if model.sinks:
             yield "sinks are not passed around a ring, expected cp_kind ulysses"
-        return
-    if model.latent is not None:
+    elif model.latent is not None:
         yield "ulysses divides no latent attention, expected cp_kind ring"
-    counts = ((what, number) for kind in model.kinds for what, number in _heads(kind))
-    for what, heads in dict.fromkeys(counts):
-        if heads % (cp * tp):
-            yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
 
 
 def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:
@@ -159,11 +165,7 @@ def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:
 
 def offers_context(target: Capabilities, model: ModelSpec) -> bool:
     """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
-    fused = model.training.attention == "flash" and model.kind == "decoder" and model.usual_layers
-    fused = fused and model.tower is None and not model.beside and not model.front and model.labels is None
-    masked = model.window is not None or bool(model.sinks)
-    kinds = {kind for kind in target.context if not (masked if kind == "ring" else model.latent is not None)}
-    return fused and bool(kinds)
+    return any(not any(_whole_because(kind, model)) for kind in target.context)
 
 
 def contexts(

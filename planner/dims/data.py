@@ -1,4 +1,8 @@
-"""Data parallelism: replicas of a stage and the batch of each."""
+"""Data parallelism: replicas of a stage, the batch of each, and backup replicas.
+
+Of N + b replicas the slowest b are not waited for, and their gradients dropped (arXiv:1604.00981). Which sequences a
+step is made of then depends on who is slow, so that a search has no backup replicas unless it is asked.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from dataclasses import replace
 
 from planner.capabilities import BatchRule, Capabilities
 from planner.cluster.topology import DeviceType
-from planner.dims.backup import backup_faults
-from planner.dims.dimension import Change, Dimension, by_group, by_stage
+from planner.dims.dimension import Change, Dimension, by_group, by_stage, single_device_faults
+from planner.dims.sharding import trains_whole
+from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
@@ -148,3 +153,43 @@ def _stepped(group: ReplicaGroup, top: int, bottom: int, equal: bool) -> Replica
     if rest or (equal and group.local_batch % steps):
         raise PlanError("the micro-batches do not divide")
     return replace(group, accumulation_steps=steps)
+
+
+def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """What backup replicas need: a runtime that has them, one stage, and replicas that are all alike."""
+    if not plan.backup:
+        return
+    path = ("backup",)
+    if plan.zero not in target.backup_zero:
+        able = in_words(target.backup_zero)
+        what = (
+            f"{target.name} drops gradients with ZeRO {able} only"
+            if able
+            else f"{target.name} drops no gradients"
+        )
+        yield Fault(path, f"{what}, expected 0, got {plan.backup}")
+        return
+    yield from single_device_faults(plan, "backup replicas are", "backup replicas")
+    if plan.shard_size is not None:
+        yield Fault(("shard_size",), f"backup replicas shard over all, expected none, got {plan.shard_size}")
+    if plan.unequal_shards:
+        yield Fault(
+            path, f"backup replicas hold equal shards, expected 0 with unequal ones, got {plan.backup}"
+        )
+    if plan.offload.anything:
+        yield Fault(("offload",), "backup replicas keep everything on the devices, expected none")
+    if not plan.sync.exact:
+        yield Fault(("sync",), "replicas of islands are waited for, expected none with backup replicas")
+    alike = {(group.gpu, group.local_batch, group.accumulation_steps) for _, group in groups_of(plan)}
+    if len(alike) > 1:
+        what = "a step has as many sequences whoever is dropped"
+        yield Fault(path, f"{what}: expected one device type, share and number of steps in all replicas")
+    if not trains_whole(model):
+        yield Fault(
+            path, f"models of which a part is trained drop no gradients, expected 0, got {plan.backup}"
+        )
+    if dealt_whole(model):
+        yield Fault(path, f"training on documents or pairs drops no gradients, expected 0, got {plan.backup}")
+    if model.training.optimizer not in target.sharding_optimizers:
+        able = in_words(target.sharding_optimizers)
+        yield Fault(path, f"expected {able} with backup replicas, got {model.training.optimizer}")

@@ -14,7 +14,7 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, node_devices
-from planner.dims.documents import dealt_whole
+from planner.dims.trained import dealt_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Grid, Plan, groups_of
 

@@ -1,16 +1,67 @@
-"""Tensor parallelism: the devices of one replica."""
+"""Tensor parallelism: the devices of one replica; and sequence parallelism, which splits activations outside the
+divided matrices by tokens (arXiv:2205.05198).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Dimension, allowed, by_group, by_stage
-from planner.dims.sequence import splits_sequence
+from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stage
 from planner.errors import KeyPath
 from planner.model.spec import ModelSpec, StateSpec
-from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, in_words
+
+
+class SequenceParallelism(Dimension):
+    """``Plan.sequence_parallel``."""
+
+    fields = ("Plan.sequence_parallel",)
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """On or off."""
+        return {"sequence parallel": "yes" if plan.sequence_parallel else "no"}
+
+    def words(self, plan: Plan) -> str:
+        """Where it is on."""
+        return "sequence parallel" if plan.sequence_parallel else ""
+
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+        """It needs a runtime that has it, and tensor-parallel degrees that divide the sequence."""
+        if not plan.sequence_parallel:
+            return
+        path, length = ("sequence_parallel",), model.training.sequence_length
+        degrees = sorted({group.tp for _, group in groups_of(plan)})
+        if not (target.sequence_parallel or target.unemitted_sequence_parallel):
+            yield Fault(path, f"{target.name} has no sequence parallelism, expected false")
+        elif degrees == [1]:
+            yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")
+        elif any(length % tp for tp in degrees):
+            yield Fault(
+                path, f"tp {in_words(degrees)} must divide the sequence length {length}, expected false"
+            )
+
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
+        """Off where it is on, and on where it is off."""
+        if target.sequence_parallel and any(group.tp > 1 for _, group in groups_of(plan)):
+            word = "without" if plan.sequence_parallel else "with"
+            changed = replace(plan, sequence_parallel=not plan.sequence_parallel)
+            yield Change("sequence parallel", f"{word} sequence parallelism", changed)
+
+
+def splits_sequence(target: Capabilities, model: ModelSpec, tp: int | None) -> bool:
+    """Sequence parallelism is on wherever it can be: same traffic, less memory. None: each stage has its own degree."""
+    even = tp is None or (tp > 1 and model.training.sequence_length % tp == 0)
+    return target.sequence_parallel and even
+
+
+def norm_ways(tp: int, sequence_parallel: bool) -> int:
+    """Devices of a replica that share what tensor parallelism alone leaves whole."""
+    return tp if sequence_parallel else 1
 
 
 class TensorParallelism(Dimension):
@@ -39,29 +90,8 @@ class TensorParallelism(Dimension):
             if tp > 1 and plan.pp > 1 and not target.tensor_parallel_in_pipeline:
                 what = f"{target.name} divides layers over groups that know no stages, expected 1 in {plan.pp} stages"
                 yield Fault(where, f"{what}, got {tp}")
-            if tp > 1 and model.training.optimizer in target.whole_optimizers:
-                what = f"{target.name} updates whole matrices with {model.training.optimizer}, expected 1"
-                yield Fault(where, f"{what}, got {tp}")
-            if tp > 1 and model.qk_norm == "whole" and not target.splits_whole_norms:
-                what = f"{target.name} normalises queries over all heads of a replica's devices, expected 1"
-                yield Fault(where, f"{what}, got {tp}")
-            if tp > 1 and _has_lone_biases(target, model):
-                what = f"{target.name} divides no biases of values without those of keys, expected 1"
-                yield Fault(where, f"{what}, got {tp}")
-            if tp > 1 and model.tower is not None:
-                yield Fault(where, f"{target.name} divides no towers, expected 1, got {tp}")
-            if tp > 1 and model.beside:
-                yield Fault(
-                    where, f"{target.name} divides no matrices beside the layers, expected 1, got {tp}"
-                )
-            if tp > 1 and model.encoder is not None:
-                yield Fault(where, f"{target.name} divides no encoder-decoders, expected 1, got {tp}")
-            if tp > 1 and (model.front or model.labels is not None):
-                what = "images, sound or heads of labels"
-                yield Fault(where, f"{target.name} divides no models of {what}, expected 1, got {tp}")
-            if tp > 1 and model.states and not target.splits_states:
-                what = f"{target.name} divides no layers with a state, expected 1"
-                yield Fault(where, f"{what}, got {tp}")
+            for what in _whole_because(target, model) if tp > 1 else ():
+                yield Fault(where, f"{target.name} {what}, expected 1, got {tp}")
             for pairs in () if target.copies_kv_heads else _pairs(model):
                 if pairs % tp:
                     what = f"{target.name} needs a tp that divides the {pairs} key/value heads"
@@ -110,15 +140,7 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
-    if model.training.optimizer in target.whole_optimizers or model.frozen or model.training.preference:
-        largest = 1
-    if model.qk_norm == "whole" and not target.splits_whole_norms:
-        largest = 1
-    if (model.states and not target.splits_states) or _has_lone_biases(target, model):
-        largest = 1
-    if model.tower is not None or model.encoder is not None or model.front or model.labels is not None:
-        largest = 1
-    if model.beside:
+    if any(_whole_because(target, model)) or model.frozen or model.training.preference:
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1
@@ -133,9 +155,26 @@ def tp_degrees(
     return allowed(degrees, limit)
 
 
-def _has_lone_biases(target: Capabilities, model: ModelSpec) -> bool:
-    """True where the example adds the biases of values on their own, whole on every device."""
-    return target.eager_layers and model.qkv_bias and not model.key_bias
+def _whole_because(target: Capabilities, model: ModelSpec) -> Iterator[str]:
+    """What keeps a target from dividing the layers of a model over the devices of a replica, whatever the degree."""
+    optimizer = model.training.optimizer
+    if optimizer in target.whole_optimizers:
+        yield f"updates whole matrices with {optimizer}"
+    if model.qk_norm == "whole" and not target.splits_whole_norms:
+        yield "normalises queries over all heads of a replica's devices"
+    if target.eager_layers and model.qkv_bias and not model.key_bias:
+        # The example adds the biases of values on their own, whole on every device.
+        yield "divides no biases of values without those of keys"
+    if model.tower is not None:
+        yield "divides no towers"
+    if model.beside:
+        yield "divides no matrices beside the layers"
+    if model.encoder is not None:
+        yield "divides no encoder-decoders"
+    if model.front or model.labels is not None:
+        yield "divides no models of images, sound or heads of labels"
+    if model.states and not target.splits_states:
+        yield "divides no layers with a state"
 
 
 def splits(model: ModelSpec, tp: int) -> bool:

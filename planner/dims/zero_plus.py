@@ -14,7 +14,7 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, single_device_faults
-from planner.dims.shards import trains_whole
+from planner.dims.sharding import trains_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place

@@ -6,7 +6,8 @@ What a target can run is said in ``planner.plan.checks``; here is only what the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 
 from planner.catalog.wheels import wheel_note, wheel_warning
@@ -15,13 +16,16 @@ from planner.dims.tensor import head_faults
 from planner.emit.folder.write import write_folder
 from planner.emit.smoke import smoke_files
 from planner.errors import EmitError
-from planner.job.files import EmittedFile, readme
+from planner.job.files import EmittedFile, readme, rendered
 from planner.job.job import Job
 from planner.launchers.registry import LAUNCHERS, check_launcher, launcher_files
 from planner.model.spec import ModelSpec
 from planner.plan.checks import listed, node_faults, target_faults, unwritten
+from planner.plan.file import PlanFile, to_text
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime, runtime_of
+from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
+from planner.runtimes.torch.elastic import WITHOUT, elastic_files
 from planner.targets import target
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "folder_files", "job_of", "unnamed_hosts", "write_folder"]
@@ -182,3 +186,50 @@ def cautions(target: str, installed: Mapping[str, str]) -> tuple[str, ...]:
         for name, version in installed.items()
         if not is_tried(version, tried[name])
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A plan that takes over when a node fails."""
+
+    host: str
+    """The node."""
+    plan_file: PlanFile
+    """The plan, for the nodes that are left."""
+    step_seconds: float
+
+
+def prepared_files(
+    before: PlanFile, step_seconds: float, prepared: Sequence[Prepared]
+) -> tuple[EmittedFile, ...]:
+    """The launch folder of a plan, and in ``without/HOST`` those of the plans without a node.
+
+    With PyTorch alone the folder can be started so that it goes from one to the other by itself. Raises EmitError when
+    the target cannot express a plan.
+    """
+    job = job_of(before.plan, before.cluster, before.model)
+    files = folder_files(job, "torchrun")
+    ordered = sorted(prepared, key=lambda each: each.step_seconds)
+    jobs = [(each, job_of(each.plan_file.plan, each.plan_file.cluster, before.model)) for each in ordered]
+    folders = [
+        (
+            each.host,
+            other,
+            (*folder_files(other, "torchrun"), EmittedFile("plan.yaml", to_text(each.plan_file))),
+        )
+        for each, other in jobs
+    ]
+    elastic = before.plan.target == PYTORCH.name
+    if elastic:
+        files = elastic_files(job, files, folders)
+    else:
+        more = (
+            EmittedFile(f"{WITHOUT}/{host}/{file.path}", file.text, file.executable)
+            for host, _, folder in folders
+            for file in folder
+        )
+        files = (*files, *more)
+    text = rendered(
+        "emit/prepared.md.j2", job=job, elastic=elastic, step_seconds=step_seconds, prepared=ordered
+    )
+    return tuple(sorted((*files, EmittedFile("PREPARED.md", text)), key=lambda file: file.path))

@@ -115,7 +115,7 @@ def read_document(path: Path) -> Document:
     """The YAML (or JSON) file, parsed; raises SpecError when it cannot be read or is not a mapping."""
     root = _root(path)
     if not isinstance(root.data, dict):
-        raise _failure(path, "expected a mapping (key: value) at the top of the file", None, root.line)
+        raise SpecError.of(path, "expected a mapping (key: value) at the top of the file", None, root.line)
     return Document(str(path), root)
 
 
@@ -124,7 +124,7 @@ def _root(path: Path) -> YamlNode:
     try:
         return parse(text.expandtabs() if path.suffix == ".json" else text)
     except YamlError as error:
-        raise _failure(path, error.what, error.hint, error.line) from None
+        raise SpecError.of(path, error.what, error.hint, error.line) from None
 
 
 def read_list(path: Path, key: str, example: str) -> tuple[Document, ...]:
@@ -135,29 +135,31 @@ def read_list(path: Path, key: str, example: str) -> tuple[Document, ...]:
     root = _root(path)
     list_node = root.children.get(key, root) if isinstance(root.data, dict) else root
     if not isinstance(list_node.data, list) or not list_node.data:
-        raise _failure(path, f"expected a list of {key}, in lines such as `{example}`", None, list_node.line)
+        raise SpecError.of(
+            path, f"expected a list of {key}, in lines such as `{example}`", None, list_node.line
+        )
     items = [Document(str(path), node, (key, index)) for index, node in list_node.children.items()]
     fail_on(item.problem((), "expected a mapping") for item in items if not isinstance(item.root.data, dict))
     return tuple(items)
 
 
-def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML") -> str:
-    """The text of a file of at most ``MOST_BYTES``; raises SpecError, which names the ``kind`` of file."""
+def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML", most_bytes: int = MOST_BYTES) -> str:
+    """The text of a file of at most ``most_bytes``; raises SpecError, which names the ``kind`` of file."""
     try:
         if path.is_dir():
-            raise _failure(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
-        if path.stat().st_size > MOST_BYTES:
-            raise _failure(
-                path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {MOST_BYTES >> 20} MiB"
+            raise SpecError.of(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
+        if path.stat().st_size > most_bytes:
+            raise SpecError.of(
+                path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {most_bytes >> 20} MiB"
             )
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(most_bytes + 1)
     except OSError as error:
-        raise _failure(path, _reason(error)) from None
+        raise SpecError.of(path, _reason(error)) from None
     except ValueError as error:
-        raise _failure(path, f"is not a path: {error}") from None
-    if len(content) > MOST_BYTES:
-        raise _failure(path, f"is larger than {MOST_BYTES >> 20} MiB")
+        raise SpecError.of(path, f"is not a path: {error}") from None
+    if len(content) > most_bytes:
+        raise SpecError.of(path, f"is larger than {most_bytes >> 20} MiB")
     return _decode(path, content)
 
 
@@ -166,7 +168,7 @@ def _decode(path: Path, content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise _failure(path, "is not UTF-8 text", "save the file as UTF-8", line) from None
+        raise SpecError.of(path, "is not UTF-8 text", "save the file as UTF-8", line) from None
 
 
 def _reason(error: OSError) -> str:
@@ -186,10 +188,6 @@ def _files_in(folder: Path, kind: str) -> str | None:
     return f"name one of its files: {', '.join(names[:5])}" if names else None
 
 
-def _failure(path: Path, what: str, hint: str | None = None, line: int | None = None) -> SpecError:
-    return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))
-
-
 Kind = Literal["cluster", "model", "plan", "calibration", "offers", "jobs"]
 
 
@@ -201,7 +199,7 @@ def read_as(path: Path, kind: Kind) -> Document:
         kinds = [f"{'an' if each == 'offers' else 'a'} {each} file" for each in (other, kind)]
         what = f"is {kinds[0]}, expected {kinds[1]}"
         hint = "files go in this order: CLUSTER MODEL PLAN; a calibration goes with --calibration"
-        raise SpecError((Problem(file=document.file, line=None, key="", what=what, hint=hint),))
+        raise SpecError.of(document.file, what, hint)
     return document
 
 

@@ -1,9 +1,9 @@
-"""Short forms of long lists: ``a100-[01-16]`` for hosts, ``8 x A100-SXM-80GB`` for devices."""
+"""Short forms of long lists: ``a100-[01-16]`` for hosts, ``8 x A100-SXM-80GB`` for devices, ``a, b and 3 more``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from planner.ranges import NODE_DEVICES, NODES
@@ -104,3 +104,9 @@ def _pattern(run: list[str]) -> str:
     if len(run) == 1 or first is None or last is None:
         return run[0]
     return f"{first[1]}[{first[2]}-{last[2]}]{first[3]}"
+
+
+def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first texts, and how many others there are: ``a, b and 3 more``."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more

@@ -17,8 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from planner import __version__
 from planner.files.short_lists import expand_hosts
-from planner.job.job import LOOPBACK, MASTER_PORT, Job
-from planner.job.network import FILL_IN, NOT_NAMED, pool_environment
+from planner.job.job import FILL_IN, LOOPBACK, MASTER_PORT, NOT_NAMED, Job, pool_environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""

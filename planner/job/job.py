@@ -1,18 +1,210 @@
-"""One run of a plan: its processes on their nodes, and all that follows from where they are."""
+"""One run of a plan: its processes on their nodes, the networks they use, and all that follows from where they are.
+
+NCCL runs one network per communicator. Where all nodes of a job share an RDMA fabric it is that one; otherwise
+communicators that leave an RDMA fabric must use sockets.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.files.short_lists import compress_hosts, numbered_hosts
-from planner.job.network import JobNetwork, job_network
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Agent, Rank, agents
 from planner.plan.values import Plan
+
+FILL_IN = "# EDIT:"
+"""Marks a line of an environment file that the user has to complete."""
+NOT_NAMED = f"{FILL_IN} the cluster file has no"
+"""The same of a network card's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNetwork:
+    """The networks of one job."""
+
+    nodes: int
+    """Nodes of the job."""
+    rdma: dict[str, str | None]
+    """RDMA fabric of each used pool; None where the pool has none."""
+    sockets: dict[str, NicSpec | None]
+    """Cards of each used pool for socket traffic and NCCL's own start-up."""
+    alone: bool = False
+    """True when no communicator of devices leaves a node, whatever hosts exchange."""
+
+    @property
+    def crosses(self) -> bool:
+        """True when the job spans nodes that share no RDMA fabric although some have one."""
+        fabrics = set(self.rdma.values())
+        return self.nodes > 1 and len(fabrics) > 1
+
+    @property
+    def has_rdma(self) -> bool:
+        """True when some pool of a job on several nodes has RDMA."""
+        return self.nodes > 1 and any(self.rdma.values())
+
+    @property
+    def needs_sockets(self) -> bool:
+        """True when a communicator of all ranks cannot use RDMA."""
+        return self.nodes > 1 and not self.alone and (self.crosses or not self.has_rdma)
+
+
+def job_network(cluster: ClusterSpec, agents: Sequence[Agent]) -> JobNetwork:
+    """The networks of a job of these agents."""
+    used = {agent.pool for agent in agents}
+    pools = [pool for pool in cluster.pools if pool.name in used]
+    return JobNetwork(
+        nodes=len({agent.host for agent in agents}),
+        rdma={pool.name: _rdma_fabric(cluster, pool, pools) for pool in pools},
+        sockets={pool.name: _socket_nic(cluster, pool, pools) for pool in pools},
+    )
+
+
+def _reach(fabric: str, pools: list[PoolSpec]) -> int:
+    """Used pools with a card on the fabric."""
+    return sum(any(nic.fabric == fabric for nic in pool.nics) for pool in pools)
+
+
+def _rate(nic: NicSpec) -> float:
+    return nic.bandwidth_gbps * nic.count
+
+
+def _rdma_fabric(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> str | None:
+    """The pool's RDMA fabric that most used pools share, the fastest of those."""
+    nics = [nic for nic in pool.nics if cluster.fabrics[nic.fabric].kind != "ethernet"]
+    best = max(nics, key=lambda nic: (_reach(nic.fabric, pools), _rate(nic)), default=None)
+    return best.fabric if best else None
+
+
+def _socket_nic(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> NicSpec | None:
+    """The pool's cards on the fabric that most used pools share, Ethernet before the rest."""
+
+    def preference(nic: NicSpec) -> tuple[int, bool, float]:
+        return _reach(nic.fabric, pools), cluster.fabrics[nic.fabric].kind == "ethernet", _rate(nic)
+
+    return max(pool.nics, key=preference, default=None)
+
+
+Line = str | tuple[str, str]
+"""A comment, or a variable and its value."""
+
+
+def pool_environment(
+    cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool
+) -> str:
+    """The shell file that a node of the pool sources before it starts: exports, and what to fill in."""
+    lines = pool_lines(cluster, pool, network, everything_on_sockets)
+    texts = (line if isinstance(line, str) else f"export {line[0]}={_quoted(line[1])}" for line in lines)
+    return "".join(f"{text}\n" for text in ("# shellcheck shell=bash", *texts))
+
+
+def _quoted(value: str) -> str:
+    """A word of the shell; ``=name`` is in quotes, since a second ``=`` reads like a comparison."""
+    return f"'{value}'" if re.fullmatch(r"=[\w,.:-]+", value) else shlex.quote(value)
+
+
+def pool_lines(
+    cluster: ClusterSpec, pool: PoolSpec, network: JobNetwork, everything_on_sockets: bool
+) -> list[Line]:
+    """What the nodes of a pool need to know of the network, line by line."""
+    lines: list[Line] = [f"# Network of the nodes of pool {pool.name}."]
+    if network.nodes == 1:
+        return [*lines, "# The job stays on one node: NCCL needs no network."]
+    nic = network.sockets[pool.name]
+    lines += _socket_lines(pool, nic) if nic else ["# The cluster file gives this pool no network cards."]
+    fabric = network.rdma[pool.name]
+    if everything_on_sockets:
+        if network.has_rdma:
+            lines += ["# The nodes of this job share no RDMA fabric, so every connection uses sockets."]
+        lines.append(("NCCL_NET", "Socket"))
+    elif fabric:
+        lines += _rdma_lines(cluster, pool, fabric)
+    return lines
+
+
+def _fill_in(pool: PoolSpec, fabric: str, key: str, lines: list[str]) -> list[Line]:
+    where = f"{key} for fabric {fabric} in pool {pool.name}"
+    why = f"{NOT_NAMED} {where}; fill in and uncomment."
+    return [why, *(f"# {line}" for line in lines)]
+
+
+def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
+    lines: list[Line] = [f"# Sockets: fabric {nic.fabric}."]
+    if nic.interface is None:
+        exports = ["export NCCL_SOCKET_IFNAME='=INTERFACE'", "export GLOO_SOCKET_IFNAME=INTERFACE"]
+        return lines + _fill_in(pool, nic.fabric, "interface", exports)
+    first = nic.interface.split(",")[0].strip()
+    return [*lines, ("NCCL_SOCKET_IFNAME", f"={nic.interface}"), ("GLOO_SOCKET_IFNAME", first)]
+
+
+def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
+    spec = cluster.fabrics[fabric]
+    lines: list[Line] = [f"# RDMA: fabric {fabric} ({spec.provider or spec.kind})."]
+    if spec.provider not in (None, "azure"):
+        return [*lines, *_plugin_lines(pool, fabric, spec.provider)]
+    names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
+    if names:
+        lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
+    else:
+        lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA='=DEVICE,DEVICE'"])
+    if spec.kind == "roce":
+        lines += ["# RoCE v2 is usually GID 3; `show_gids` lists them.", ("NCCL_IB_GID_INDEX", "3")]
+    if spec.provider == "azure":
+        lines += [
+            "# NCCL needs the topology of these virtual machines. HPC images name it in /etc/nccl.conf; elsewhere set",
+            "# NCCL_TOPO_FILE to that of the machine type.",
+            ("NCCL_IB_PCI_RELAXED_ORDERING", "1"),
+        ]
+    return lines
+
+
+OFI = (
+    "# NCCL reaches it by the plugin aws-ofi-nccl, which has to be on LD_LIBRARY_PATH; else it takes sockets."
+)
+PLUGINS: dict[str, list[Line]] = {
+    # https://github.com/aws/aws-ofi-nccl
+    "efa": [OFI, ("FI_PROVIDER", "efa")],
+    # https://negin513.github.io/distributed-pytorch-hpc/guide/nccl_tuning (NCAR's Derecho)
+    "slingshot": [
+        OFI,
+        ("FI_PROVIDER", "cxi"),
+        ("FI_CXI_DISABLE_HOST_REGISTER", "1"),
+        ("FI_CXI_DEFAULT_CQ_SIZE", "131072"),
+        ("FI_MR_CACHE_MONITOR", "userfaultfd"),
+        ("NCCL_CROSS_NIC", "1"),
+    ],
+    # https://cloud.google.com/kubernetes-engine/docs/how-to/gpu-bandwidth-gpudirect-tcpx
+    "tcpx": [("NCCL_NET", "GPUDirectTCPX_v7")],
+    "tcpxo": [
+        "# Source the plugin's nccl-env-profile.sh ahead of the launch: it has the rest, which changes with versions.",
+        ("NCCL_FASTRAK_LLCM_DEVICE_DIRECTORY", "/dev/aperture_devices"),
+    ],
+}
+"""What NCCL needs for networks that are not InfiniBand's verbs."""
+PREFIXES = {"tcpx": "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "tcpxo": "NCCL_FASTRAK_IFNAME"}
+"""Variables that list the interfaces for data."""
+
+
+def _plugin_lines(pool: PoolSpec, fabric: str, provider: str | None) -> list[Line]:
+    """Of networks that NCCL reaches by a plugin; Google's name their interfaces, and one for control."""
+    lines = list(PLUGINS[provider or ""])
+    variable = PREFIXES.get(provider or "")
+    if variable is None:
+        return lines
+    names = [nic.interface for nic in pool.nics if nic.fabric == fabric and nic.interface]
+    if names:
+        lines.append((variable, ",".join(names)))
+    else:
+        lines += _fill_in(pool, fabric, "interface", [f"export {variable}=INTERFACE,INTERFACE"])
+    control = next((nic.interface for nic in pool.nics if nic.fabric != fabric and nic.interface), None)
+    device = f"{variable.removesuffix('_SOCKET_IFNAME').removesuffix('_IFNAME')}_CTRL_DEV"
+    return [*lines, (device, control.split(",")[0].strip())] if control else lines
+
 
 MASTER_PORT = 29500
 LOOPBACK = "127.0.0.1"

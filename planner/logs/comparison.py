@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.values import Estimate, Memory
 from planner.described import told
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.log import PARTS, Part, RankMemory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation, PredictedRun
-from planner.logs.values import FEWEST_RECORDS, WARM_UP_STEPS, Observed
+from planner.logs.reading import FEWEST_RECORDS, WARM_UP_STEPS, Observed
 from planner.runtimes.interface import runtime
 
 Cause = Literal[

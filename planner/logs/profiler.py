@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import SpecError, UsageError
 
 _STEP = "ProfilerStep#"
 _PHASES = frozenset("XBEiIMCsftbnePNODS")
@@ -141,4 +141,4 @@ def _whole(value: object) -> int | None:
 
 def _wrong(path: Path, what: str) -> SpecError:
     hint = "expected a trace of torch.profiler: prof.export_chrome_trace('trace.json')"
-    return SpecError((Problem(file=str(path), line=None, key="", what=what, hint=hint),))
+    return SpecError.of(path, what, hint)

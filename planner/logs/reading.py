@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median, quantiles
 
-from planner.errors import Problem, SpecError, UsageError
+from planner.described import told
+from planner.errors import SpecError, UsageError
 from planner.logs.libraries import (
     LightningLines,
     LitLines,
@@ -18,15 +20,117 @@ from planner.logs.libraries import (
     TitanLines,
     TrainerLines,
 )
-from planner.logs.values import Log
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.interface import runtime
-from planner.runtimes.log import Fact, LogReader, PartTime, RankMemory, Series
+from planner.runtimes.log import Fact, LogReader, Part, PartTime, RankMemory, Series, Timed
 from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
 from planner.runtimes.torch.capabilities import CAPABILITIES as TORCH
 from planner.targets import NAMES
+
+WARM_UP_STEPS = 3
+"""First steps that do not count: they allocate, load kernels and open connections."""
+FEWEST_RECORDS = 5
+"""Step times after the warm-up that a median needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What one or several logs of a run say."""
+
+    source: str
+    """Who printed the step times: ``hetplan's example``, a runtime or a library."""
+    steps: tuple[Timed, ...] = ()
+    parts: tuple[PartTime, ...] = ()
+    memory: tuple[RankMemory, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+    interval: int | None = 1
+    """Steps from one record to the next; None for the one mean of a whole run."""
+    files: tuple[str, ...] = ()
+    """Paths of the logs as the user wrote them."""
+
+
+@told(
+    "step_times",
+    "spread",
+    only=("source", "left_out", "only_warm_up"),
+    names={"left_out": "warm_up_left_out"},
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """A run without its warm-up."""
+
+    source: str
+    """Framework that printed it."""
+    left_out: int
+    """Records of step times that cover warm-up steps."""
+    seconds: tuple[float, ...]
+    """Of each record that counts, in order; never empty."""
+    only_warm_up: bool
+    """True when the log has nothing else, so that its last record counts."""
+    parts: dict[tuple[Part, int | None], float]
+    """Median seconds of each part and rank (None: the slowest)."""
+    memory: tuple[RankMemory, ...]
+    notes: tuple[str, ...]
+    more_steps: int | None = 0
+    """Steps beyond these until enough records count; None where more steps bring no more records."""
+
+    @property
+    def step_times(self) -> int:
+        """Records that count."""
+        return len(self.seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Median."""
+        return median(self.seconds)
+
+    @property
+    def spread(self) -> float | None:
+        """Distance of the quartiles as a relative standard deviation; None for fewer than four records."""
+        if len(self.seconds) < 4:
+            return None
+        low, _, high = quantiles(self.seconds, n=4, method="inclusive")
+        return (high - low) / 1.349 / self.step_seconds
+
+
+def observed(log: Log) -> Observed:
+    """The run after its warm-up; the last record alone where there is nothing after it."""
+    kept = [entry.seconds for entry in log.steps if entry.start >= WARM_UP_STEPS]
+    return Observed(
+        source=log.source,
+        left_out=len(log.steps) - (len(kept) or 1),
+        seconds=tuple(kept) or (log.steps[-1].seconds,),
+        only_warm_up=not kept,
+        parts=_part_seconds(log.parts),
+        memory=log.memory,
+        notes=log.notes,
+        more_steps=_more_steps(log, len(kept)),
+    )
+
+
+def _more_steps(log: Log, counted: int) -> int | None:
+    """Steps until ``FEWEST_RECORDS`` count, each beginning after the warm-up."""
+    if log.interval is None:
+        return None
+    ahead = 0 if counted else max(0, WARM_UP_STEPS - log.steps[-1].start - log.interval)
+    return (-(-ahead // log.interval) + max(0, FEWEST_RECORDS - counted)) * log.interval
+
+
+def _part_seconds(times: tuple[PartTime, ...]) -> dict[tuple[Part, int | None], float]:
+    """Medians after the warm-up; the last one of each where there is nothing after it."""
+    mine: dict[tuple[Part, int | None], list[PartTime]] = {}
+    for entry in times:
+        mine.setdefault((entry.part, entry.rank), []).append(entry)
+    return {
+        key: median(
+            [each.seconds for each in entries if each.start >= WARM_UP_STEPS] or [entries[-1].seconds]
+        )
+        for key, entries in mine.items()
+    }
+
 
 _JOB = re.compile(r"job ranks (\d{1,7}) global_batch (\d{1,9})(?!\S)")
 _STEP = re.compile(r"step (\d{1,12}) loss \S+ seconds (\d{1,9}\.\d{6})(?!\S)")
@@ -122,7 +226,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
     source = _source(files)
     if source is None:
         last = "".join(f", or {reader.source}'s last" for reader in files[0].readers if reader.from_last_rank)
-        raise _wrong(
+        raise SpecError.of(
             files[0].path, "has no step times", f"{_expected(files[0].readers)}; from the first rank{last}"
         )
     _require_target(source, files, plan)
@@ -184,14 +288,18 @@ def log_lines(path: Path) -> Iterator[str]:
                 yield _COLOUR.sub("", line)
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
-        raise _wrong(path, os.strerror(number).lower() if number else f"is not a path: {error}") from None
+        raise SpecError.of(
+            path, os.strerror(number).lower() if number else f"is not a path: {error}"
+        ) from None
 
 
 def _require_known(file: _File) -> None:
     if file.empty:
-        raise _wrong(file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log")
+        raise SpecError.of(
+            file.path, "is empty", "give what the run printed, e.g. launch.sh 0 | tee node-0.log"
+        )
     if not any(reader.steps.seconds or reader.parts or reader.memory for reader in file.readers):
-        raise _wrong(file.path, "has none of the lines that are known", _expected(file.readers))
+        raise SpecError.of(file.path, "has none of the lines that are known", _expected(file.readers))
 
 
 def _source(files: Sequence[_File]) -> LogReader | None:
@@ -206,7 +314,7 @@ def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> No
     ran = LIBRARIES.get(type(source), ())
     if type(source) not in (ExampleLines, type(own)) and plan.target not in ran:
         path = next(file.path for file in files if source in file.readers)
-        raise _wrong(path, f"is a log of {source.source}, the plan's target is {plan.target}")
+        raise SpecError.of(path, f"is a log of {source.source}, the plan's target is {plan.target}")
 
 
 def _steps(source: LogReader, files: Sequence[_File]) -> Series:
@@ -218,7 +326,9 @@ def _steps(source: LogReader, files: Sequence[_File]) -> Series:
             abs(merged.seconds.get(number, seconds) - seconds) > 0.02 * seconds
             for number, seconds in mine.seconds.items()
         ):
-            raise _wrong(file.path, "has different times for the same steps", "give the logs of one run")
+            raise SpecError.of(
+                file.path, "has different times for the same steps", "give the logs of one run"
+            )
         for number, seconds in mine.seconds.items():
             merged.add(number, seconds)
     return merged
@@ -243,10 +353,6 @@ def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
         if known is None or entry.peak_bytes > known.peak_bytes:
             highest[entry.rank] = entry
     return tuple(highest[rank] for rank in sorted(highest, key=lambda rank: -1 if rank is None else rank))
-
-
-def _wrong(path: Path, what: str, hint: str | None = None) -> SpecError:
-    return SpecError((Problem(file=str(path), line=None, key="", what=what, hint=hint),))
 
 
 def require_same_job(log: Log, plan: Plan, ranks: Sequence[Rank]) -> None:

@@ -16,10 +16,17 @@ from planner.calibration.merge import kernel_key, layer_key, merged, name_key
 from planner.calibration.values import Calibration, Constant, Framework, KernelPoint, LayerPoint
 from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
-from planner.measure.exchange import Runtime, exchange_cases, measure_exchange
-from planner.measure.exchange import what as exchange_text
 from planner.measure.fits import Peaks, fit_family, measured_peaks, with_errors
-from planner.measure.kernels import Case, cases, measure_kernel, optimizer_case
+from planner.measure.kernels import (
+    Case,
+    Runtime,
+    cases,
+    exchange_cases,
+    measure_exchange,
+    measure_kernel,
+    optimizer_case,
+)
+from planner.measure.kernels import what as exchange_text
 from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event, Limit, grow
 from planner.model.spec import ModelSpec

@@ -16,7 +16,7 @@ from planner.catalog import IntraNodeSpec
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
-from planner.files.document import fail_on
+from planner.files.document import fail_on, read_text
 from planner.files.fields import (
     Batch,
     Bytes,
@@ -304,7 +304,7 @@ def read_rows(path: Path) -> tuple[NumberedRow, ...]:
     """The rows of a table; raises SpecError with everything wrong with its header and cells."""
     records = list(_records(path))
     if not records:
-        raise _failure(path, "the file is empty", hint="the first line names the columns, e.g. id")
+        raise SpecError.of(path, "the file is empty", hint="the first line names the columns, e.g. id")
     line, names = records[0]
     header = [name.strip() for name in names]
     fail_on(_header_problems(path, line, header))
@@ -318,7 +318,7 @@ def read_rows(path: Path) -> tuple[NumberedRow, ...]:
             problems += row
     fail_on([*problems, *_repeated(rows)])
     if not rows:
-        raise _failure(path, "no run below the header")
+        raise SpecError.of(path, "no run below the header")
     return tuple(rows)
 
 
@@ -358,7 +358,7 @@ def _repeated(rows: Sequence[NumberedRow]) -> Iterator[Problem]:
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every record that is not blank."""
-    reader = csv.reader(_text(path).splitlines(keepends=True), strict=True)
+    reader = csv.reader(read_text(path, "CSV", MOST_BYTES).splitlines(keepends=True), strict=True)
     line = 1
     try:
         for cells in reader:
@@ -366,30 +366,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
-        raise _failure(path, f"not CSV: {error}", line, "look for a quote that is not closed") from None
-
-
-def _text(path: Path) -> str:
-    if path.is_dir():
-        raise _failure(path, "is a directory, expected a CSV file")
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise _failure(path, "no such file") from None
-    except OSError as error:
-        raise _failure(path, f"cannot be read: {(error.strerror or str(error)).lower()}") from None
-    if len(content) > MOST_BYTES:
-        raise _failure(path, f"is larger than {MOST_BYTES >> 20} MiB")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise _failure(path, "is not UTF-8 text", line, "save the file as CSV UTF-8") from None
-
-
-def _failure(path: Path, what: str, line: int | None = None, hint: str | None = None) -> SpecError:
-    return SpecError((Problem(file=str(path), line=line, key="", what=what, hint=hint),))
+        raise SpecError.of(path, f"not CSV: {error}", "look for a quote that is not closed", line) from None
 
 
 LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}

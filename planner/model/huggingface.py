@@ -153,26 +153,22 @@ def in_cache(name: str) -> Path:
     """The ``config.json`` of ``hf://org/name`` in the local cache; nothing is asked of the network."""
     repository, _, revision = name.removeprefix(HUB).strip("/").partition("@")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repository):
-        raise _cannot(name, "expected hf://ORGANIZATION/NAME")
+        raise SpecError.of(name, "expected hf://ORGANIZATION/NAME")
     try:
         from huggingface_hub import try_to_load_from_cache
         from huggingface_hub.errors import HFValidationError
     except ImportError:
-        raise _cannot(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
+        raise SpecError.of(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
     try:
         path = try_to_load_from_cache(repository, "config.json", revision=revision or None)
     except HFValidationError:
-        raise _cannot(name, "expected hf://ORGANIZATION/NAME") from None
+        raise SpecError.of(name, "expected hf://ORGANIZATION/NAME") from None
     if isinstance(path, str):
         return Path(path)
     hint = f"with network: hf download {repository} config.json"
-    raise _cannot(
+    raise SpecError.of(
         name, "is not in the local cache of Hugging Face, where its config.json is looked for", hint
     )
-
-
-def _cannot(name: str, what: str, hint: str | None = None) -> SpecError:
-    return SpecError((Problem(file=name, line=None, key="", what=what, hint=hint),))
 
 
 _NO_TOWERS = (

@@ -45,14 +45,9 @@ def feeds(
     return [*ahead, *linear(tokens, ffn, width, bias=bias, times=times)]
 
 
-def layers(
-    tokens: int, times: int, width: int, ffn: int, *, gated: bool = False, bias: bool = True
-) -> list[Shape]:
-    """Equal layers of full attention and a feed-forward, without their norms."""
-    return [
-        *attention(tokens, width, bias=bias, times=times),
-        *feeds(tokens, width, ffn, gated=gated, bias=bias, times=times),
-    ]
+def layers(tokens: int, times: int, width: int, ffn: int) -> list[Shape]:
+    """Equal layers of full attention and a feed-forward of two matrices, without their norms."""
+    return [*attention(tokens, width, times=times), *feeds(tokens, width, ffn, times=times)]
 
 
 def added(shape: Shape, products: list[Shape], others: int = 0) -> Shape:

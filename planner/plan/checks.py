@@ -9,7 +9,7 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
-from planner.dims.gradients import gradient_faults
+from planner.dims.sharding import gradient_faults
 from planner.dims.tensor import head_faults
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document

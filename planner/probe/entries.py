@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from planner import catalog
 from planner.catalog.inside import NVLINK, XGMI
 from planner.files.writing import flow
+from planner.probe.devices import SeenGpu, Topo
 from planner.probe.nics import Network, Port, real_interfaces
-from planner.probe.nvidia_smi import SeenGpu, Topo
 
 MEMORY_TOLERANCE = 0.03
 """Drivers differ by about 1 % in the total that they report; ECC on GDDR memory takes 6 %."""

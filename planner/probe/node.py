@@ -14,9 +14,19 @@ from pathlib import Path
 from planner.errors import UsageError
 from planner.files.document import read_text
 from planner.files.short_lists import expand_hosts
-from planner.probe.amd import TITLE, is_amd, parse_amd_gpus, parse_amd_topo
+from planner.probe.devices import (
+    FIELDS,
+    TITLE,
+    SeenGpu,
+    Topo,
+    is_amd,
+    parse_amd_gpus,
+    parse_amd_topo,
+    parse_gpus,
+    parse_mig,
+    parse_topo,
+)
 from planner.probe.nics import Network, parse_ethtool, parse_ibstat, parse_sysfs
-from planner.probe.nvidia_smi import FIELDS, SeenGpu, Topo, parse_gpus, parse_mig, parse_topo
 from planner.probe.text import Text
 
 TIMEOUT_SECONDS = 60

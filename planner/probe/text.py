@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.errors import Problem, SpecError
+from planner.errors import SpecError
 
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -39,7 +39,7 @@ class Text:
 
     def broken(self, line: int | None, what: str, hint: str) -> SpecError:
         """The error for a line that cannot be understood; ``what`` says what was expected."""
-        return SpecError((Problem(file=self.file, line=line, key="", what=what, hint=hint),))
+        return SpecError.of(self.file, what, hint, line)
 
 
 def short(line: str) -> str:

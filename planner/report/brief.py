@@ -1,4 +1,7 @@
-"""The answer of a search on one screen: stages as bars, the families that came nearest, and last the answer itself."""
+"""The answer of a search on one screen, and in the few fields that a plan file keeps of it.
+
+The screen has stages as bars, the families that came nearest, and last the answer itself.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from rich.text import Text
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import Estimate, GroupEstimate
 from planner.model.spec import ModelSpec
-from planner.plan.file import Considered
-from planner.report.explain import advice_text, considered, families_table, work_seconds
+from planner.plan.file import Considered, Summary
+from planner.report.explain import advice_text, considered, families_table, ratio_text, work_seconds
 from planner.report.goal import (
     BEST,
     format_text,
@@ -202,3 +205,25 @@ def _nothing(result: SearchResult) -> str:
     if result.status == "infeasible":
         return "proven: no plan fits"
     return "no plan found in time, nothing proven"
+
+
+def summary_of(result: SearchResult) -> Summary | None:
+    """What a plan file keeps of a search; None when it found no plan."""
+    if result.best is None:
+        return None
+    return Summary(
+        status=result.status,
+        step_seconds=result.best.estimate.step_seconds,
+        bound_seconds=result.bound_seconds,
+        gap=result.gap,
+        tokens_per_second=result.best.estimate.tokens_per_second,
+        objective=None if result.goal.objective == "time" else result.goal.objective,
+        subclusters=result.subclusters,
+        outside=result.outside,
+        alternatives=considered(result.alternatives),
+        advice=tuple(advice_text(entry) for entry in result.advice),
+        ratios=tuple(ratio_text(entry) for entry in result.ratios),
+        idle=tuple(idle_text(entry) for entry in result.idle_costs),
+        hedge=result.hedge,
+        tie=tie_text(result.tie, result.best.estimate.spread) if result.tie else None,
+    )

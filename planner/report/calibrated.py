@@ -14,10 +14,9 @@ from rich.console import Group, RenderableType
 from planner.calibration.values import Calibration, Constant, Residual
 from planner.cost.stragglers import stretch
 from planner.described import JsonDocument, told
+from planner.logs.fits import Trial, Variation
 from planner.logs.losses import LossFit
-from planner.logs.sigma import Variation
-from planner.logs.trial import Trial
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.measured.fit import Fit
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
 from planner.report.measured import constants_table

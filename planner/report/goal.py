@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Group
 
-from planner.cost.running_cost import devices_of
-from planner.cost.training import TrainingRun
+from planner.cost.training import TrainingRun, devices_of
 from planner.plan.values import Plan
 from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant

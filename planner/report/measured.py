@@ -1,20 +1,21 @@
-"""What a calibration of a device, or of networks, found."""
+"""What was measured: a calibration of a device or of networks, and Poplar's profiling of a device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
 from planner.described import JsonDocument
+from planner.files.short_lists import first_of
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
-from planner.measure.samples import BUSY, Limit
+from planner.measure.samples import BUSY, Limit, StageProfile
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
 from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
@@ -189,9 +190,8 @@ def busy(spreads: Iterable[tuple[str, float]]) -> Iterator[str]:
     """A line on the points, in words, whose repeats differ too much; none when none does."""
     spreads_shown = [f"{what} ±{percent(spread)}" for what, spread in spreads if spread > BUSY]
     if spreads_shown:
-        more = f" and {len(spreads_shown) - SHOWN} more" if len(spreads_shown) > SHOWN else ""
         what = f"repeats vary by more than {percent(BUSY)}, as on a busy device"
-        yield f"{what}: {'; '.join(spreads_shown[:SHOWN])}{more}; --force measures again"
+        yield f"{what}: {first_of(spreads_shown, SHOWN, '; ')}; --force measures again"
 
 
 def _spreads(told: Told) -> Iterator[tuple[str, float]]:
@@ -330,3 +330,71 @@ def _limits(told: Told) -> Iterator[str]:
             yield f"{largest} (largest tried; all fit)"
         else:
             yield f"{largest}; {limit.fails} runs out of memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoplarDocument(JsonDocument):
+    """The answer of ``calibrate device --as-poplar``."""
+
+    file: str
+    """Calibration file that was written."""
+    gpu: str
+    """Catalogue name of the device, or a name made from what the driver says."""
+    devices: int
+    """Devices among which ZeRO would divide the states."""
+    measurements: int
+    """Micro-batches that were timed, of all stages together."""
+    stages: tuple[StageProfile, ...]
+    """What was found for each ZeRO stage."""
+
+
+def poplar_document(stages: Sequence[StageProfile], gpu: str, devices: int, path: Path) -> PoplarDocument:
+    """The same for ``--json``."""
+    return PoplarDocument(
+        command="calibrate device --as-poplar",
+        file=str(path),
+        gpu=gpu,
+        devices=devices,
+        measurements=sum(len(stage.points) for stage in stages),
+        stages=tuple(stages),
+    )
+
+
+def poplar_section(document: PoplarDocument) -> Group:
+    """A row for each ZeRO stage."""
+    times = [point.seconds for stage in document.stages for point in stage.points]
+    unit = time_unit(times)
+    columns = (
+        number("ZeRO"),
+        number("states\n(GiB)"),
+        number("largest by\nthe line"),
+        number("largest\nmicro-batch"),
+        number("fastest\nmicro-batch"),
+        number(f"its time\n({unit.name})"),
+        number("points"),
+    )
+    rows = []
+    for stage in document.stages:
+        near = min(
+            stage.points, key=lambda point: abs(point.micro_batch - (stage.fastest or 0)), default=None
+        )
+        rows.append(
+            [
+                str(stage.zero),
+                gib(stage.states_bytes),
+                MISSING if stage.estimated is None else str(stage.estimated),
+                str(stage.micro_batch) if stage.micro_batch else "does not fit",
+                MISSING if stage.fastest is None else str(stage.fastest),
+                MISSING if near is None else unit.show(near.seconds),
+                str(len(stage.points)),
+            ]
+        )
+    notes = [
+        f"{count(document.measurements, 'micro-batch', 'micro-batches')} of the whole model, each ZeRO stage by itself "
+        f"among {count(document.devices, 'device')}; without --as-poplar layers are measured once for all stages"
+    ]
+    return section(
+        f"Profiled {document.gpu} as Poplar does, wrote {document.file}",
+        table(columns, rows),
+        bullets(notes),
+    )

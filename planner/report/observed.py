@@ -11,7 +11,7 @@ from rich.console import Group
 from planner.described import JsonDocument, told
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.report.layout import Command, Indented, bullets, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, rate, significant, time_unit
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.running_cost import Devices
+from planner.cost.training import Devices
 from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood_inputs

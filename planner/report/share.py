@@ -15,6 +15,7 @@ from planner.files.writing import dump
 from planner.job.files import EmittedFile
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, UsedCalibration, cluster_part, to_text
+from planner.report.brief import summary_of
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
     MISSING,
@@ -30,7 +31,6 @@ from planner.report.numbers import (
     time_unit,
 )
 from planner.report.plan_table import in_short
-from planner.report.summary import summary_of
 from planner.search.values import SearchResult
 from planner.share.crossover import Crossing
 from planner.share.search import Need, Portion, Share, ShareObjective

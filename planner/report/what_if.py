@@ -12,9 +12,8 @@ from planner.described import JsonDocument, told
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import MISSING, count, count_unit, percent, significant, time_unit
 from planner.report.plan_table import in_short
-from planner.search.swings import Swing
 from planner.search.values import Scored, SearchResult, Status
-from planner.search.what_if import World
+from planner.search.what_if import Swing, World
 
 
 @told(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.cluster.topology import DeviceType
-from planner.cost.communication import Ring
+from planner.cost.communication import ALONE
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.search.heuristics.even import LocalBatches, replicas
 from planner.targets import UNIFORM
-
-ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
-"""The ring of a device without neighbours."""
 
 
 def by_speed(speeds: Sequence[float], counts: Sequence[int], batch: int) -> LocalBatches:

@@ -16,7 +16,7 @@ from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
 from planner.cost.shape import whole_model
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import place

@@ -11,11 +11,12 @@ from itertools import accumulate
 
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
+from planner.cost.communication import ALONE
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.errors import PlanError
 from planner.plan.values import Plan
-from planner.rivals.building import ALONE, by_speed
+from planner.rivals.building import by_speed
 from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences, replicas
 from planner.search.space.choices import usable_device_types
 from planner.targets import PER_DEVICE

@@ -12,8 +12,7 @@ from functools import cached_property
 from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.dims.dimension import allowed
-from planner.dims.sharding import trains_at
-from planner.dims.shards import trains_whole
+from planner.dims.sharding import trains_at, trains_whole
 from planner.errors import PlanError
 from planner.plan.values import Plan, Stage
 from planner.search.data_parallel import DataParallel, Shares

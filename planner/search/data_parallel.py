@@ -23,7 +23,7 @@ import numpy as np
 
 from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
-from planner.cost.communication import Ring
+from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator
 from planner.cost.many import as_array, as_number, larger, smaller
 from planner.cost.offload import beside_backward
@@ -31,8 +31,7 @@ from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
-from planner.dims.sharding import shard_sizes, trains_at
-from planner.dims.shards import parts_of
+from planner.dims.sharding import parts_of, shard_sizes, trains_at
 from planner.dims.zero_plus import holds_copies, zero_pluses
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
@@ -199,9 +198,9 @@ class Shares:
         # T >= the most devices' least time to finish the batch on the fastest ring + the slowest that must update
         return partition.seconds + self._least_end(used, box)
 
-    def plan(self, counts: Counts, cutoff_seconds: float = float("inf")) -> Plan | None:
-        """The fastest shares of these devices; None when some device cannot hold its part or none beats the cutoff."""
-        return self.best(counts, cutoff_seconds)[1]
+    def plan(self, counts: Counts) -> Plan | None:
+        """The fastest shares of these devices; None when some device cannot hold its part."""
+        return self.best(counts)[1]
 
     def best(self, counts: Counts, cutoff_seconds: float = float("inf")) -> tuple[float, Plan | None]:
         """A bound of all shares of these devices, and the fastest; None when there are none, or none is faster."""
@@ -364,12 +363,11 @@ class Shares:
         counts only where a node cannot have more members, nor fewer as devices of a type with unequal shares may stand
         on other nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
         """
-        nothing = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         if box.single and self.estimator.curves is not None:
             # Measured collectives follow the link of the narrowest hop, which is known for one set only.
             return self._ring(box.low)
         if sum(box.low) <= 1 or self.estimator.curves is not None:
-            return nothing
+            return ALONE
         ring = self._ring(box.low)
         if not box.single:
             # Further devices may even out the parts.
@@ -598,7 +596,7 @@ class _Growing:
         self.group = ReplicaGroup(
             pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, local_batch=1, accumulation_steps=1
         )
-        self.ring = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
+        self.ring = ALONE
         self.shape = whole_model(pricer.model, 0, recompute)
         self._forward = self._back = np.empty(0)
 

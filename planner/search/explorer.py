@@ -11,7 +11,7 @@ from planner.capabilities import Capabilities, Schedule
 from planner.cost.estimate import Estimator
 from planner.plan.checks import faults
 from planner.records import dataclass
-from planner.search.answer import obeys
+from planner.search.answer import Met, obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.groups import (
@@ -32,7 +32,6 @@ from planner.search.grids import GRIDS, GridChoice, best_grid, grid_choices, lea
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
-from planner.search.met import Met
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import Choice, Family, orders_of, targets_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts

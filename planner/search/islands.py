@@ -19,9 +19,9 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.dims.dimension import allowed
-from planner.dims.documents import dealt_whole
 from planner.dims.sharding import trains_at
 from planner.dims.sync import with_islands
+from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.plan.placement import Slot, place_stages
 from planner.plan.values import Plan

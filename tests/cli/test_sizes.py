@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cluster.checks import MOST_POOLS
+from planner.cluster.file import MOST_POOLS
 from planner.files.document import MOST_BYTES
 from tests.cli.running import Command, measured, measured_hetplan
 

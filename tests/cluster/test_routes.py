@@ -9,9 +9,8 @@ from itertools import pairwise
 import networkx as nx
 import pytest
 
-from planner.cluster.routes import SLOWER, Routes
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec
-from planner.cluster.topology import Topology
+from planner.cluster.topology import SLOWER, Routes, Topology
 from tests.worlds import cluster, pool
 
 NAMES = ("a", "aa", "a.b", "b-1", "c", "d", "e")

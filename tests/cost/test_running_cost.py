@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.estimate import estimate
-from planner.cost.running_cost import devices_of, price_per_hour, watts
+from planner.cost.training import devices_of, price_per_hour, watts
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import cluster, gpt, pool
 

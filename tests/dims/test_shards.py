@@ -11,7 +11,7 @@ import pytest
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.state import held_by
-from planner.dims.shards import PARTS, parts_of, with_equal_shards
+from planner.dims.sharding import PARTS, parts_of, with_equal_shards
 from planner.emit.interface import emit
 from planner.errors import HetplanError, PlanError
 from planner.files.document import read_document

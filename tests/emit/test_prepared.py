@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.change import without_hosts
-from planner.emit.interface import write_folder
-from planner.emit.prepared import Prepared, prepared_files
+from planner.emit.interface import Prepared, prepared_files, write_folder
 from planner.plan.file import PlanFile
 from tests.worlds import cluster, group, model, plan, pool
 

@@ -13,8 +13,8 @@ from planner.capabilities import RECOMPUTES, Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
-from planner.dims.interleave import MAX_INTERLEAVE
+from planner.cost.training import devices_of
+from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import holds_groups
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec
-from planner.job.network import job_network, pool_environment
+from planner.job.job import job_network, pool_environment
 from planner.plan.placement import Agent
 from tests.worlds import cluster, nic, pool
 

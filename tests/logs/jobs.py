@@ -6,8 +6,7 @@ from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
 from planner.logs.comparison import Comparison, PredictedRun, compared, predicted
 from planner.logs.findings import Finding, findings
-from planner.logs.reading import read_logs, require_same_job
-from planner.logs.values import Observed, observed
+from planner.logs.reading import Observed, observed, read_logs, require_same_job
 from planner.plan.placement import ranks
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.report import examples

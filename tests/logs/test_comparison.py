@@ -129,8 +129,7 @@ def test_a_real_run_on_uneven_batches() -> None:
     from planner.calibration.values import ASSUMED
     from planner.cost.estimate import Estimator
     from planner.logs.comparison import compared, predicted
-    from planner.logs.reading import read_logs
-    from planner.logs.values import observed
+    from planner.logs.reading import observed, read_logs
     from planner.plan.placement import ranks
     from tests.training.test_training import three_ranks, uneven_plan
     from tests.worlds import model

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import HetplanError
-from planner.logs.reading import read_logs
-from planner.logs.values import Log, observed
+from planner.logs.reading import Log, observed, read_logs
 from planner.plan.values import Plan
 from tests.logs import jobs
 from tests.logs.printing import write

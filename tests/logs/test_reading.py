@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import HetplanError
-from planner.logs.reading import ExampleLines, read_logs, require_same_job
-from planner.logs.values import Log
+from planner.logs.reading import ExampleLines, Log, read_logs, require_same_job
 from planner.plan.placement import ranks
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.log import DeepSpeedLines

@@ -12,7 +12,7 @@ from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, LayerPoint
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import UsageError
-from planner.logs.trial import Trial, fit_trial, with_constant
+from planner.logs.fits import Trial, fit_trial, with_constant
 from planner.model.spec import DocumentsSpec
 from tests.logs import jobs
 from tests.report import examples

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.logs.values import WARM_UP_STEPS, Log, observed
+from planner.logs.reading import WARM_UP_STEPS, Log, observed
 from planner.runtimes.log import PartTime, Series, Timed
 
 

@@ -17,7 +17,7 @@ from tests.worlds import cluster, gpt, group, model, nic, plan, pool
 torch = pytest.importorskip("torch")
 
 from planner.measure.backend import open_backend  # noqa: E402
-from planner.measure.exchange import exchange_cases  # noqa: E402
+from planner.measure.kernels import exchange_cases  # noqa: E402
 from planner.measure.session import Request, Session  # noqa: E402
 from planner.runtimes.torch import hetplan_exchange  # noqa: E402
 

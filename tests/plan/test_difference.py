@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec
-from planner.plan.difference import cluster_differences, model_differences, told
+from planner.plan.file import cluster_differences, differences_text, model_differences
 from tests.worlds import GPUS, cluster, model, nic, pool
 
 BIG = pool("big", ("A100",) * 4, 2, (nic("eth", "ens1"),))
@@ -25,7 +25,7 @@ def test_fields_are_named_by_pool() -> None:
     """Hosts that are missing, and a card with another name."""
     fewer = BIG.model_copy(update={"hosts": ("big-0",), "nics": (nic("eth", "ens2"),)})
     found = cluster_differences(where(BIG, SMALL), where(fewer, SMALL))
-    assert told(found, "c.yaml") == (
+    assert differences_text(found, "c.yaml") == (
         "pools[big].hosts is ['big-[0-1]'] in the plan, ['big-0'] in c.yaml; "
         "pools[big].nics[0].interface is ens1 in the plan, ens2 in c.yaml"
     )
@@ -35,16 +35,19 @@ def test_absent_parts() -> None:
     """A pool that only one side has, and a field that only one side sets; long lists are cut."""
     found = cluster_differences(where(BIG, SMALL), where(BIG))
     assert [entry.field for entry in found] == ["pools[small]"]
-    assert told(found, "c.yaml").endswith("... in the plan, absent in c.yaml")
+    assert differences_text(found, "c.yaml").endswith("... in the plan, absent in c.yaml")
     priced = BIG.model_copy(update={"price_per_gpu_hour": 2.0})
     found = cluster_differences(where(BIG), where(priced))
-    assert told(found, "c.yaml") == "pools[big].price_per_gpu_hour is absent in the plan, 2.0 in c.yaml"
+    assert (
+        differences_text(found, "c.yaml")
+        == "pools[big].price_per_gpu_hour is absent in the plan, 2.0 in c.yaml"
+    )
 
 
 def test_first_differences_only() -> None:
     """A wholly different model is told by its first fields."""
     found = model_differences(model(8), model(16, layers=8, name="other", hidden=64))
-    text = told(found, "m.yaml")
+    text = differences_text(found, "m.yaml")
     assert text.startswith(
         "name is tiny in the plan, other in m.yaml; layers is 4 in the plan, 8 in m.yaml; "
     )

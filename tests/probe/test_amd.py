@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import SpecError
-from planner.probe.amd import parse_amd_gpus, parse_amd_topo
+from planner.probe.devices import parse_amd_gpus, parse_amd_topo
 from planner.probe.draft import draft
 from planner.probe.node import parse_node
 from tests.probe.seen import text

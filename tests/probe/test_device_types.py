@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner import catalog
+from planner.probe.devices import SeenGpu
 from planner.probe.entries import device_types_of
-from planner.probe.nvidia_smi import SeenGpu
 
 
 def lines(gpu: SeenGpu) -> list[str]:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from planner import catalog
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
+from planner.probe.devices import SeenGpu, Topo
 from planner.probe.draft import assumptions, draft, lacking, unseen
 from planner.probe.entries import device_types_of
 from planner.probe.hosts import ListedHost
 from planner.probe.nics import Interface, Network, Port
 from planner.probe.node import SOURCES, ProbedNode, parse_node
-from planner.probe.nvidia_smi import SeenGpu, Topo
 from tests.probe.seen import SAMPLES, sample
 
 

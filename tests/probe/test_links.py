@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner import catalog
+from planner.probe.devices import SeenGpu, parse_topo
 from planner.probe.entries import device_types_of, intra_node
-from planner.probe.nvidia_smi import SeenGpu, parse_topo
 from planner.probe.text import Text
 from tests.probe.seen import matrix
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import SpecError
-from planner.probe.nvidia_smi import parse_gpus, parse_mig
+from planner.probe.devices import parse_gpus, parse_mig
 from tests.probe.seen import HEAD, sample, text
 
 ROW = "0, Tesla T4, 15360 MiB, 3, 16, Enabled\n"

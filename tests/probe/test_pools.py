@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planner.probe.devices import SeenGpu
 from planner.probe.draft import pools_of
 from planner.probe.hosts import ListedHost
 from planner.probe.node import ProbedNode
-from planner.probe.nvidia_smi import SeenGpu
 
 
 def node(host: str | None, product: str = "Tesla T4", count: int = 1) -> ProbedNode:

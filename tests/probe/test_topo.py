@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import SpecError
-from planner.probe.nvidia_smi import Topo, parse_topo
+from planner.probe.devices import Topo, parse_topo
 from tests.probe.seen import matrix, sample, text
 
 

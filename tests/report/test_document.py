@@ -13,7 +13,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant
 from planner.catalog import gpu, link
-from planner.cli.examples import ExamplesDocument, Listed
+from planner.cli.catalogue import ExamplesDocument, Listed
 from planner.cli.schema import DOCUMENTS, document_schema
 from planner.cli.sweep import SweepDocument
 from planner.cluster.topology import Topology
@@ -23,12 +23,12 @@ from planner.cost.state import HostMove, LinkMove, Move
 from planner.cost.training import training_run
 from planner.described import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
+from planner.logs.fits import Trial, Variation
 from planner.logs.losses import FittedRun, LossFit
-from planner.logs.sigma import Variation
-from planner.logs.trial import Trial
 from planner.measure.samples import ProfilePoint, StageProfile
 from planner.model.spec import ConvergenceSpec
 from planner.plan.file import PlanFile
+from planner.report.brief import summary_of
 from planner.report.calibrated import (
     LossFitDocument,
     TrialDocument,
@@ -49,14 +49,12 @@ from planner.report.document import (
     search_document,
 )
 from planner.report.loss import loss_document, sizes_document
-from planner.report.measured import device_document, network_document
+from planner.report.measured import device_document, network_document, poplar_document
 from planner.report.observed import observed_document
 from planner.report.pareto import front_document
-from planner.report.poplar import poplar_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
 from planner.report.share import share_document
-from planner.report.summary import summary_of
 from planner.report.trace import TraceDocument
 from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
@@ -64,8 +62,8 @@ from planner.search.explain.neighbours import neighbours
 from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
 from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
-from planner.search.swings import Swing
 from planner.search.values import OtherFormat, Simpler
+from planner.search.what_if import Swing
 from planner.share.crossover import Crossing
 from planner.share.search import Need, Portion, Share
 from tests.measured import examples as measured

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.described import plain
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
-from planner.logs.values import Observed
+from planner.logs.reading import Observed
 from planner.report.observed import observed_document, observed_sections
 from planner.runtimes.log import Part
 from tests.report.drawing import drawn

@@ -8,7 +8,7 @@ import pytest
 
 from planner.calibration.file import shipped
 from planner.capabilities import V_SHAPED, Capabilities
-from planner.dims.gradients import gradients_at
+from planner.dims.sharding import gradients_at
 from planner.errors import UsageError
 from planner.measured.priors import KERNEL_SETS
 from planner.model.spec import Kernels

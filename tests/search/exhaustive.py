@@ -17,9 +17,8 @@ from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
-from planner.dims.interleave import interleavings
-from planner.dims.sharding import holds_groups, shard_sizes, zeros_at
-from planner.dims.shards import parts_of
+from planner.dims.pipeline import interleavings
+from planner.dims.sharding import holds_groups, parts_of, shard_sizes, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.plan.checks import check_plan
 from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
 from planner.search.solve import search

@@ -10,6 +10,7 @@ import pytest
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
+from planner.search.answer import family_of
 from planner.search.explain.families import (
     FAR,
     FamilyPlans,
@@ -20,7 +21,6 @@ from planner.search.explain.families import (
 )
 from planner.search.explain.reasons import CUT_SHORT
 from planner.search.explorer import Explorer
-from planner.search.met import family_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits, Scored, Silent
 from tests.report import examples

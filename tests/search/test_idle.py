@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.model.spec import ModelSpec
 from planner.search.explain.sensitivity import idle_costs
 from planner.search.solve import search

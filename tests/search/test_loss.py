@@ -14,7 +14,7 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence, CriticalBatch
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.search.deadline import Deadline

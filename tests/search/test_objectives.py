@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec

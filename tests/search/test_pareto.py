@@ -10,7 +10,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import HostSpec
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.search.explorer import Explorer
 from planner.search.objectives.choose import choose
 from planner.search.objectives.pareto import Front, front

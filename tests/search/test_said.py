@@ -19,8 +19,8 @@ from planner.search.objectives.choose import choose
 from planner.search.objectives.loss import to_loss
 from planner.search.objectives.pareto import front
 from planner.search.solve import search
-from planner.search.swings import swings
 from planner.search.values import Goal, Limits, SearchResult, proven
+from planner.search.what_if import swings
 from tests.search.test_loss import law
 from tests.search.test_objectives import rated
 from tests.worlds import cluster, gpt, pool

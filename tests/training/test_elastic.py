@@ -15,8 +15,7 @@ import pytest
 
 from planner.cluster.change import without_hosts
 from planner.cluster.spec import ClusterSpec
-from planner.emit.interface import emit, write_folder
-from planner.emit.prepared import Prepared, prepared_files
+from planner.emit.interface import Prepared, emit, prepared_files, write_folder
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile
 from planner.plan.values import Plan

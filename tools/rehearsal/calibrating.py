@@ -17,7 +17,7 @@ from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.logs.trial import Trial, fit_trial
+from planner.logs.fits import Trial, fit_trial
 from planner.model.file import load_model
 from planner.plan.file import load_plan
 from tools.rehearsal.clusters import MODEL, Rehearsed, pipeline, replicas, yaml_text

@@ -14,6 +14,7 @@ from typing import Literal
 from planner.emit.folder import tree
 from planner.emit.folder.lock import WORK
 from planner.errors import OutputError
+from planner.files.short_lists import first_of
 from planner.job.files import EmittedFile
 
 MANIFEST = ".hetplan-files"
@@ -127,9 +128,8 @@ def _blocking(folder: int, wanted: dict[str, EmittedFile], states: dict[str, Sta
 
 
 def _in_the_way(shown: Path, paths: Sequence[str]) -> OutputError:
-    named = ", ".join(paths[:SHOWN]) + (f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else "")
     return OutputError(
-        f"{shown}: not written by hetplan, and in the way of its files: {named}",
+        f"{shown}: not written by hetplan, and in the way of its files: {first_of(paths, SHOWN)}",
         hint="move them away, or name a new folder",
     )
 

@@ -46,14 +46,15 @@ from planner.report.observed import ObservedDocument, ObservedRun, observed_docu
 from planner.report.page.drawing import (
     Course,
     Tornado,
+    cluster_map,
     colour,
     course,
     drawing_of,
+    lanes_of,
     scatter,
     time_ticks,
     tornado,
 )
-from planner.report.page.network import cluster_map, lanes_of
 from planner.report.pareto import FrontDocument, front_document, short, worth_text
 from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
 from planner.report.ranks import rank_rows

@@ -15,11 +15,10 @@ from planner.cost.memory import (
     largest_tensor,
     sub_group_elements,
 )
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
-from planner.job.job import LOOPBACK, NVME_FOLDER, Job
-from planner.job.network import FILL_IN
+from planner.job.job import FILL_IN, LOOPBACK, NVME_FOLDER, Job
 from planner.model.spec import HALVES, ModelSpec
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES

@@ -11,8 +11,7 @@ from typing import Any
 from planner.errors import EmitError
 from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
-from planner.job.job import MASTER_PORT, Job
-from planner.job.network import FILL_IN, Line, pool_lines
+from planner.job.job import FILL_IN, MASTER_PORT, Job, Line, pool_lines
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage

@@ -10,7 +10,7 @@ from typing import Any
 from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.errors import EmitError
 from planner.job.files import rendered
 from planner.job.job import Job

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import Job

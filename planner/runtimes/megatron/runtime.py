@@ -7,8 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from planner.cluster.spec import ClusterSpec
 from planner.job.files import EmittedFile, launch_files, node_file, number_format
-from planner.job.job import Job
-from planner.job.network import JobNetwork
+from planner.job.job import Job, JobNetwork
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, by_pipeline, ranks
 from planner.plan.values import Plan

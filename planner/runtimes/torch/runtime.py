@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.job.batches import example_files
 from planner.job.files import EmittedFile, document, launch_files, node_file, number_format
 from planner.job.job import Job

@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.capabilities import Schedule
 from planner.cost.shape import chunk_spans
-from planner.dims.gradients import gradients_of
+from planner.dims.sharding import gradients_of
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job

@@ -14,7 +14,7 @@ from planner.capabilities import Schedule
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import divides, is_v_shaped
-from planner.dims.interleave import MAX_INTERLEAVE, MOST_ZERO
+from planner.dims.pipeline import MAX_INTERLEAVE, MOST_ZERO
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound

@@ -14,8 +14,7 @@ from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.context import contexts
-from planner.dims.sequence import splits_sequence
-from planner.dims.tensor import tp_degrees
+from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates

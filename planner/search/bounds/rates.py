@@ -12,15 +12,14 @@ import numpy as np
 
 from planner.capabilities import Recompute, Schedule
 from planner.cluster.topology import DeviceType
-from planner.cost.communication import Ring, Rings, carried_rates, inside_rate
+from planner.cost.communication import ALONE, Ring, Rings, carried_rates, inside_rate
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
-from planner.dims.sequence import splits_sequence
-from planner.dims.tensor import tp_degrees
+from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
@@ -109,9 +108,6 @@ class Crossing:
 
 _Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops], int]
 """Least sends by kind, least send between islands, least sends by kind, tp and dp, and stages of several kinds."""
-
-ALONE = Ring(size=1, bytes_per_second=inf, latency_seconds=0.0, crosses="device")
-"""The ring of one replica."""
 
 _UNLIMITED = Room(free_bytes=inf, layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""

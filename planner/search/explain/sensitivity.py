@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.dims.offloading import parts
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, slower_by, worst_cause

@@ -16,8 +16,8 @@ from typing import Protocol
 
 from planner.capabilities import RECOMPUTES
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
 from planner.cost.schedules import uniform_seconds
+from planner.cost.training import devices_of
 from planner.records import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of

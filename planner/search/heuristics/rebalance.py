@@ -6,7 +6,7 @@ It proves nothing; it is what a user would do with a plan whose devices turn out
 from __future__ import annotations
 
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import devices_of
+from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.values import Plan, ReplicaGroup

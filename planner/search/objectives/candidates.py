@@ -8,7 +8,7 @@ from math import prod
 
 from planner.catalog import IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cost.running_cost import Devices
+from planner.cost.training import Devices
 from planner.model.spec import ModelSpec
 from planner.records import dataclass
 

@@ -17,8 +17,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import Devices, price_per_hour
-from planner.cost.training import TrainingRun, training_run
+from planner.cost.training import Devices, TrainingRun, price_per_hour, training_run
 from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH

@@ -15,15 +15,14 @@ from typing import Any, Generic, TypeVar
 
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import Devices, price_per_hour, watts
+from planner.cost.training import Devices, price_per_hour, watts
 from planner.errors import PlanError
 from planner.plan.checks import node_faults
-from planner.search.answer import Answer, meets, value_of
+from planner.search.answer import Answer, Met, meets, value_of
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.met import Met
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent, Status, proven
 

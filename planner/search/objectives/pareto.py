@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.cost.running_cost import Devices, devices_of
+from planner.cost.training import Devices, devices_of
 from planner.described import told
 from planner.model.spec import ModelSpec
 from planner.records import dataclass

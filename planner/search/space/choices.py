@@ -13,16 +13,15 @@ from typing import NamedTuple
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
-from planner.dims.adapter import in_pipeline
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.expert import foldings, holds_experts
-from planner.dims.interleave import divided_orders, interleavings
 from planner.dims.offloading import offloads
+from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
-from planner.dims.sequence import splits_sequence
 from planner.dims.sharding import zeros, zeros_at
-from planner.dims.tensor import tp_degrees
+from planner.dims.tensor import splits_sequence, tp_degrees
+from planner.dims.trained import in_pipeline
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten

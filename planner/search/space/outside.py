@@ -10,15 +10,13 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides
-from planner.dims.adapter import in_pipeline
 from planner.dims.context import LEAST_TOKENS, offers_context
-from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
-from planner.dims.interleave import MAX_INTERLEAVE
 from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, not_ahead
-from planner.dims.sequence import splits_sequence
+from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
-from planner.dims.tensor import splits
+from planner.dims.tensor import splits, splits_sequence
+from planner.dims.trained import dealt_whole, in_pipeline
 from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
-from planner.cost.communication import Ring, data_ring
+from planner.cost.communication import ALONE, Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.many import Numbers
 from planner.cost.schedules import divides, round_trip, wraps
@@ -337,9 +337,8 @@ class StageOptions:
     def least_layer_seconds(self) -> float:
         """Forward and backward of one layer for one micro-batch on the fastest devices, without ZeRO's traffic."""
         inner = replace(self.shape(0, 1, self.recomputes[0]), chunks=(1,), stage=1, depth=3)
-        alone = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
         micro = [
-            self.pricer.micro_batch(inner, group, group.micro_batch, alone)
+            self.pricer.micro_batch(inner, group, group.micro_batch, ALONE)
             for groups in self.compositions
             for group in groups
         ]

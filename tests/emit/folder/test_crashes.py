@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.emit.folder import twin, write
+from planner.emit.folder import write
 from planner.emit.folder.change import JOURNAL, MANIFEST, FolderChange, apply, write_journal
 from planner.emit.folder.lock import WORK
-from planner.emit.folder.twin import LINKED
-from planner.emit.folder.write import write_folder
+from planner.emit.folder.write import LINKED, write_folder
 from planner.emit.interface import emit
 from planner.errors import OutputError
 from planner.job.files import EmittedFile
@@ -178,7 +177,6 @@ def test_without_exchange_a_journal_tells_and_undoes(
     ending: Ending, calls: range, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File by file, as on NFS: what is neither old nor new has a journal, by which the next write goes back."""
-    monkeypatch.setattr(twin, "exchange", no_exchange)
     monkeypatch.setattr(write, "exchange", no_exchange)
     pristine = memory / "pristine"
     used(pristine)
@@ -233,8 +231,10 @@ def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPa
     inode = folder.stat().st_ino
     inside = os.open(folder, os.O_RDONLY)
 
+    exchange = write.exchange
+
     def exchange_and_write(at: int, name: str, other: str) -> None:
-        twin.exchange(at, name, other)
+        exchange(at, name, other)
         if not (folder / "by-path").exists():
             (folder / "outputs" / "step-2").mkdir()
             (folder / "outputs" / "step-2" / "weights").write_text("by path")
@@ -272,7 +272,7 @@ def killed_in_the_twins_place(folder: Path, patch: pytest.MonkeyPatch) -> Path:
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] != 0
-    return folder.with_name(twin.twin_name(folder.name))
+    return folder.with_name(write.twin_name(folder.name))
 
 
 def half_way(folder: int, change: FolderChange, half: FolderChange) -> None:

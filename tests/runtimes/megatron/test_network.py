@@ -7,7 +7,7 @@ from collections import defaultdict
 import yaml
 
 from planner.cluster.spec import ClusterSpec
-from planner.job.network import job_network
+from planner.job.job import job_network
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Plan
 from planner.runtimes.megatron.runtime import group_networks
