@@ -72,6 +72,8 @@ class Family:
 
     matmul_efficiency: Share = 0.75
     """Share of the dense peak that a large, well-shaped matrix product reaches."""
+    vector_efficiency: Share = 0.75
+    """The same of fp32 on the vector units of a device that has faster ones for two bytes."""
     attention_efficiency: Share = 0.50
     """Share of the dense peak that fused (flash) attention reaches."""
     memory_efficiency: Share = 0.80

@@ -33,6 +33,7 @@ from planner.measured.priors import (
     FAMILY,
     FRAMEWORK,
     NETWORKS,
+    PRODUCTS,
     VENDORS_KERNELS,
     best_share,
     catalogue_families,
@@ -150,6 +151,7 @@ def _fitted(framework: str, peaks: Sequence[_Peak], base: Calibration) -> Calibr
 
 
 MOST: dict[str, float] = {
+    "families.vector_efficiency": 0.98,
     "families.matmul_efficiency": 0.98,
     "families.attention_efficiency": 0.9,
     "families.memory_efficiency": 0.95,
@@ -211,7 +213,7 @@ class Parameter:
     def most(self) -> float:
         """Largest value: no family is faster than the best product measured on it."""
         bound = MOST.get(f"{self.section}.{self.constant}", float("inf"))
-        return min(bound, best_share(self.name)) if self.constant == "matmul_efficiency" else bound
+        return min(bound, best_share(self.name, self.constant)) if self.constant in PRODUCTS else bound
 
     def value(self, base: Calibration) -> float:
         """Its value before the fit."""
