@@ -73,7 +73,8 @@ def share_formats(calibration: Calibration) -> dict[str, set[str]]:
         section, _, rest = constant.name.partition(".")
         family, _, key = rest.rpartition(".")
         precision = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
-        if section == "families" and key in ("matmul_efficiency", "attention_efficiency") and precision:
+        shares = ("matmul_efficiency", "vector_efficiency", "attention_efficiency")
+        if section == "families" and key in shares and precision:
             formats.setdefault(family, set()).add(precision)
     return formats
 

@@ -72,6 +72,8 @@ class Family:
 
     matmul_efficiency: Share = 0.75
     """Share of the dense peak that a large, well-shaped matrix product reaches."""
+    vector_efficiency: Share = 0.75
+    """The same of fp32 on the vector units of a device that has faster ones for two bytes."""
     attention_efficiency: Share = 0.50
     """Share of the dense peak that fused (flash) attention reaches."""
     memory_efficiency: Share = 0.80
@@ -334,16 +336,18 @@ class Calibration:
         """That of a pair without a residual: kernels that its maker's other devices have run are half of it."""
         library = catalog.library_of(family)
         own = [item.spread for item in self.residuals if (item.family, item.work) == (family, work)]
+        alike = [item for item in self.residuals if item.work == work]
         others = [
             item.spread
-            for item in self.residuals
-            if (item.framework, item.work) == (framework, work) and catalog.library_of(item.family) == library
+            for item in alike
+            if item.framework == framework and catalog.library_of(item.family) == library
         ]
         if library and own and others:
             # Sources that were alone with their pair tell of such ones: no surer than either half.
             return max(min(own), min(others))
         if not library or not others or self.family_spread is None:
-            return self.default_spread
+            # No kernels are surer than those that somebody has run at such layers.
+            return max(self.default_spread, min((item.spread for item in alike), default=0.0))
         # Nor is it surer than what is known of its products, or than the families that somebody has measured.
         name = f"families.{family}.matmul_efficiency"
         products = next((item.spread for item in self.constants if item.name == name), None)

@@ -38,11 +38,6 @@ on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from
 0.99 on A100, of which BERT's runs want the highest: the most that leaves its products below the best one measured of
 every board."""
 
-VECTOR_SHARES = ((8.6, 0.55), (9.0, 0.75), (12.0, 0.55))
-"""Most of their peak that fp32 products reach from a compute capability on, on vector units: 0.51 to 0.70 where half of
-the lanes are shared with whole numbers (GA102, AD102 and their like, seven devices), 0.73 to 0.83 from H100 on; before
-them they reach the share of two bytes or more (A100, V100: 0.92 to 0.98)."""
-
 TILES = ((256, 128, 1.0), (128, 128, 0.94), (128, 64, 0.80), (64, 64, 0.62))
 """Rows and columns of the tiles that libraries choose from, and how fast each is next to the largest."""
 
@@ -50,7 +45,12 @@ TILE_SIZES = np.array(TILES).T
 """The same, each a row."""
 
 TILE_FILL = 256
-"""Steps of the inner dimension that a tile costs besides its own: filling the pipeline, writing the result."""
+"""Steps of the inner dimension that a tile costs besides its own: filling the pipeline, writing the result. Memory sets
+how long that takes, and steps of a format in which units are slower than in two bytes take longer: it is fewer of
+them."""
+
+TWO_BYTES = ("bf16", "fp16")
+"""Formats that matrix units were made for first."""
 
 FORWARD_KERNELS = 20
 """Kernels of one layer's forward in an eager framework: products, attention, norms, element-wise, reshapes."""
@@ -149,8 +149,9 @@ class Device:
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
-        self._reached: dict[str, float] = {}
-        """Share of a format's peak that products of a training step reach."""
+        self._two_bytes = max((device_type.peak_flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
+        self._known: dict[str, tuple[float, float]] = {}
+        """Of a format, the share of its peak that products of a training step reach, and steps that fill a tile."""
 
     def product(self, product: Product, precision: str | None = None) -> float:
         """Seconds of a product and its traffic."""
@@ -159,9 +160,11 @@ class Device:
 
     def _product(self, product: Product, precision: str, peak: float) -> float:
         """The same on units of this peak."""
-        if precision not in self._reached:
-            self._reached[precision] = self._share(precision) * self.framework.matmul_factor
-        rate = peak * self._reached[precision]
+        if precision not in self._known:
+            reached = self._share(precision) * self.framework.matmul_factor
+            self._known[precision] = reached, self._fill(precision)
+        reached, fill = self._known[precision]
+        rate = peak * reached
         flops = 2.0 * product.count * product.rows * product.columns * product.inner
         moved = (
             product.count
@@ -172,7 +175,7 @@ class Device:
                 + product.rows * product.columns
             )
         )
-        filled = product.inner / (product.inner + TILE_FILL)
+        filled = product.inner / (product.inner + fill)
         units = self.kind.multiprocessors
         tiling = tiled(units, product.count, product.rows, product.columns) if units else 1.0
         arithmetic = flops / (rate * tiling * filled)
@@ -209,13 +212,19 @@ class Device:
 
     def _share(self, precision: str) -> float:
         """Share of a format's peak that large products reach."""
+        if precision == "fp32" and self._two_bytes > self.kind.peak_flops["fp32"]:
+            vector: float = self.family.vector_efficiency
+            return vector
         share: float = self.family.matmul_efficiency
         capability = self.kind.compute_capability or 0.0
-        known = VECTOR_SHARES if precision == "fp32" else FORMAT_SHARES.get(precision, ())
-        found = [one for least, one in known if least <= capability]
-        if not found:
-            return share
-        return min(share, found[-1]) if precision == "fp32" else share * found[-1]
+        found = [one for least, one in FORMAT_SHARES.get(precision, ()) if least <= capability]
+        return share * found[-1] if found else share
+
+    def _fill(self, precision: str) -> float:
+        """Steps of the inner dimension that fill a tile."""
+        peaks = self.kind.peak_flops
+        slower = peaks.get(precision, peaks[self.precision]) / self._two_bytes if self._two_bytes else 1.0
+        return TILE_FILL * min(1.0, slower)
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""

@@ -22,7 +22,7 @@ from planner.calibration.values import (
     LinkPoint,
 )
 from planner.cluster.topology import DeviceType, Host
-from planner.cost.compute import TILE_FILL, Device, Product
+from planner.cost.compute import TILE_FILL, TWO_BYTES, Device, Product
 from planner.cost.measured_curves import LinkCurves, straight
 from planner.described import told
 from planner.errors import UsageError
@@ -190,11 +190,15 @@ def measured_peaks(points: Iterable[KernelPoint]) -> Peaks:
     """
     known = tuple(points)
     flops: dict[str, float] = {}
-    for point in known:
-        if point.kernel == "matmul" and _large(point):
-            inner = point.sizes[2]
-            rate = point.flops / point.seconds * (inner + TILE_FILL) / inner
-            flops[point.precision] = max(rate, flops.get(point.precision, 0.0))
+    large = [point for point in known if point.kernel == "matmul" and _large(point)]
+    for point in sorted(large, key=lambda point: point.precision not in TWO_BYTES):
+        steps, rate = point.sizes[2], point.flops / point.seconds
+        endless = rate * (steps + TILE_FILL) / steps
+        two_bytes = max((flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
+        if point.precision not in TWO_BYTES and endless < two_bytes:
+            # Filling takes as long as in two bytes, which is fewer steps.
+            endless = 1.0 / (1.0 / rate - TILE_FILL / steps / two_bytes)
+        flops[point.precision] = max(endless, flops.get(point.precision, 0.0))
     streams = [point.moved_bytes / point.seconds for point in known if point.kernel in ("copy", "triad")]
     return Peaks(flops=flops, memory_bytes_per_second=max(streams, default=0.0), multiprocessors=0)
 
@@ -218,8 +222,11 @@ def fit_family(
     for point in known:
         if point.kernel == "launch":
             constants["launch_seconds"] = point.seconds / host_factor, point.spread
+    faster = max((peaks.flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
+    on_vectors = precision == "fp32" and faster > peaks.flops.get("fp32", 0.0)
+    products = "vector_efficiency" if on_vectors else "matmul_efficiency"
     for key, kernels, ideal in (
-        ("matmul_efficiency", ("matmul",), lambda point: device.product(Product(*point.sizes))),
+        (products, ("matmul",), lambda point: device.product(Product(*point.sizes))),
         ("attention_efficiency", ("attention",), lambda point: device.flash(point.flops)),
         ("memory_efficiency", ("copy", "triad"), lambda point: device.stream(point.moved_bytes)),
     ):
@@ -304,5 +311,11 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
             parameters_per_second=None,
         ),
     )
-    full = Family(matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, kernel_seconds=0.0)
+    full = Family(
+        matmul_efficiency=1.0,
+        vector_efficiency=1.0,
+        attention_efficiency=1.0,
+        memory_efficiency=1.0,
+        kernel_seconds=0.0,
+    )
     return Device(device_type, Calibration(families={"perfect": full}), precision)

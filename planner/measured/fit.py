@@ -33,6 +33,7 @@ from planner.measured.priors import (
     FAMILY,
     FRAMEWORK,
     NETWORKS,
+    PRODUCTS,
     VENDORS_KERNELS,
     best_share,
     catalogue_families,
@@ -69,7 +70,7 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
     The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
     """
     measured = _peaks(runs, base)
-    errors = []
+    widths = [base.memory_spread]
     for source in sorted({peak.run.source for peak in measured}):
         own = [peak.run for peak in measured if peak.run.source == source]
         frameworks = {kernels_of(run) for run in own}
@@ -77,10 +78,9 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
             peak for peak in measured if peak.run.source != source and kernels_of(peak.run) in frameworks
         ]
         constants = _with_runtime_bytes(others, base)
-        errors.append(
-            [log(each.memory_error + 1) for each in predict(own, constants) if each.memory_error is not None]
-        )
-    return float(f"{_spread(errors, base.memory_spread):.3g}")
+        errors = [each.memory_error for each in predict(own, constants) if each.memory_error is not None]
+        widths.append(robust_spread(np.log1p(errors)))
+    return float(f"{sqrt(fmean(width**2 for width in widths)):.3g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _fitted(framework: str, peaks: Sequence[_Peak], base: Calibration) -> Calibr
     bounds = tuple(map(log, BOUNDS_BYTES))
     optimum = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
     slope = np.array(errors(optimum + 0.01)) - np.array(errors(optimum))
-    left = float(np.quantile(np.abs(errors(optimum)), 0.6827))
+    left = float(np.quantile(np.abs(errors(optimum)), HELD))
     spread = left * 0.01 / max(1e-9, float(np.sqrt(np.sum(slope**2))))
     constant = Constant(
         name=f"frameworks.{framework}.runtime_bytes",
@@ -151,6 +151,7 @@ def _fitted(framework: str, peaks: Sequence[_Peak], base: Calibration) -> Calibr
 
 MOST: dict[str, float] = {
     "families.matmul_efficiency": 0.98,
+    "families.vector_efficiency": 0.98,
     "families.attention_efficiency": 0.9,
     "families.memory_efficiency": 0.95,
     "families.link_efficiency": 0.95,
@@ -211,7 +212,7 @@ class Parameter:
     def most(self) -> float:
         """Largest value: no family is faster than the best product measured on it."""
         bound = MOST.get(f"{self.section}.{self.constant}", float("inf"))
-        return min(bound, best_share(self.name)) if self.constant == "matmul_efficiency" else bound
+        return min(bound, best_share(self.name, self.constant)) if self.constant in PRODUCTS else bound
 
     def value(self, base: Calibration) -> float:
         """Its value before the fit."""
@@ -339,6 +340,8 @@ SIBLING_SPREAD = 0.10
 """Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
 """Runs that a family and framework need for an error bar of their own; measured peaks that a framework needs."""
+HELD = 0.6827
+"""Share of the runs that an error bar holds: that of a standard error."""
 ROUNDS = 12
 NEAR = 0.02
 """Largest change of a constant's logarithm in the last round."""
@@ -368,15 +371,31 @@ class Fit:
     warnings: tuple[str, ...]
     """What a reader should doubt: few runs, sources that contradict each other."""
 
+    def foreign(self, left: Callable[[Run], bool]) -> Calibration:
+        """What the runs of which this is true are predicted by: constants and bars of all others.
+
+        What families and device types have of their own stays as all runs say.
+        """
+        constants, whole = self.without(left), self.calibration
+        others = [index for index, run in enumerate(self.runs) if not left(run)]
+        errors = [self.left_out_errors[index] for index in others]
+        residuals, default = _bars([self.runs[index] for index in others], errors, constants.default_spread)
+        return replace(
+            constants,
+            residuals=_joined(constants.residuals, residuals),
+            default_spread=default,
+            family_spread=whole.family_spread,
+            device_spread=whole.device_spread,
+            sibling_spread=whole.sibling_spread,
+        )
+
 
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
     """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
     ``base`` is what is known before: the priors when absent.
     """
-    # Runs of one's own are of the hosts that the next plan is for.
-    hosts = HOST_ERROR if base is None else 0.0
-    problem = _Problem(runs, priors(catalogue_families()) if base is None else base, progress, hosts)
+    problem = _Problem(runs, base or priors(catalogue_families()), progress, published=base is None)
     return problem.fitted(problem.solved())
 
 
@@ -384,9 +403,11 @@ class _Problem:
     """Runs and priors, and the constants that both make most likely; values are logarithms, [constant]."""
 
     def __init__(
-        self, runs: Sequence[Run], base: Calibration, progress: Progress | None, host_error: float
+        self, runs: Sequence[Run], base: Calibration, progress: Progress | None, *, published: bool
     ) -> None:
-        self.base, self.progress, self.host_error = base, progress, host_error
+        self.base, self.progress, self.published = base, progress, published
+        # Runs of one's own are of the hosts that the next plan is for.
+        self.host_error = HOST_ERROR if published else 0.0
         self.runs: list[Run] = []
         self.estimators: list[Estimator] = []
         estimators = Estimators(base)
@@ -536,7 +557,12 @@ class _Problem:
         )
         sure = [index for index, run in enumerate(self.runs) if certain(run)]
         sure_runs = [self.runs[index] for index in sure]
-        residuals, foreign = _spreads(sure_runs, left_out[sure], self.base.default_spread)
+        # Of published runs nobody can tell what a source leaves open from what the model lacks; of one's own one can.
+        counted = range(len(self.runs)) if self.published else sure
+        counted_errors = [float(left_out[index]) for index in counted]
+        residuals, foreign = _bars(
+            [self.runs[index] for index in counted], counted_errors, self.base.default_spread
+        )
         of_families, of_devices = self._family_spreads(without)
         return Fit(
             calibration=replace(
@@ -546,7 +572,7 @@ class _Problem:
                 sibling_spread=_sibling_spread(sure_runs, errors[sure], self.base.sibling_spread),
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
-                default_spread=max(self.base.default_spread, foreign),
+                default_spread=foreign,
             ),
             runs=tuple(self.runs),
             errors=tuple(map(float, errors)),
@@ -675,55 +701,59 @@ def _is_of(source: str, run: Run) -> bool:
     return run.source == source
 
 
-def _spreads(runs: Sequence[Run], left_out: Vector, default: float) -> tuple[list[Residual], float]:
+def _bars(runs: Sequence[Run], left_out: Sequence[float], default: float) -> tuple[list[Residual], float]:
     """Half width that holds 68 % of the errors of each family, kernel set and work; and of those that no run has.
 
     Errors are those of sources left out, since what is planned next is a source of its own, and every source counts
-    alike. Where several sources have all three, theirs and as many of the default say the width; where one does, all
-    sources of this work whose family and kernels others have too. Sources whose family, or kernels at this work,
-    nobody else has say how far off one without runs may be.
+    alike; all other sources of such layers count as one more. A source that is alone with all three was predicted
+    without what it now tells, so that it can narrow their width, but not widen it. Sources whose family, or kernels at
+    this work, nobody else has say how far off one without runs may be.
     """
-    pairs = [
-        (run.source, family, kernels_of(run), _work_of(run))
-        for run in runs
-        for family in families_of(run)
-        if family
-    ]
-    errors = [
-        float(error)
-        for run, error in zip(runs, left_out, strict=True)
-        for family in families_of(run)
-        if family
-    ]
-    alone = {
-        pair
-        for pair in set(pairs)
-        if any(
-            all(other[0] == pair[0] for other in pairs if other[part] == pair[part])
-            for part in (slice(1, 2), slice(2, 4))
-        )
-    }
-    foreign = max(_spread(_by_source(pairs, errors, lambda pair: pair in alone), default), default)
-    residuals = []
-    for family, kernels, work in sorted({pair[1:] for pair in pairs}):
-        mine = {pair for pair in pairs if pair[1:] == (family, kernels, work)}
-        own = _by_source(pairs, errors, mine.__contains__)
-        rows = sum(len(values) for values in own)
-        if rows >= FEWEST:
-            seen = _by_source(pairs, errors, partial(_is_told, work, alone))
-            spread = _spread(own if len(own) > 1 else [], _spread(seen, default))
-            devices = {gpu for run in runs if kernels_of(run) == kernels for gpu in _gpus(run, family)}
-            residuals.append(
-                Residual(
-                    family=family,
-                    framework=kernels,
-                    work=work,
-                    rows=rows,
-                    spread=float(f"{spread:.3g}"),
-                    devices=tuple(sorted(devices | measured_devices(family))),
-                )
+    cells: dict[tuple[str, str, Work], list[tuple[Run, float]]] = {}
+    of_family: dict[str, set[str]] = {}
+    of_kernels: dict[tuple[str, Work], set[str]] = {}
+    for run, error in zip(runs, left_out, strict=True):
+        kernels, work = kernels_of(run), _work_of(run)
+        for family in filter(None, families_of(run)):
+            cells.setdefault((family, kernels, work), []).append((run, abs(error)))
+            of_family.setdefault(family, set()).add(run.source)
+            of_kernels.setdefault((kernels, work), set()).add(run.source)
+    residuals: list[Residual] = []
+    alone: list[list[float]] = []
+    for (family, kernels, work), known in sorted(cells.items(), key=lambda item: item[0]):
+        if 1 in (len(of_family[family]), len(of_kernels[kernels, work])):
+            alone += _by_source(known)
+        if len(known) < FEWEST:
+            continue
+        sources = _by_source(known)
+        others = [
+            item
+            for cell, theirs in cells.items()
+            for item in theirs
+            if cell[2] == work and theirs is not known
+        ]
+        elsewhere = _of_few(_by_source(others), default)
+        spread = _spread(sources, elsewhere)
+        devices = {gpu for run in runs if kernels_of(run) == kernels for gpu in _gpus(run, family)}
+        residuals.append(
+            Residual(
+                family=family,
+                framework=kernels,
+                work=work,
+                rows=len(known),
+                spread=float(f"{spread if len(sources) > 1 else min(spread, elsewhere):.3g}"),
+                devices=tuple(sorted(devices | measured_devices(family))),
             )
-    return residuals, float(f"{foreign:.3g}")
+        )
+    return residuals, float(f"{max(default, _of_few(alone, default)):.3g}")
+
+
+def _by_source(known: Iterable[tuple[Run, float]]) -> list[list[float]]:
+    """Sizes of errors, [source][run]."""
+    sources: dict[str, list[float]] = {}
+    for run, size in known:
+        sources.setdefault(run.source, []).append(size)
+    return list(sources.values())
 
 
 def _gpus(run: Run, family: str) -> set[str]:
@@ -751,30 +781,23 @@ def _sibling_spread(runs: Sequence[Run], errors: Vector, before: float | None) -
     return float(f"{sqrt(squares / free):.3g}")
 
 
-Pair = tuple[str, str, str, Work]
-"""Source, family, kernel set and what its layers are."""
+def _of_few(sources: Collection[Sequence[float]], default: float) -> float:
+    """Where one more source is expected next to these: few say little of how wide they are (Student's t)."""
+    if not sources:
+        return default
+    from scipy.stats import norm, t
+
+    return float(t.ppf(norm.cdf(1.0), len(sources))) * _spread(sources, default)
 
 
-def _is_told(work: Work, alone: Collection[Pair], pair: Pair) -> bool:
-    """Of this work, and others have its family and its kernels too."""
-    return pair[3] == work and pair not in alone
-
-
-def _by_source(
-    pairs: Sequence[Pair], errors: Sequence[float], wanted: Callable[[Pair], bool]
-) -> list[list[float]]:
-    """Errors of the pairs that are wanted, [source][run]."""
-    sources: dict[str, list[float]] = {}
-    for pair, error in zip(pairs, errors, strict=True):
-        if wanted(pair):
-            sources.setdefault(pair[0], []).append(error)
-    return list(sources.values())
-
-
-def _spread(errors: Sequence[Sequence[float]], default: float) -> float:
-    """Root of the mean square over sources of what holds 68 % of each, as if one more had the default."""
-    widths = [robust_spread(np.array(own)) for own in errors]
-    return sqrt((sum(width**2 for width in widths) + default**2) / (len(widths) + 1))
+def _spread(sources: Collection[Sequence[float]], default: float) -> float:
+    """What holds 68 % of the sizes of errors, [source][run], each source alike, as if one more had the default."""
+    sizes = np.array([size for own in sources for size in own])
+    weights = np.array([1.0 / len(own) for own in sources for _ in own])
+    order = np.argsort(sizes)
+    below = np.cumsum(weights[order]) - 0.5 * weights[order]
+    own = float(np.interp(HELD * len(sources), below, sizes[order])) if len(sizes) else 0.0
+    return sqrt((len(sources) * own**2 + default**2) / (len(sources) + 1))
 
 
 def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Constant, ...]:
@@ -788,4 +811,4 @@ def _joined(before: Sequence[Residual], now: Sequence[Residual]) -> tuple[Residu
 
 def robust_spread(errors: Vector) -> float:
     """Half width that holds 68 % of the errors."""
-    return float(np.quantile(np.abs(errors), 0.6827))
+    return float(np.quantile(np.abs(errors), HELD))

@@ -8,7 +8,7 @@ far products, element-wise kernels and overlap of frameworks differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
@@ -36,6 +36,7 @@ HALF_FORMATS = ("bf16", "fp16")
 
 FAMILY = {
     "matmul_efficiency": Prior(0.75, 0.15),
+    "vector_efficiency": Prior(0.75, 0.15),
     "attention_efficiency": Prior(0.45, 0.30),
     "memory_efficiency": Prior(0.85, 0.08),
     "kernel_seconds": Prior(4e-6, 0.40),
@@ -44,8 +45,16 @@ FAMILY = {
 }
 """Of a family that nobody has measured."""
 
-MEASURED = {"matmul_efficiency": 0.05, "memory_efficiency": 0.06, "link_efficiency": 0.05}
+MEASURED = {
+    "matmul_efficiency": 0.05,
+    "vector_efficiency": 0.05,
+    "memory_efficiency": 0.06,
+    "link_efficiency": 0.05,
+}
 """Spread of a constant that microbenchmarks of its own family tell."""
+
+PRODUCTS = ("matmul_efficiency", "vector_efficiency")
+"""Shares that the best product of a family bounds, and that it starts from."""
 
 SUSTAINED_SPREAD = 0.15
 """Of products of a family that lowers its clock under load, where somebody has measured many in a row (a T4 of 70 W,
@@ -162,7 +171,7 @@ def family_prior(family: str, constant: str) -> Prior:
     shares = _shares(name, constant, users=True) or _shares(name, constant)
     if not shares:
         return FAMILY[constant]
-    return Prior(max(shares) if constant == "matmul_efficiency" else median(shares), MEASURED[constant])
+    return Prior(max(shares) if constant in PRODUCTS else median(shares), MEASURED[constant])
 
 
 def framework_prior(kernels: str, constant: str) -> Prior:
@@ -171,9 +180,9 @@ def framework_prior(kernels: str, constant: str) -> Prior:
 
 
 @cache
-def best_share(family: str) -> float:
+def best_share(family: str, constant: str = "matmul_efficiency") -> float:
     """Most of its peak that any product measured on a family reached, 1 where there is none: no run is faster."""
-    return max(_shares(family, "matmul_efficiency"), default=1.0)
+    return max(_shares(family, constant), default=1.0)
 
 
 def measured_devices(family: str) -> set[str]:
@@ -190,6 +199,7 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
     """
     readers: dict[str, Callable[[Microbenchmark], float | None]] = {
         "matmul_efficiency": _matmul,
+        "vector_efficiency": _vector,
         "sustained": _sustained,
         "memory_efficiency": _memory,
         "link_efficiency": _link,
@@ -208,7 +218,21 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
 
 
 def _matmul(row: Microbenchmark, quantity: Quantity = "matmul") -> float | None:
-    if row.quantity != quantity or row.precision is None or row.precision not in HALF_FORMATS:
+    """Of two bytes, or of fp32 where a device is no faster in those."""
+    return _product(row, quantity, HALF_FORMATS if _is_faster_in_two_bytes(row) else ("fp32",))
+
+
+def _vector(row: Microbenchmark) -> float | None:
+    return _product(row, "matmul", ("fp32",) if _is_faster_in_two_bytes(row) else ())
+
+
+def _is_faster_in_two_bytes(row: Microbenchmark) -> bool:
+    peaks = catalog.gpu(row.device or "").tflops
+    return max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) > peaks.get("fp32", 0.0)
+
+
+def _product(row: Microbenchmark, quantity: Quantity, formats: Collection[str]) -> float | None:
+    if row.quantity != quantity or row.precision is None or row.precision not in formats:
         return None
     peak = catalog.gpu(row.device or "").tflops.get(row.precision)
     return row.value / flops_from_tflops(peak) if peak else None

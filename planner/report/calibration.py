@@ -179,6 +179,7 @@ def _plots(curves: list[Curve]) -> FittedTable:
 State = Literal["measured", "fitted", "datasheet", "assumed", "missing"]
 SHARES = (
     ("matmul_efficiency", "matmul"),
+    ("vector_efficiency", "matmul in fp32"),
     ("attention_efficiency", "attention"),
     ("memory_efficiency", "memory"),
     ("kernel_seconds", "kernel floor"),

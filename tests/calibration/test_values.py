@@ -77,6 +77,10 @@ def test_layers_of_a_kind_have_a_spread_of_their_own() -> None:
     assert calibration.spread(["A100"], "megatron", "experts") == 0.25
     assert calibration.spread(["H100"], "megatron") == 0.2
     assert calibration.spread(["A100"], "megatron", "unfused") == 0.3
+    wide = Residual(family="H100", framework="megatron", work="unfused", rows=40, spread=0.4)
+    known = replace(calibration, residuals=(*residuals, wide))
+    assert known.spread(["A100"], "torch", "unfused") == known.spread(["mine"], "torch", "unfused") == 0.4
+    assert known.spread(["A100"], "torch") == 0.3
 
 
 def test_a_known_family_under_known_kernels_is_no_surer_than_either() -> None:

@@ -22,6 +22,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
+    FORMAT_SHARES,
     HOST_JITTER,
     LOGIT_BYTES,
     MIXED,
@@ -284,6 +285,35 @@ def test_a_longer_inner_dimension_is_more_efficient() -> None:
     assert short / long == pytest.approx((1 + TILE_FILL / 1024) / (1 + TILE_FILL / 8192))
 
 
+def test_filling_a_tile_takes_as_long_in_slower_formats() -> None:
+    """In tf32 and on vector units, fewer steps; in fp8 it is as many steps as in two bytes."""
+
+    def filling(precision: str) -> float:
+        """Twice a product less one of twice its inner dimension, at the peak."""
+        device = Device(
+            replace(FAST, memory_bytes_per_second=1e18), calibrated(kernel_seconds=1e-18), precision
+        )
+        once, both = (device.product(Product(8192, 8192, inner)) for inner in (4096, 8192))
+        shares = {"fp32": ASSUMED_FAMILY.vector_efficiency}
+        return (2 * once - both) * shares.get(
+            precision,
+            ASSUMED_FAMILY.matmul_efficiency * dict(FORMAT_SHARES.get(precision, ((0.0, 1.0),)))[0.0],
+        )
+
+    assert filling("tf32") == pytest.approx(filling("bf16"), rel=1e-3)
+    assert filling("fp32") == pytest.approx(filling("bf16"), rel=1e-3)
+    assert filling("fp8") == pytest.approx(filling("bf16") / 2, rel=1e-3)
+
+
+def test_fp32_has_a_share_of_its_own_beside_faster_units() -> None:
+    """On vector units; where two bytes are no faster there are no others, and the share of products holds."""
+    known = calibrated(matmul_efficiency=0.5, vector_efficiency=0.9)
+    slow = replace(KIND, peak_flops={"fp32": KIND.peak_flops["fp32"], "bf16": KIND.peak_flops["fp32"]})
+    wide = Product(8192, 8192, 8192)
+    vector, plain = (Device(kind, known, "fp32").product(wide) for kind in (KIND, slow))
+    assert plain / vector == pytest.approx(0.9 / 0.5, rel=0.05)
+
+
 def test_every_kernel_has_its_ramp() -> None:
     """A constant on top of the work of products, attention and streams."""
     slow, quick = (Device(KIND, calibrated(kernel_seconds=value), "fp16") for value in (3e-5, 1e-5))
@@ -472,7 +502,7 @@ def test_formats_reach_what_was_measured_of_their_generation(
     kind = replace(FAST, compute_capability=capability)
     seconds = {name: product(kind, name, rows=8192, columns=8192, inner=8192) for name in ("bf16", precision)}
     peaks = FAST.peak_flops[precision] / FAST.peak_flops["bf16"]
-    assert seconds["bf16"] / seconds[precision] == pytest.approx(share * peaks, rel=0.01)
+    assert seconds["bf16"] / seconds[precision] == pytest.approx(share * peaks, rel=0.02)
 
 
 def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:

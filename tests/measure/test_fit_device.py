@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planner.calibration.values import KernelPoint
+from planner.calibration.values import ASSUMED_FAMILY, KernelPoint
+from planner.cost.compute import TILE_FILL
 from planner.measure.fits import Peaks, fit_family, measured_peaks
 
 PEAKS = Peaks(flops={"bf16": 3e14, "fp32": 2e13}, memory_bytes_per_second=2e12, multiprocessors=0)
@@ -78,6 +79,31 @@ def test_another_format_tells_nothing() -> None:
     assert {constant.name for constant in fit.constants} == {
         f"families.A100.{name}" for name in ("kernel_seconds", "launch_seconds", "memory_efficiency")
     }
+
+
+def test_fp32_beside_faster_units_tells_its_own_share() -> None:
+    """And where it is the fastest format, that of products."""
+    points = [replace(item, precision="fp32") for item in obedient()]
+    vector = fit_family("V100", points, PEAKS, "fp32", 0.5).family
+    alone = fit_family("V100", points, replace(PEAKS, flops={"fp32": 2e13}), "fp32", 0.5).family
+    assert vector.matmul_efficiency == alone.vector_efficiency == ASSUMED_FAMILY.matmul_efficiency
+    assert vector.vector_efficiency == alone.matmul_efficiency == 1.0
+
+
+def test_filling_tiles_is_no_part_of_a_peak() -> None:
+    """On slower units it takes as long as in two bytes."""
+    filling = 2.0 * 4096**2 * TILE_FILL / PEAKS.flops["bf16"]
+    points = [
+        replace(
+            point(
+                "matmul", f"4096x4096x{inner}", 2.0 * 4096**2 * inner / peak + filling, 2.0 * 4096**2 * inner
+            ),
+            precision=precision,
+        )
+        for precision, peak in reversed(PEAKS.flops.items())
+        for inner in (1024, 8192)
+    ]
+    assert measured_peaks(points).flops == pytest.approx(PEAKS.flops)
 
 
 def test_the_peaks_of_an_unknown_device_are_its_best() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from math import log
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ import pytest
 from planner.calibration.values import Constant, Residual
 from planner.errors import UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.fit import MOST, Fit, _Problem, fit, robust_variance
-from planner.measured.priors import best_share
+from planner.measured.fit import HELD, MOST, Fit, _bars, _Problem, fit, robust_spread, robust_variance
+from planner.measured.priors import KERNEL_SETS, best_share
 from planner.measured.values import Run
 from tests.measured.synthetic import BEFORE, ONE, TRUTH, measured, named, plan, predicted, run, unmeasured
 
@@ -211,13 +211,72 @@ def test_fewer_than_three_runs(count: int) -> None:
 
 
 def test_few_runs_have_no_error_bar_of_their_own() -> None:
-    """Below five; then one that sources left out, or the default where there is one source, tell."""
+    """Below five; then what held their errors before they were known, if that is less than the default."""
     assert fit(few(4), BEFORE).calibration.residuals == ()
     found = whole()
     (bar,) = found.calibration.residuals
     assert (bar.family, bar.framework, bar.rows) == ("A100", "megatron", len(found.runs))
-    assert bar.spread == pytest.approx(BEFORE.default_spread)
+    own = robust_spread(np.array(found.left_out_errors))
+    told = sqrt((own**2 + BEFORE.default_spread**2) / 2)
+    assert bar.spread == pytest.approx(min(told, BEFORE.default_spread), rel=0.05)
     assert found.calibration.spread(["A100"], "megatron") == bar.spread
+
+
+def test_a_source_alone_narrows_its_bar_at_most() -> None:
+    """It was predicted without what it now tells; doubted runs count like others."""
+    runs, unknown = few(), BEFORE.default_spread
+    doubted = [replace(item, doubt="micro-batch 1 assumed") for item in runs]
+    for error, most in ((0.01, 0.75 * unknown), (3.0, unknown)):
+        (bar,), _ = _bars(runs, [error] * len(runs), unknown)
+        assert bar.spread <= most
+        assert _bars(doubted, [error] * len(runs), unknown)[0] == [bar]
+    assert bar.spread == unknown
+
+
+def test_doubted_runs_of_one_s_own_say_nothing_of_the_bar() -> None:
+    """One knows what they lack; of published ones nobody does."""
+    wild = replace(scaled(few()[0], "wild", 100.0, "home"), doubt="micro-batch 1 assumed")
+    (bar,) = fit([*few(), wild], BEFORE).calibration.residuals
+    assert bar.rows == len(few())
+    assert bar.spread <= BEFORE.default_spread
+
+
+def test_bars_hold_two_thirds_of_the_runs_of_sources() -> None:
+    """Each source alike, however many runs it has, and a wild one among many counts as one."""
+    sizes = np.linspace(0.01, 0.3, 30)
+    runs, errors = [], []
+    for index, size in enumerate(sizes):
+        copies = 9 if index % 2 else 3
+        runs += [replace(item, id=f"{item.id}-{index}", source=f"lab-{index}") for item in few(copies)]
+        errors += [-size] * copies
+    (bar,), _ = _bars(runs, errors, 0.2)
+    assert bar.spread == pytest.approx(np.quantile(sizes, HELD), rel=0.05)
+    wild = [9.0 if run.source == "lab-29" else error for run, error in zip(runs, errors, strict=True)]
+    assert _bars(runs, wild, 0.2)[0] == [bar]
+
+
+def test_few_sources_of_a_work_leave_it_wide() -> None:
+    """Where one family has all of them, those of another are no surer than Student's t of so few."""
+    unfused = few()[0].model.training.model_copy(update={"attention": "unfused", "kernels": "torch"})
+
+    def default(sources: int) -> float:
+        """The bar of kernels that one source each has."""
+        runs = [
+            replace(
+                item,
+                id=f"{item.id}-{source}",
+                source=f"lab-{source}",
+                model=item.model.model_copy(
+                    update={"training": unfused.model_copy(update={"kernels": KERNEL_SETS[source]})}
+                ),
+            )
+            for source in range(sources)
+            for item in few()
+        ]
+        return _bars(runs, [0.4] * len(runs), 0.4)[1]
+
+    assert default(1) == pytest.approx(1.84 * 0.4, rel=0.01)
+    assert default(1) > default(2) > default(3) > 0.4
 
 
 def test_sources_that_agree_narrow_the_bar() -> None:
@@ -314,7 +373,7 @@ def test_few_runs_are_said_to_be_few() -> None:
 
 def test_a_fit_that_has_not_come_to_rest_says_so() -> None:
     """Where rounds end is checked by a whole step from there: none goes further than a constant is known."""
-    problem = _Problem(measured(), BEFORE, None, 0.0)
+    problem = _Problem(measured(), BEFORE, None, published=False)
     said = "the fit has not converged: "
     assert not any(said in line for line in whole().warnings)
     (line,) = (line for line in problem.fitted(problem.before).warnings if said in line)

@@ -37,7 +37,7 @@ def test_no_matrix_product_beats_the_peak_by_more_than_boosted_clocks() -> None:
         assert row.precision is not None, row
         peak = catalog.gpu(row.device or "").tflops.get(row.precision)
         assert peak is not None, row
-        assert 0.1 * peak < row.value / 1e12 < 1.1 * peak, row
+        assert 0.1 * peak < row.value / 1e12 < 1.16 * peak, row
 
 
 def test_memory_and_copies_stay_below_their_wire() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from planner import catalog
 from planner.calibration.values import Calibration, Constant
@@ -86,18 +85,8 @@ def _newcomers(found: Material) -> Iterator[Sequence[str]]:
         own = [entry for entry in found.fitted if name in families_of(entry.run) and entry.error is not None]
         if not own:
             continue
-        constants = found.fit.without(lambda run, name=name: name in families_of(run))  # type: ignore[misc]
-        calibration = found.calibration
-        foreign = predict(
-            [entry.run for entry in own],
-            replace(
-                constants,
-                residuals=tuple(item for item in calibration.residuals if item.family != name),
-                default_spread=calibration.default_spread,
-                family_spread=calibration.family_spread,
-                sibling_spread=calibration.sibling_spread,
-            ),
-        )
+        constants = found.fit.foreign(lambda run, name=name: name in families_of(run))  # type: ignore[misc]
+        foreign = predict([entry.run for entry in own], constants)
         yield (
             name,
             str(len(own)),

@@ -101,7 +101,8 @@ def bars_section(found: Material) -> str:
     sure = [entry for entry in timed if certain(entry.run)]
     text = paragraph(
         f"{share(coverage(timed))} of the runs lie within one spread of their prediction when their source is left",
-        f"out, of those whose plan is known {share(coverage(sure))}; a standard error would hold 68 %.",
+        f"out, of those whose plan is known {share(coverage(sure))}; a standard error would hold 68 %. The last column",
+        "is of bars of the other sources alone, but for what families and device types have of their own.",
     )
     columns = ("family ", "kernels ", "layers ", "runs fitted", "spread", "runs", "within one spread")
     return text + "\n" + markdown(columns, rows)

@@ -10,13 +10,11 @@ from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration, LayerPoint
-from planner.cost.estimate import work_of
-from planner.measured.fit import Fit, certain, families_of, fit, fit_memory, kernels_of, profiles
+from planner.measured.fit import Fit, fit, fit_memory, profiles
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table
 from planner.report.numbers import MISSING, percent
-from planner.targets import target
 
 ROOT = Path(__file__).parents[2]
 DIGITS = 2
@@ -83,28 +81,10 @@ def _left_out(
     ``layers`` are measured ones, to which those of their model are anchored.
     """
     own = [run for run in table.runs if run.source == source]
-    constants = found.without(lambda run: run.source == source)
+    constants = found.foreign(lambda run: run.source == source)
     if any(run.peak_memory_bytes or not run.fits for run in own):
         constants = fit_memory([run for run in table.runs if run.source != source], constants)
-    # A family and kernel set that nobody else has would have had no bar of its own.
-    pairs = {
-        (family, kernels_of(run), work_of(run.model, target(run.plan.target)))
-        for run in found.runs
-        if run.source != source and certain(run)
-        for family in families_of(run)
-    }
-    calibration = found.calibration
-    yield from predict(
-        own,
-        replace(
-            constants,
-            layers=layers,
-            residuals=tuple(item for item in calibration.residuals if item.key in pairs),
-            default_spread=calibration.default_spread,
-            family_spread=calibration.family_spread,
-            sibling_spread=calibration.sibling_spread,
-        ),
-    )
+    yield from predict(own, replace(constants, layers=layers))
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -104,6 +104,7 @@ def _faster(family: Family, factor: float) -> Family:
     return replace(
         family,
         matmul_efficiency=family.matmul_efficiency * factor,
+        vector_efficiency=family.vector_efficiency * factor,
         attention_efficiency=family.attention_efficiency * factor,
         memory_efficiency=family.memory_efficiency * factor,
         kernel_seconds=family.kernel_seconds / factor,
