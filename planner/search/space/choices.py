@@ -13,7 +13,6 @@ from typing import NamedTuple
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import Shape
-from planner.dims.adapter import in_pipeline
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
 from planner.dims.expert import foldings, holds_experts
@@ -337,7 +336,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return not in_pipeline(row, model) or divided or crosses or split
+    return divided or crosses or split
 
 
 def depths(

@@ -10,7 +10,6 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides
-from planner.dims.adapter import in_pipeline
 from planner.dims.context import LEAST_TOKENS, offers_context
 from planner.dims.documents import dealt_whole
 from planner.dims.grid import grid_faults
@@ -86,7 +85,7 @@ class _Left:
     @property
     def pipelines(self) -> bool:
         """True where plans may have several stages."""
-        several = min(self.model.layers, self.devices) > 1 and in_pipeline(self.row, self.model)
+        several = min(self.model.layers, self.devices) > 1
         return several and (self.limits.pp is None or max(self.limits.pp) > 1)
 
     @property
@@ -165,8 +164,8 @@ class _Left:
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
             what = "adapters" if model.training.lora else "frozen parts"
-            beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
-            yield f"{beside} and tensor parallelism with {what}"
+            beside = any(divides(schedule) for schedule in row.schedules)
+            yield f"{'schedules that divide the backward and ' * beside}tensor parallelism with {what}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"

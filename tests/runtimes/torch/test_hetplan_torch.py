@@ -83,7 +83,7 @@ def four_ranks() -> ClusterSpec:
 
 OF_THEIR_OWN = (
     *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
-    *("beside", "lora"),
+    *("beside", "lora", "freeze"),
 )
 """Parts of a model with too much in them for a name."""
 
@@ -95,6 +95,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special += [key for key in ("encoder", "beside") if key in changes]
     special += ["pairs"] if "preference" in changes else []
     special += [f"lora_{changes['lora'].base}"] if "lora" in changes else []
+    special += [f"freeze_{'_'.join(changes['freeze'])}"] if "freeze" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
         f"{key}_{value}"
@@ -303,7 +304,7 @@ SWITCH: dict[str, Any] = {
     "block": (*CROSSED[:1], RunSpec(mixer="cross", feed_forward="dense"), *CROSSED),
 }
 CASES = [
-    tensor_parallel(3, optimizer="sgd", vocab=63),
+    tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
     uneven(1),
     uneven(0, precision="bf16"),
     uneven(2, precision="fp16"),
@@ -367,6 +368,7 @@ FROZEN = [
     frozen("nf4", 3, **NF4),
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
+    pipeline(2, [1, 2], steps=2, optimizer="sgd", freeze=("embedding", "attention")),
 ]
 RESUMED = [
     resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
@@ -432,6 +434,8 @@ OTHERS = [
     pipeline(1, [1, 2], steps=2, preference=PAIRS, optimizer="sgd", **ADAPTERS),
     pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", **ADAPTERS),
     ordered(pipeline(1, [3, 4], steps=4, optimizer="sgd", **ADAPTERS), "1f1b", 3),
+    pipeline(3, [1, 2], steps=2, optimizer="sgd", freeze=("head", "norms"), **LLAMA),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", freeze=("mlp",), **LLAMA),
     frozen("nf4", 0, **NF4),
     resumed("lora", alike(3, **ADAPTERS), pipeline(1, [2, 1], steps=3, **ADAPTERS)),
     resumed(
