@@ -1214,7 +1214,7 @@ QWEN_IMAGE = 1024
 """Patches of an image of any size, where a tower takes all: 448 x 448."""
 
 
-def _qwen_tower(config: Config, *, gated: bool) -> Shape:
+def qwen_tower(config: Config, *, gated: bool) -> Shape:
     """That of Qwen 2 and 2.5 VL: rotary positions, four patches to a token of the text."""
     hidden = config["hidden_size"] if gated else config["embed_dim"]
     ffn = config["intermediate_size"] if gated else int(config["mlp_ratio"] * hidden)
@@ -1309,7 +1309,7 @@ def _gemma3(config: Config, text: int) -> Shape:
 
 
 def _qwen_vl(config: Config, text: int, *, gated: bool) -> Shape:
-    return _qwen_tower(config["vision_config"], gated=gated)
+    return qwen_tower(config["vision_config"], gated=gated)
 
 
 CLIP = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "patch_size")
@@ -1426,8 +1426,13 @@ FAMILIES: dict[str, Family] = {
     "ernie": _BERT,
     "dots1": _SPARSE(partial(sparse_llama, experts=shared_experts, qk_norm=True)),
     "ernie4_5_moe": _SPARSE(_ernie_moe),
-    "ernie4_5": Family(
-        partial(llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
+    **dict.fromkeys(
+        ("ernie4_5", "paddleocr_vl_text"),
+        Family(
+            partial(
+                llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"
+            )
+        ),
     ),
     "exaone4": Family(partial(llama, qk_norm=True, window=4)),
     "falcon_h1": Family(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
@@ -1455,6 +1460,7 @@ FAMILIES: dict[str, Family] = {
         _kosmos2, ("layers", "embed_dim", "attention_heads", "ffn_dim", "vocab_size")
     ),
     "mllama_text_model": Family(partial(llama, out_bias=None)),
+    "glm_ocr_text": Family(partial(llama, qkv_bias=False, out_bias=None, mlp_bias=None, layer_norms=4)),
     "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(sparse_llama),
@@ -1515,6 +1521,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(partial(llama, window=1)),
     "phimoe": _SPARSE(_phimoe),
     "qwen2": Family(partial(llama, qkv_bias=True, out_bias=None)),
+    "qwen2_5_omni_text": Family(partial(llama, qkv_bias=True, out_bias=None)),
     # Older configurations have the text's keys beside the tower's.
     **dict.fromkeys(
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"),
@@ -1532,7 +1539,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": Family(partial(_qwen_next, sparse=False), _hybrid(*_DELTA), _unknown_types),
     "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
     "qwen3_vl_text": Family(partial(llama, width=128, qk_norm=True)),
-    "qwen3_vl_moe_text": _SPARSE(partial(sparse_llama, qk_norm=True)),
+    **dict.fromkeys(
+        ("qwen3_omni_moe_text", "qwen3_vl_moe_text"), _SPARSE(partial(sparse_llama, qk_norm=True))
+    ),
     "qwen3_moe": _SPARSE(partial(sparse_llama, qk_norm=True)),
     "roberta": _BERT,
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.model.families import Config, Family, Shape
 from planner.model.heads import Head
+from planner.model.products import added, linear
 
 SECONDS, RATE = 15, 16_000
 """Sound of one sequence where nobody says, and its samples in a second: utterances of LibriSpeech have up to 17."""
@@ -60,6 +61,20 @@ def _data2vec(config: Config) -> Shape:
     one = width * (width // groups) * config.get("conv_pos_kernel_size", 19) + width
     convolutions = config.get("num_conv_pos_embeddings", 5)
     return {**shape, "other_parameters": shape["other_parameters"] - width + convolutions * one}
+
+
+def _sew(config: Config) -> Shape:
+    """Layers for the mean of a few tokens, and a matrix that makes as many of each again (arXiv:2109.06870)."""
+    shape, width, squeezed = _wav2vec(config), config["hidden_size"], config["squeeze_factor"]
+    tokens = max(1, shape["sequence_length"] // squeezed)
+    return {**added(shape, linear(tokens, width, squeezed * width)), "sequence_length": tokens}
+
+
+def _sew_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _unlike(config)
+    channels = config.get("conv_dim")
+    if isinstance(channels, list) and channels and channels[-1] == config.get("hidden_size"):
+        yield "conv_dim", "convolutions as wide as the layers of this type"
 
 
 def _conformer(config: Config) -> Shape:
@@ -133,6 +148,7 @@ HEARD: dict[str, Family] = {
     "hubert": Family(_wav2vec, _SIZES, _unlike),
     "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
     "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
+    "sew": Family(_sew, _SIZES, _sew_unlike),
     "wavlm": Family(_wavlm, _SIZES, _unlike),
 }
 """Models of sound, by ``model_type``."""

@@ -225,7 +225,7 @@ def _filled(document: Document) -> Document:
         kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
         kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
         kinds |= {
-            key: (_QFORMERS.get(kind, _FURTHER[key]),)
+            key: (_OWN_FURTHER.get(kind, _FURTHER[key]),)
             for key, _ in (beside.further if isinstance(beside, Beside) else ())
         }
         kinds |= {key: (each,) for key, each in (beside.optional if isinstance(beside, Beside) else ())}
@@ -260,6 +260,9 @@ _TEXTS |= {"glm4v_moe": "glm4v_moe_text", "instructblip": "opt", "kosmos-2": "ko
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
 _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text", "instructblipvideo": "opt"}
 _TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
+_TEXTS |= dict.fromkeys(("audioflamingo3", "musicflamingo", "ovis2", "video_llama_3"), "qwen2")
+_TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text"}
+_TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
     "minimax_m3_vl",
@@ -280,14 +283,15 @@ _TIED = {
     **dict.fromkeys(
         (
             *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
-            *("lighton_ocr", "mistral3", "paligemma"),
+            *("lighton_ocr", "mistral3", "paligemma", "glmasr", "ovis2", "paddleocr_vl", "qwen3_asr"),
         ),
         True,
     ),
     **dict.fromkeys(
         (
             *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
-            *("video_llava", "vipllava", "voxtral"),
+            *("video_llava", "vipllava", "voxtral", "glm_ocr", "qwen2_5_omni_thinker"),
+            *("qwen3_omni_moe_thinker", "video_llama_3"),
         ),
         False,
     ),
@@ -301,7 +305,11 @@ _FLAT = ("fuyu",)
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
-_QFORMERS = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder"}
+"""Type of what stands beside the text and its tower, by its key."""
+_OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
+"""The same where the type of the whole has one of its own."""
 
 
 def _text_of(document: Document) -> Document:
