@@ -638,6 +638,17 @@ def _gpt2(config: Config) -> Shape:
     }
 
 
+def _imagegpt(config: Config) -> Shape:
+    """Colours of an image in place of words, of which the one that begins it is never predicted; no norm shifts."""
+    ends = {"tied_embeddings": False, "labels": config["vocab_size"] - 1}
+    return {**_gpt2(config), **ends, "norm": "rms"}
+
+
+def _voxtral_text(config: Config) -> Shape:
+    """Two thin matrices in each layer make a scale of how late it may hear."""
+    return llama(config, tied=True, out_bias=None, window=1, attention_other=64 * config["hidden_size"])
+
+
 def _gpt_bigcode(config: Config) -> Shape:
     return {**_gpt2(config), "kv_heads": 1 if config.get("multi_query", True) else config["n_head"]}
 
@@ -1453,6 +1464,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": Family(_gpt_neox),
     "gpt_oss": _SPARSE(_gpt_oss),
     "gpt2": Family(_gpt2, _GPT2),
+    "imagegpt": Family(_imagegpt, _GPT2),
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
     "granite": Family(llama),
@@ -1564,6 +1576,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "vaultgemma": Family(partial(llama, tied=True, width=256, window=2)),
     "xlm-roberta": _BERT,
+    "voxtral_realtime_text": Family(_voxtral_text),
     "youtu": Family(partial(latent_shape, tied=True), LATENT),
 }
 """What is read, by ``model_type``."""

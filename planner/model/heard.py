@@ -107,6 +107,45 @@ FRAMES = 50
 """Tokens of a second of sound in a conformer whose features are stacked two by two."""
 
 
+def _parakeet(config: Config) -> Shape:
+    """The same behind convolutions that halve frequencies and time; a matrix of distances in each layer."""
+    given = config["encoder_config"]
+    width, heads, factor = given["hidden_size"], given["num_attention_heads"], given["subsampling_factor"]
+    channels, kernel, bins = (
+        given["subsampling_conv_channels"],
+        given["subsampling_conv_kernel_size"],
+        given["num_mel_bins"],
+    )
+    if (
+        not (given.get("attention_bias", True) and given.get("convolution_bias", True))
+        or given.get("num_key_value_heads") not in (None, heads)
+        or given.get("subsampling_conv_stride", 2) != 2
+        or factor < 2
+        or factor & (factor - 1)
+        or bins % factor
+    ):
+        raise ValueError("layers without biases, or other convolutions")
+    tokens, products = SECONDS * 100 // factor, []
+    for number in range(1, factor.bit_length()):
+        # Places of the kernel: time is halved as often as frequencies are.
+        places = tokens * factor * bins >> 2 * number
+        products += linear(places, kernel * kernel, channels)
+        products += linear(places, channels, channels) if number > 1 else []
+    kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
+    state = {"kind": "conv", "head_dim": width, "conv": given["conv_kernel_size"], "gates": 1, "bias": True}
+    shape = {
+        **{"kind": "encoder", "layers": given["num_hidden_layers"], "hidden": width, "heads": heads},
+        **{"ffn": given["intermediate_size"], "vocab": 1, "tied_embeddings": False, "labels": 0},
+        # Distances, biases of queries, the last norm and that of the convolution.
+        **{"norm": "layer", "final_norm": False, "attention_other": width * width + (2 + 2 * 2) * width},
+        "block": tuple({"mixer": mixer, "feed_forward": feeds} for mixer, feeds in kinds),
+        "state": state,
+        "front": ({"inputs": channels * bins // factor, "outputs": width, "tokens": tokens},),
+        "sequence_length": tokens,
+    }
+    return added(shape, products)
+
+
 def _conformer_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("add_adapter"):
         yield "add_adapter", "layers of an adapter behind the others"
@@ -148,6 +187,7 @@ HEARD: dict[str, Family] = {
     "hubert": Family(_wav2vec, _SIZES, _unlike),
     "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
     "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
+    "parakeet_ctc": Family(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
     "sew": Family(_sew, _SIZES, _sew_unlike),
     "wavlm": Family(_wavlm, _SIZES, _unlike),
 }
@@ -160,6 +200,7 @@ _HEADS = {
 }
 HEARD_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(HEARD, _HEADS),
+    "parakeet_ctc": {"ForCTC": Head("vocab_size")},
     "wav2vec2": {**_HEADS, "ForPreTraining": Head(0, more=_quantised)},
 }
 """Heads of these, by the end of an architecture's name."""

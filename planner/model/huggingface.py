@@ -262,6 +262,7 @@ _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text",
 _TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
 _TEXTS |= dict.fromkeys(("audioflamingo3", "musicflamingo", "ovis2", "video_llama_3"), "qwen2")
 _TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text"}
+_TEXTS |= {"voxtral_realtime": "voxtral_realtime_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
@@ -284,6 +285,7 @@ _TIED = {
         (
             *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
             *("lighton_ocr", "mistral3", "paligemma", "glmasr", "ovis2", "paddleocr_vl", "qwen3_asr"),
+            *("deepseek_vl", "voxtral_realtime"),
         ),
         True,
     ),

@@ -223,6 +223,32 @@ def _flamingo(config: Config, text: int) -> Shape:
     return {**tower, "projector_bias": bool(config.get("projector_bias", True))}
 
 
+def _voxtral_realtime(config: Config, shape: Shape) -> Shape:
+    """Causal layers with heads of another width and gates in place of Whisper's, each beside the layers of the text."""
+    audio, text = config["audio_config"], shape["hidden"]
+    width, ffn, times = audio["hidden_size"], audio["intermediate_size"], audio["num_hidden_layers"]
+    heard, merged, heads = (
+        audio["max_position_embeddings"],
+        config["downsample_factor"],
+        audio["num_attention_heads"],
+    )
+    inner, seen = heads * audio["head_dim"], min(heard, audio.get("sliding_window") or heard)
+    if audio.get("num_key_value_heads") not in (None, heads):
+        raise ValueError("heads of the tower")
+    products = [
+        *linear(2 * heard, 3 * audio["num_mel_bins"], width),
+        *linear(heard, 3 * width, width),
+        *linear(heard, width, 2 * inner, times=times),
+        *linear(heard, width, inner, bias=False, times=times),
+        *scores(heard, inner, seen, times),
+        *linear(heard, inner, width, times=times),
+        *linear(heard, width, 2 * ffn, bias=False, times=times),
+        *linear(heard, ffn, width, times=times),
+        *linear(heard // merged, merged * width, text, text, bias=False),
+    ]
+    return added(shape, products, (2 * times + 1) * width)
+
+
 def _side_by_side(audio: Config) -> int:
     """Tokens that are taken as one: as many as the feed-forward is wide."""
     merged, rest = divmod(audio["intermediate_size"], audio["hidden_size"])
@@ -340,6 +366,11 @@ def _video_llama3(config: Config, text: int) -> Shape:
         **{"patch": _patch(vision), "patch_bias": True, "norm_last": True},
         **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE, "projector": (text, text)},
     }
+
+
+def _deepseek_vl(config: Config, text: int) -> Shape:
+    """SigLIP and two matrices."""
+    return {**siglip_tower(config["vision_config"]), "projector": (text, text)}
 
 
 def _ovis2(config: Config, text: int) -> Shape:
@@ -673,6 +704,14 @@ BESIDE: dict[str, Seeing] = {
         further=(("audio_config", _CONVOLVED),),
         whole=_qwen3_omni,
     ),
+    "voxtral_realtime": Beside(
+        _no_tower,
+        "voxtral_realtime_encoder",
+        (*CLIP[:-1], "num_mel_bins", "max_position_embeddings", "head_dim"),
+        section="audio_config",
+        whole=_voxtral_realtime,
+    ),
+    "deepseek_vl": Seeing(_deepseek_vl, "siglip_vision_model", (*CLIP, "image_size")),
     "glm_ocr": Seeing(_glm_ocr, "glm_ocr_vision", (*_GLM, "image_size")),
     "ovis2": Seeing(_ovis2, "ovis2_vision", (*CLIP, "image_size", "vocab_size")),
     "paddleocr_vl": Seeing(_paddle, "paddleocr_vl_vision", (*CLIP, "image_size")),

@@ -28,6 +28,7 @@ INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
     *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
     *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
+    "voxtral_realtime_text",
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
@@ -170,8 +171,11 @@ def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None
 HEADS: list[tuple[str, str, dict[str, Any]]] = [
     ("canine", "CanineForTokenClassification", {"num_labels": 5, "num_hidden_layers": 2}),
     ("jina_embeddings_v3", "JinaEmbeddingsV3Model", {"num_hidden_layers": 2}),
+    ("imagegpt", "ImageGPTForCausalImageModeling", {"n_layer": 2}),
     ("markuplm", "MarkupLMForSequenceClassification", {"max_depth": 20}),
     ("mra", "MraForMultipleChoice", {"num_hidden_layers": 2}),
+    ("poolformer", "PoolFormerForImageClassification", {"use_layer_scale": False, "num_labels": 7}),
+    ("pvt", "PvtForImageClassification", {"qkv_bias": False, "num_labels": 7}),
     ("roc_bert", "RoCBertForSequenceClassification", {"enable_shape": False, "num_labels": 3}),
     ("sew", "SEWForSequenceClassification", {"num_hidden_layers": 2}),
     ("xmod", "XmodForTokenClassification", {"languages": ["en_XX", "de_DE"], "adapter_layer_norm": True}),
