@@ -447,6 +447,10 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     return {**shape, "tower": beside.build(config, shape["hidden"])}
 
 
+_READS = dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), "thinker_config")
+"""Key of the part that reads text, sees and hears, of types with others that speak."""
+
+
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
@@ -455,6 +459,9 @@ def _unsupported(document: Document) -> list[Problem]:
         return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
+        inside = _READS.get(kind, "")
+        if document.part(inside) is not None:
+            known = f"to plan what reads alone, save what stands under {inside} as a config.json of its own"
         mixed = [
             document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
         ]
@@ -574,6 +581,8 @@ _SWITCHES = frozenset(
         *("use_abs_pos", "use_absolute_embeddings", "use_bottleneck"),
         *("use_bottleneck_attention", "use_double_wide_mlp", "use_qformer_text_input"),
         *("use_rel_pos", "use_shared_attention_adapter"),
+        *("adapter_layer_norm", "concat_input", "convolution_bias", "enable_pronunciation"),
+        *("enable_shape", "pre_norm", "use_layer_scale"),
     )
 )
 """Keys that are true or false: the words "true" and "false" in quotes would both be true."""
@@ -593,6 +602,13 @@ _COUNTS = frozenset(
         *("num_conv_pos_embedding_groups", "num_conv_pos_embeddings", "num_global_tokens"),
         *("num_query_tokens", "num_register_tokens", "pooler_output_size"),
         *("position_bias_num_buckets", "prompt_types", "segment_types", "shape_size"),
+        *("adapter_reduction_factor", "block_per_row", "conv_window", "downsample_factor"),
+        *("downsample_hidden_size", "downsampling_rate", "hidden_stride", "local_transformer_stride"),
+        *("max_depth", "max_xpath_subs_unit_embeddings", "max_xpath_tag_unit_embeddings", "n_window"),
+        *("num_hash_buckets", "num_hash_functions", "num_visual_indicator_tokens", "output_dim"),
+        *("project_dim", "pronunciation_embed_dim", "pronunciation_vocab_size", "shape_embed_dim"),
+        *("shape_vocab_size", "squeeze_factor", "subsampling_conv_channels", "subsampling_factor"),
+        *("subsampling_conv_kernel_size", "upsampling_kernel_size", "xpath_unit_hidden_size"),
         *("spatial_merge_size", "temporal_patch_size", "tubelet_size"),
     )
 )

@@ -378,6 +378,8 @@ def _ovis2(config: Config, text: int) -> Shape:
     vision, rows = config["vision_config"], config["vision_config"]["vocab_size"]
     if vision.get("qkv_bias") or vision.get("mlp_bias") or config.get("tie_word_embeddings") is False:
         raise ValueError("biases of the tower, or an output layer of its own")
+    if config.get("hidden_size", text) != text:
+        raise ValueError("a table of another width than the text")
     special, patches = vision.get("num_visual_indicator_tokens", 5), patches_of(vision)
     merged = int(vision.get("hidden_stride", 1)) ** 2
     tower: Shape = {

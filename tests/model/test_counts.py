@@ -240,6 +240,12 @@ def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, 
     assert load_model(path).parameters == parameters
 
 
+def test_a_table_of_another_width_than_the_text_is_refused(tmp_path: Path) -> None:
+    """Ovis 2 has its rows in place of tokens."""
+    with pytest.raises(SpecError, match="cannot be read of these keys"):
+        read(tmp_path, default("ovis2", hidden_size=1536))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "changes"), UNLIKE)
 def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
