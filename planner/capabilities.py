@@ -216,9 +216,7 @@ class Capabilities:
     """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: without tensor parallelism, and in
-    plans of one stage unless the following says more."""
-    adapters_in_pipeline: bool = False
-    """True when the stages of a pipeline may train their adapters, in schedules that do not divide the backward."""
+    pipelines in schedules that do not divide the backward."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

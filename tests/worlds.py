@@ -681,12 +681,18 @@ def with_hosts(seed: int) -> Problem:
 
 
 def with_adapters(seed: int) -> Problem:
-    """Adapters alone are trained, now and then on four bits."""
+    """Adapters alone are trained, now and then on four bits, or some parts."""
     spec, model, calibration = (with_constants, with_hosts, with_fast_nodes)[seed % 3](seed)
     draw = random.Random(seed + 21)
     bases: tuple[Literal["nf4"] | None, ...] = (None, None, "nf4")
     lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice(bases))
-    training = model.training.model_copy(update={"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])})
+    changes: dict[str, Any] = {"lora": lora, "optimizer": draw.choice(["adamw", "sgd"])}
+    if draw.random() < 0.4:
+        frozen = draw.sample(
+            ["embedding", "head", draw.choice(["attention", "mlp"]), "norms"], draw.randint(1, 3)
+        )
+        changes |= {"lora": None, "freeze": tuple(frozen)}
+    training = model.training.model_copy(update=changes)
     return spec, model.model_copy(update={"training": training}), calibration
 
 

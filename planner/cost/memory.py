@@ -334,11 +334,17 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
 
 def largest_tensor(model: ModelSpec) -> int:
     """Elements of the largest tensor of the example: experts of a layer are one."""
-    ends, width = max(model.embedding_parameters, model.head_parameters), model.hidden * max(model.ffn, 1)
-    if model.experts is None:
-        return max(ends, width)
-    halves = 2 if model.gated_mlp else 1
-    return max(ends, width, model.experts.number * model.expert_width * model.experts.ffn * halves)
+    return max(model.embedding_parameters, model.head_parameters, *map(_largest_of_layer, model.kinds))
+
+
+def _largest_of_layer(kind: ModelSpec) -> int:
+    feeds = kind.hidden * max(kind.ffn, 1)
+    if kind.carried is not None:
+        feeds = max(feeds, *(inputs * outputs for inputs, outputs, _ in kind.carried.matrices(kind.hidden)))
+    if kind.experts is None:
+        return feeds
+    halves = 2 if kind.gated_mlp else 1
+    return max(feeds, kind.experts.number * kind.expert_width * kind.experts.ffn * halves)
 
 
 def kept_free(device_type: DeviceType, spread: float) -> float:

@@ -18,16 +18,13 @@ class FrozenParts(Dimension):
     """Rules alone."""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
-        """Whole layers on every device, whose checkpoints need no gradient of what is frozen; in pipelines adapters.
+        """Whole layers on every device, whose checkpoints need no gradient of what is frozen.
 
-        All layers have adapters, so that every stage has some to train, and its outputs have gradients.
+        All layers have something that is trained, so that every stage has too, and its outputs have gradients.
         """
         if not model.frozen:
             return
         what = "adapters" if model.training.lora else "frozen parts"
-        if plan.pp > 1 and not in_pipeline(target, model):
-            text = f"hetplan trains {what} without a pipeline with {target.name}, expected 1 stage, got {plan.pp}"
-            yield Fault(("stages",), text)
         if plan.schedule != "1f1b":
             text = f"{what} have next to no gradients of weights to compute apart, expected 1f1b, got {plan.schedule}"
             yield Fault(("schedule",), text)
@@ -44,11 +41,6 @@ class FrozenParts(Dimension):
             yield Fault(path, f"checkpoints stay on the devices with {what}, expected none")
         if model.quantised and (plan.offload.optimizer != "none" or plan.offload.parameters != "none"):
             yield Fault(("offload",), "a model in four bits stays on the devices, expected none")
-
-
-def in_pipeline(target: Capabilities, model: ModelSpec) -> bool:
-    """True when the target has pipelines for what of the model is trained: all of it, or adapters."""
-    return not model.frozen or (target.adapters_in_pipeline and model.training.lora is not None)
 
 
 class Documents(Dimension):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.model.families import COMMON, Config, Family, Shape, bert, other_width
 from planner.model.heads import Head, far_outputs, labels_of, wide_outputs
-from planner.model.products import added, layers, linear
+from planner.model.products import added, attention, feeds, layers, linear
 from planner.model.seen import patches_of
 
 
@@ -233,6 +233,92 @@ def _lilt(config: Config) -> Shape:
     return added(_headless(config), beside, others)
 
 
+def _jina(config: Config) -> Shape:
+    """BERT with rotary positions."""
+    return {**bert(config, 1), "learned_positions": 0}
+
+
+def _mra(config: Config) -> Shape:
+    """Attention to a few blocks of 32 tokens (arXiv:2207.10284)."""
+    rows = config["max_position_embeddings"] + 2
+    window = 32 * int(config.get("block_per_row", 4))
+    return {**bert(config, 1), "learned_positions": rows, "window": window}
+
+
+def _yoso(config: Config) -> Shape:
+    """Attention by hashes (arXiv:2111.09714), taken for full; a convolution over the values of each head."""
+    kernel = config["num_attention_heads"] * int(config.get("conv_window") or 0)
+    rows = config["max_position_embeddings"] + 2
+    return {**bert(config, 1), "learned_positions": rows, "attention_other": kernel}
+
+
+def _roc(config: Config) -> Shape:
+    """How words sound and look beside them (arXiv:2203.09143); a matrix joins the three."""
+    shape, width = bert(config, 2), config["hidden_size"]
+    sound, look = config["pronunciation_embed_dim"], config["shape_embed_dim"]
+    others = config["pronunciation_vocab_size"] * sound + config["shape_vocab_size"] * look
+    inputs = width + sound * bool(config.get("enable_pronunciation", True))
+    inputs += look * bool(config.get("enable_shape", True))
+    joined = linear(shape["learned_positions"], inputs, width) if config.get("concat_input", True) else []
+    return added(shape, joined, others)
+
+
+def _roc_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    if config.get("is_decoder"):
+        yield "is_decoder", "encoders as decoders"
+
+
+def _xmod(config: Config) -> Shape:
+    """Narrow feed-forwards behind those of the layers, for each language (arXiv:2205.06266); a text has one."""
+    shape, width, times = bert(config, 2), config["hidden_size"], config["num_hidden_layers"]
+    narrow, tongues = width // config.get("adapter_reduction_factor", 2), len(config["languages"])
+    products = feeds(min(512, shape["learned_positions"]), width, narrow, times=times)
+    others = (tongues - 1) * times * (2 * width * narrow + width + narrow)
+    others += 2 * times * width * bool(config.get("adapter_layer_norm"))
+    return added(shape, products, others)
+
+
+def _xmod_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    tongues = config.get("languages")
+    if not isinstance(tongues, list) or not tongues or len({*map(str, tongues)}) != len(tongues):
+        yield "languages", "models of no language, or of one twice"
+    for key in ("is_decoder", "pre_norm"):
+        if config.get(key):
+            yield key, "decoders, or norms ahead of the layers, of this type"
+
+
+def _markup(config: Config) -> Shape:
+    """Where words stand in a document that is marked up (arXiv:2110.08518): a table for each level, two matrices."""
+    shape, width = _headless(config), config["hidden_size"]
+    deep, unit = config.get("max_depth", 50), config.get("xpath_unit_hidden_size", 32)
+    rows = config.get("max_xpath_tag_unit_embeddings", 256)
+    rows += config.get("max_xpath_subs_unit_embeddings", 1024)
+    # One more matrix of the same size takes part in nothing.
+    others = deep * rows * unit + width * (deep * unit + 1)
+    return added(shape, linear(shape["learned_positions"], deep * unit, 4 * width, width), others)
+
+
+def _canine(config: Config) -> Shape:
+    """Characters by hashes; a layer on either side sees them, the others see a few as one (arXiv:2103.06874)."""
+    width, ffn, rows = config["hidden_size"], config["intermediate_size"], config["num_hash_buckets"]
+    read, rate = config["max_position_embeddings"], config["downsampling_rate"]
+    tokens, near = max(1, read // rate), min(read, config.get("local_transformer_stride", 128))
+    if width % config["num_hash_functions"]:
+        raise ValueError("num_hash_functions")
+    products = [
+        *attention(read, width, seen=near, times=2),
+        *feeds(read, width, ffn, times=2),
+        *linear(tokens, rate * width, width),
+        *linear(read, 2 * config["upsampling_kernel_size"] * width, width),
+    ]
+    # Positions and types of characters, norms of the embedding, of both layers and of both convolutions.
+    others = (rows + config.get("type_vocab_size", 16)) * width + (2 + 2 * 4 + 2 * 2) * width
+    shape = {**_headless({**config, "vocab_size": rows}), "learned_positions": 0, "token_types": 0}
+    return added({**shape, "embedding_norm": False, "sequence_length": tokens}, products, others)
+
+
 def _headless(config: Config) -> Shape:
     """BERT as it is ahead of other heads than one for tokens."""
     gone = {"head_transform": False, "head_bias": False, "tied_embeddings": False, "labels": 0}
@@ -348,6 +434,13 @@ def _vilt(config: Config) -> Shape:
 
 ENCODERS: dict[str, Family] = {
     "convbert": Family(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
+    "canine": Family(_canine, (*COMMON[:-1], "max_position_embeddings")),
+    "jina_embeddings_v3": Family(_jina, (*COMMON, "max_position_embeddings"), _untied),
+    "markuplm": Family(_markup, (*COMMON, "max_position_embeddings")),
+    "mra": Family(_mra, (*COMMON, "max_position_embeddings"), _untied),
+    "roc_bert": Family(_roc, (*COMMON, "max_position_embeddings"), _roc_unlike),
+    "xmod": Family(_xmod, (*COMMON, "max_position_embeddings"), _xmod_unlike),
+    "yoso": Family(_yoso, (*COMMON, "max_position_embeddings"), _untied),
     "lilt": Family(_lilt, (*COMMON, "max_position_embeddings"), _untied),
     "mobilebert": Family(_mobilebert, (*COMMON, "max_position_embeddings"), _mobilebert_unlike),
     "rembert": Family(_rembert, (*COMMON, "max_position_embeddings"), _rembert_unlike),
@@ -392,7 +485,18 @@ _SUMMED = {
     "ForTokenClassification": Head("labels"),
     "ForQuestionAnsweringSimple": Head("labels"),
 }
+_PLAIN = {"Model": Head(0), **_POOLED, **_EACH, **_CHOICES}
+_AND_POOLER = {**_PLAIN, "Model": Head(0, dense=1)}
 ENCODER_HEADS: dict[str, dict[str, Head]] = {
+    "canine": {
+        "Model": Head(0, dense=1),
+        **_POOLED,
+        **_CHOICES,
+        # The pooler is there all the same.
+        **{name: Head("labels", dense=1) for name in _EACH},
+    },
+    **dict.fromkeys(("jina_embeddings_v3", "markuplm", "roc_bert", "xmod"), _AND_POOLER),
+    **dict.fromkeys(("mra", "yoso"), _PLAIN),
     "convbert": {"Model": Head(0), **_POOLED, **_EACH},
     "lilt": {"Model": Head(0, dense=1), **_POOLED, **_EACH},
     "mobilebert": {

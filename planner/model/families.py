@@ -638,6 +638,17 @@ def _gpt2(config: Config) -> Shape:
     }
 
 
+def _imagegpt(config: Config) -> Shape:
+    """Colours of an image in place of words, of which the one that begins it is never predicted; no norm shifts."""
+    ends = {"tied_embeddings": False, "labels": config["vocab_size"] - 1}
+    return {**_gpt2(config), **ends, "norm": "rms"}
+
+
+def _voxtral_text(config: Config) -> Shape:
+    """Two thin matrices in each layer make a scale of how late it may hear."""
+    return llama(config, tied=True, out_bias=None, window=1, attention_other=64 * config["hidden_size"])
+
+
 def _gpt_bigcode(config: Config) -> Shape:
     return {**_gpt2(config), "kv_heads": 1 if config.get("multi_query", True) else config["n_head"]}
 
@@ -1214,7 +1225,7 @@ QWEN_IMAGE = 1024
 """Patches of an image of any size, where a tower takes all: 448 x 448."""
 
 
-def _qwen_tower(config: Config, *, gated: bool) -> Shape:
+def qwen_tower(config: Config, *, gated: bool) -> Shape:
     """That of Qwen 2 and 2.5 VL: rotary positions, four patches to a token of the text."""
     hidden = config["hidden_size"] if gated else config["embed_dim"]
     ffn = config["intermediate_size"] if gated else int(config["mlp_ratio"] * hidden)
@@ -1309,7 +1320,7 @@ def _gemma3(config: Config, text: int) -> Shape:
 
 
 def _qwen_vl(config: Config, text: int, *, gated: bool) -> Shape:
-    return _qwen_tower(config["vision_config"], gated=gated)
+    return qwen_tower(config["vision_config"], gated=gated)
 
 
 CLIP = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "patch_size")
@@ -1426,8 +1437,13 @@ FAMILIES: dict[str, Family] = {
     "ernie": _BERT,
     "dots1": _SPARSE(partial(sparse_llama, experts=shared_experts, qk_norm=True)),
     "ernie4_5_moe": _SPARSE(_ernie_moe),
-    "ernie4_5": Family(
-        partial(llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
+    **dict.fromkeys(
+        ("ernie4_5", "paddleocr_vl_text"),
+        Family(
+            partial(
+                llama, tied=True, width=128, qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"
+            )
+        ),
     ),
     "exaone4": Family(partial(llama, qk_norm=True, window=4)),
     "falcon_h1": Family(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
@@ -1448,6 +1464,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": Family(_gpt_neox),
     "gpt_oss": _SPARSE(_gpt_oss),
     "gpt2": Family(_gpt2, _GPT2),
+    "imagegpt": Family(_imagegpt, _GPT2),
     "gptj": Family(_gptj, _GPT2),
     "codegen": Family(_gptj, _GPT2),
     "granite": Family(llama),
@@ -1455,6 +1472,7 @@ FAMILIES: dict[str, Family] = {
         _kosmos2, ("layers", "embed_dim", "attention_heads", "ffn_dim", "vocab_size")
     ),
     "mllama_text_model": Family(partial(llama, out_bias=None)),
+    "glm_ocr_text": Family(partial(llama, qkv_bias=False, out_bias=None, mlp_bias=None, layer_norms=4)),
     "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(sparse_llama),
@@ -1515,6 +1533,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(partial(llama, window=1)),
     "phimoe": _SPARSE(_phimoe),
     "qwen2": Family(partial(llama, qkv_bias=True, out_bias=None)),
+    "qwen2_5_omni_text": Family(partial(llama, qkv_bias=True, out_bias=None)),
     # Older configurations have the text's keys beside the tower's.
     **dict.fromkeys(
         ("qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl", "qwen2_vl_text"),
@@ -1532,7 +1551,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3_5_text": Family(partial(_qwen_next, sparse=False), _hybrid(*_DELTA), _unknown_types),
     "qwen3_next": Family(partial(_qwen_next, sparse=True), _hybrid(*_DELTA), _unknown_types, experts=True),
     "qwen3_vl_text": Family(partial(llama, width=128, qk_norm=True)),
-    "qwen3_vl_moe_text": _SPARSE(partial(sparse_llama, qk_norm=True)),
+    **dict.fromkeys(
+        ("qwen3_omni_moe_text", "qwen3_vl_moe_text"), _SPARSE(partial(sparse_llama, qk_norm=True))
+    ),
     "qwen3_moe": _SPARSE(partial(sparse_llama, qk_norm=True)),
     "roberta": _BERT,
     "seed_oss": Family(partial(llama, width=128, out_bias="attention_out_bias")),
@@ -1555,6 +1576,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "vaultgemma": Family(partial(llama, tied=True, width=256, window=2)),
     "xlm-roberta": _BERT,
+    "voxtral_realtime_text": Family(_voxtral_text),
     "youtu": Family(partial(latent_shape, tied=True), LATENT),
 }
 """What is read, by ``model_type``."""

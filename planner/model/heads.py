@@ -85,6 +85,11 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForPreTraining": Head("tokens", pair=True),
         "ForSequenceClassification": Head("labels", pooled=True),
     },
+    "imagegpt": {
+        **NONE,
+        "ForCausalImageModeling": Head("shape"),
+        "ForImageClassification": Head("labels", pooled=True, bias=False),
+    },
     "luke": {},
     "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
     "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},

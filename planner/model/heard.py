@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planner.model.families import Config, Family, Shape
 from planner.model.heads import Head
+from planner.model.products import added, linear
 
 SECONDS, RATE = 15, 16_000
 """Sound of one sequence where nobody says, and its samples in a second: utterances of LibriSpeech have up to 17."""
@@ -62,6 +63,20 @@ def _data2vec(config: Config) -> Shape:
     return {**shape, "other_parameters": shape["other_parameters"] - width + convolutions * one}
 
 
+def _sew(config: Config) -> Shape:
+    """Layers for the mean of a few tokens, and a matrix that makes as many of each again (arXiv:2109.06870)."""
+    shape, width, squeezed = _wav2vec(config), config["hidden_size"], config["squeeze_factor"]
+    tokens = max(1, shape["sequence_length"] // squeezed)
+    return {**added(shape, linear(tokens, width, squeezed * width)), "sequence_length": tokens}
+
+
+def _sew_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _unlike(config)
+    channels = config.get("conv_dim")
+    if isinstance(channels, list) and channels and channels[-1] == config.get("hidden_size"):
+        yield "conv_dim", "convolutions as wide as the layers of this type"
+
+
 def _conformer(config: Config) -> Shape:
     """Half a feed-forward, attention, a convolution and half a feed-forward (arXiv:2005.08100)."""
     width, heads = config["hidden_size"], config["num_attention_heads"]
@@ -90,6 +105,45 @@ def _conformer(config: Config) -> Shape:
 
 FRAMES = 50
 """Tokens of a second of sound in a conformer whose features are stacked two by two."""
+
+
+def _parakeet(config: Config) -> Shape:
+    """The same behind convolutions that halve frequencies and time; a matrix of distances in each layer."""
+    given = config["encoder_config"]
+    width, heads, factor = given["hidden_size"], given["num_attention_heads"], given["subsampling_factor"]
+    channels, kernel, bins = (
+        given["subsampling_conv_channels"],
+        given["subsampling_conv_kernel_size"],
+        given["num_mel_bins"],
+    )
+    if (
+        not (given.get("attention_bias", True) and given.get("convolution_bias", True))
+        or given.get("num_key_value_heads") not in (None, heads)
+        or given.get("subsampling_conv_stride", 2) != 2
+        or factor < 2
+        or factor & (factor - 1)
+        or bins % factor
+    ):
+        raise ValueError("layers without biases, or other convolutions")
+    tokens, products = SECONDS * 100 // factor, []
+    for number in range(1, factor.bit_length()):
+        # Places of the kernel: time is halved as often as frequencies are.
+        places = tokens * factor * bins >> 2 * number
+        products += linear(places, kernel * kernel, channels)
+        products += linear(places, channels, channels) if number > 1 else []
+    kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
+    state = {"kind": "conv", "head_dim": width, "conv": given["conv_kernel_size"], "gates": 1, "bias": True}
+    shape = {
+        **{"kind": "encoder", "layers": given["num_hidden_layers"], "hidden": width, "heads": heads},
+        **{"ffn": given["intermediate_size"], "vocab": 1, "tied_embeddings": False, "labels": 0},
+        # Distances, biases of queries, the last norm and that of the convolution.
+        **{"norm": "layer", "final_norm": False, "attention_other": width * width + (2 + 2 * 2) * width},
+        "block": tuple({"mixer": mixer, "feed_forward": feeds} for mixer, feeds in kinds),
+        "state": state,
+        "front": ({"inputs": channels * bins // factor, "outputs": width, "tokens": tokens},),
+        "sequence_length": tokens,
+    }
+    return added(shape, products)
 
 
 def _conformer_unlike(config: Config) -> Iterator[tuple[str, str]]:
@@ -133,6 +187,8 @@ HEARD: dict[str, Family] = {
     "hubert": Family(_wav2vec, _SIZES, _unlike),
     "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
     "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
+    "parakeet_ctc": Family(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
+    "sew": Family(_sew, _SIZES, _sew_unlike),
     "wavlm": Family(_wavlm, _SIZES, _unlike),
 }
 """Models of sound, by ``model_type``."""
@@ -144,6 +200,7 @@ _HEADS = {
 }
 HEARD_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(HEARD, _HEADS),
+    "parakeet_ctc": {"ForCTC": Head("vocab_size")},
     "wav2vec2": {**_HEADS, "ForPreTraining": Head(0, more=_quantised)},
 }
 """Heads of these, by the end of an architecture's name."""

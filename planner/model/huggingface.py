@@ -221,7 +221,7 @@ def _filled(document: Document) -> Document:
         kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
         kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
         kinds |= {
-            key: (_QFORMERS.get(kind, _FURTHER[key]),)
+            key: (_OWN_FURTHER.get(kind, _FURTHER[key]),)
             for key, _ in (beside.further if isinstance(beside, Beside) else ())
         }
         kinds |= {key: (each,) for key, each in (beside.optional if isinstance(beside, Beside) else ())}
@@ -256,6 +256,10 @@ _TEXTS |= {"glm4v_moe": "glm4v_moe_text", "instructblip": "opt", "kosmos-2": "ko
 _TEXTS |= {"aya_vision": "cohere2", "internvl": "qwen2", "paligemma": "gemma"}
 _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text", "instructblipvideo": "opt"}
 _TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
+_TEXTS |= dict.fromkeys(("audioflamingo3", "musicflamingo", "ovis2", "video_llama_3"), "qwen2")
+_TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text"}
+_TEXTS |= {"voxtral_realtime": "voxtral_realtime_text"}
+_TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
     "minimax_m3_vl",
@@ -276,14 +280,16 @@ _TIED = {
     **dict.fromkeys(
         (
             *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
-            *("lighton_ocr", "mistral3", "paligemma"),
+            *("lighton_ocr", "mistral3", "paligemma", "glmasr", "ovis2", "paddleocr_vl", "qwen3_asr"),
+            *("deepseek_vl", "voxtral_realtime"),
         ),
         True,
     ),
     **dict.fromkeys(
         (
             *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
-            *("video_llava", "vipllava", "voxtral"),
+            *("video_llava", "vipllava", "voxtral", "glm_ocr", "qwen2_5_omni_thinker"),
+            *("qwen3_omni_moe_thinker", "video_llama_3"),
         ),
         False,
     ),
@@ -297,7 +303,11 @@ _FLAT = ("fuyu",)
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
-_QFORMERS = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder"}
+"""Type of what stands beside the text and its tower, by its key."""
+_OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
+"""The same where the type of the whole has one of its own."""
 
 
 def _text_of(document: Document) -> Document:
@@ -433,6 +443,10 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     return {**shape, "tower": beside.build(config, shape["hidden"])}
 
 
+_READS = dict.fromkeys(("qwen2_5_omni", "qwen3_omni_moe"), "thinker_config")
+"""Key of the part that reads text, sees and hears, of types with others that speak."""
+
+
 def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
@@ -441,6 +455,9 @@ def _unsupported(document: Document) -> list[Problem]:
         return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
     if kind not in FAMILIES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
+        inside = _READS.get(kind, "")
+        if document.part(inside) is not None:
+            known = f"to plan what reads alone, save what stands under {inside} as a config.json of its own"
         mixed = [
             document.problem((key,), f"{each} are not supported yet") for key, each in mixed_dense(config)
         ]
@@ -560,6 +577,8 @@ _SWITCHES = frozenset(
         *("use_abs_pos", "use_absolute_embeddings", "use_bottleneck"),
         *("use_bottleneck_attention", "use_double_wide_mlp", "use_qformer_text_input"),
         *("use_rel_pos", "use_shared_attention_adapter"),
+        *("adapter_layer_norm", "concat_input", "convolution_bias", "enable_pronunciation"),
+        *("enable_shape", "pre_norm", "use_layer_scale"),
     )
 )
 """Keys that are true or false: the words "true" and "false" in quotes would both be true."""
@@ -579,6 +598,13 @@ _COUNTS = frozenset(
         *("num_conv_pos_embedding_groups", "num_conv_pos_embeddings", "num_global_tokens"),
         *("num_query_tokens", "num_register_tokens", "pooler_output_size"),
         *("position_bias_num_buckets", "prompt_types", "segment_types", "shape_size"),
+        *("adapter_reduction_factor", "block_per_row", "conv_window", "downsample_factor"),
+        *("downsample_hidden_size", "downsampling_rate", "hidden_stride", "local_transformer_stride"),
+        *("max_depth", "max_xpath_subs_unit_embeddings", "max_xpath_tag_unit_embeddings", "n_window"),
+        *("num_hash_buckets", "num_hash_functions", "num_visual_indicator_tokens", "output_dim"),
+        *("project_dim", "pronunciation_embed_dim", "pronunciation_vocab_size", "shape_embed_dim"),
+        *("shape_vocab_size", "squeeze_factor", "subsampling_conv_channels", "subsampling_factor"),
+        *("subsampling_conv_kernel_size", "upsampling_kernel_size", "xpath_unit_hidden_size"),
         *("spatial_merge_size", "temporal_patch_size", "tubelet_size"),
     )
 )

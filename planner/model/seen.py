@@ -326,6 +326,15 @@ def _chinese_clip(config: Config) -> Shape:
     return {**shape, **ends, "kind": "encoder", "head_bias": False}
 
 
+def _altclip(config: Config) -> Shape:
+    """The same with XLM-RoBERTa, a norm and one matrix more."""
+    shape, text = _chinese_clip(config), config["text_config"]
+    width, inner, out = text["hidden_size"], text.get("project_dim", 768), config.get("projection_dim", 768)
+    # What is compared is made of the further matrix's outputs.
+    others = 2 * width + (width + 1) * inner + (inner - width) * out
+    return added({**shape, "token_types": text.get("type_vocab_size", 1)}, [], others)
+
+
 def _siglip(config: Config, *, tower: Callable[[Config], Shape]) -> Shape:
     """The same with a feed-forward behind the tower."""
     seen = config["vision_config"]
@@ -352,6 +361,8 @@ SEEN: dict[str, Family] = {
     **dict.fromkeys(("beit", "data2vec-vision"), Family(_beit, _BOTH)),
     "clip": Family(_clip, (), parts=_parts("clip")),
     "chinese_clip": Family(_chinese_clip, (), parts=_parts("chinese_clip")),
+    "altclip": Family(_altclip, (), parts=_parts("altclip")),
+    "clipseg": Family(_clip, (), parts=_parts("clipseg")),
     "metaclip_2": Family(_clip, (), parts=_parts("metaclip_2")),
     **{kind: Family(_clip, (), parts=_parts(kind)) for kind in ("owlv2", "owlvit")},
     "sam": Family(
@@ -412,7 +423,10 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     },
     "beit": {"Model": Head(0), **_CLASSES},
     "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
-    **{kind: {"Model": Head("shape")} for kind in ("clip", "chinese_clip", "metaclip_2")},
+    **{
+        kind: {"Model": Head("shape")}
+        for kind in ("altclip", "clip", "clipseg", "chinese_clip", "metaclip_2")
+    },
     **{
         kind: {"Model": Head("shape"), "ForObjectDetection": Head("shape", more=_found)}
         for kind in ("owlv2", "owlvit")

@@ -189,6 +189,67 @@ def _segformer(config: Config) -> Shape:
     return added(shape, products, others)
 
 
+def _pvt(config: Config) -> Shape:
+    """Attention to fewer tokens, behind patches with places of their own in each stage (arXiv:2102.12122)."""
+    across, ahead = int(config.get("image_size") or IMAGE), int(config.get("num_channels", 3))
+    keys = ("hidden_sizes", "depths", "sequence_reduction_ratios", "patch_sizes", "strides", "mlp_ratios")
+    stages = list(zip(*(config[key] for key in keys), strict=True))
+    biased = bool(config.get("qkv_bias", True))
+    products: list[Shape] = []
+    front: Shape = {}
+    others = first = 0
+    for number, (width, depth, ratio, size, stride, ratio_ffn) in enumerate(stages):
+        across //= stride
+        tokens, ffn, last = across**2, int(width * ratio_ffn), number == len(stages) - 1
+        if number:
+            products += linear(tokens, size * size * ahead, width)
+        else:
+            front, first = {"inputs": size * size * ahead, "outputs": width}, tokens
+        # A class token stands ahead of the last stage alone.
+        others += 2 * width + (tokens + 2 * last) * width
+        if last:
+            break
+        seen = max(1, tokens // ratio**2)
+        if ratio > 1:
+            products += linear(seen, ratio**2 * width, width, times=depth)
+            others += depth * 2 * width
+        products += attention(tokens, width, seen=seen, bias=biased, out_bias=True, times=depth)
+        products += feeds(tokens, width, ffn, times=depth)
+        others += depth * 4 * width
+        ahead = width
+    if ratio > 1:
+        raise ValueError("sequence_reduction_ratios")
+    shape = _last(depth, width, tokens + 1, front, first)
+    shape |= {"heads": config["num_attention_heads"][-1], "ffn": ffn, "qkv_bias": biased}
+    return added(shape, products, others)
+
+
+def _poolformer(config: Config) -> Shape:
+    """Means of neighbours in place of attention (arXiv:2111.11418)."""
+    across, ahead = int(config.get("image_size") or IMAGE), int(config.get("num_channels", 3))
+    keys = ("hidden_sizes", "depths", "patch_sizes", "strides")
+    stages = list(zip(*(config[key] for key in keys), strict=True))
+    scaled = 2 * bool(config.get("use_layer_scale", True))
+    products: list[Shape] = []
+    front: Shape = {}
+    others = first = 0
+    for number, (width, depth, size, stride) in enumerate(stages):
+        across //= stride
+        tokens, ffn = across**2, int(width * config.get("mlp_ratio", 4.0))
+        if number:
+            products += linear(tokens, size * size * ahead, width)
+        else:
+            front, first = {"inputs": size * size * ahead, "outputs": width}, tokens
+        others += depth * scaled * width
+        if number < len(stages) - 1:
+            products += feeds(tokens, width, ffn, times=depth)
+            others += depth * 4 * width
+        ahead = width
+    shape = _last(depth, width, tokens, front, first)
+    shape |= {"ffn": ffn, "mixer": "none", "layer_norms": 2, "final_norm": False}
+    return added(shape, products, others)
+
+
 SEGMENTS = "ForSemanticSegmentation"
 
 
@@ -200,8 +261,14 @@ def _segments(config: Config, tokens: Sequence[int], products: list[Shape]) -> t
     return [*products, *made, *linear(tokens[0], width, labels_of(config))], 2 * width
 
 
+_LISTS = (
+    *("depths", "hidden_sizes", "num_heads", "sr_ratios", "patch_sizes", "strides"),
+    "sequence_reduction_ratios",
+)
+
+
 def _unlike(config: Config) -> Iterator[tuple[str, str]]:
-    lists = [(key, config.get(key)) for key in ("depths", "hidden_sizes", "num_heads", "sr_ratios")]
+    lists = [(key, config.get(key)) for key in _LISTS]
     for key, value in lists:
         listed = value if isinstance(value, list) else []
         if value is not None and not (listed and all(type(each) is int and each > 0 for each in listed)):
@@ -221,6 +288,8 @@ def _resnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 STAGES: dict[str, Family] = {
     **dict.fromkeys(("convnext", "convnextv2"), Family(_convnext, (), _unlike)),
+    "poolformer": Family(_poolformer, (), _unlike),
+    "pvt": Family(_pvt, (), _unlike, listed=("num_attention_heads",)),
     "resnet": Family(_resnet, (), _resnet_unlike),
     "segformer": Family(_segformer, (), _unlike, listed=("num_attention_heads",)),
     **dict.fromkeys(
@@ -232,6 +301,13 @@ STAGES: dict[str, Family] = {
 _CLASSES = {"Model": Head(0), "ForImageClassification": Head("labels", pooled=True)}
 STAGE_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(STAGES, _CLASSES),
+    # The norm behind the layers is the classifier's.
+    "poolformer": {
+        "Model": Head(0),
+        "ForImageClassification": Head(
+            "labels", pooled=True, more=lambda config: 2 * config["hidden_sizes"][-1]
+        ),
+    },
     "segformer": {**_CLASSES, SEGMENTS: Head(0)},
 }
 """Heads of these, by the end of an architecture's name."""

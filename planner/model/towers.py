@@ -17,6 +17,7 @@ from planner.model.families import (
     in_blocks,
     pixtral_tower,
     qwen3_tower,
+    qwen_tower,
     siglip_tower,
     two_matrices,
 )
@@ -206,19 +207,190 @@ def _qwen2_audio(config: Config, text: int) -> Shape:
     return _biased(tower, 4 * width + tower["ffn"])
 
 
-def _voxtral(config: Config, text: int) -> Shape:
-    """The same with four tokens side by side, as many as its feed-forward is wide, and two matrices."""
-    audio = config["audio_config"]
+def _whisper(audio: Config, text: int, heard: int) -> Shape:
+    """The same by other names, with two matrices behind it, for so many tokens of sound."""
     named = {"d_model": "hidden_size", "encoder_layers": "num_hidden_layers"}
     named |= {"encoder_ffn_dim": "intermediate_size", "encoder_attention_heads": "num_attention_heads"}
-    as_whisper = {**audio, **{key: audio[other] for key, other in named.items()}}
-    width, ffn, heard = audio["hidden_size"], audio["intermediate_size"], audio["max_source_positions"]
-    if ffn % width:
+    named = {key: audio[other] for key, other in named.items()}
+    tower = _qwen2_audio({"audio_config": {**audio, **named, "max_source_positions": heard}}, text)
+    return {**tower, "projector": (text, text)}
+
+
+def _flamingo(config: Config, text: int) -> Shape:
+    """The mean of two tokens ahead of the matrices."""
+    audio = config["audio_config"]
+    tower = _whisper(audio, text, audio["max_source_positions"])
+    return {**tower, "projector_bias": bool(config.get("projector_bias", True))}
+
+
+def _voxtral_realtime(config: Config, shape: Shape) -> Shape:
+    """Causal layers with heads of another width and gates in place of Whisper's, each beside the layers of the text."""
+    audio, text = config["audio_config"], shape["hidden"]
+    width, ffn, times = audio["hidden_size"], audio["intermediate_size"], audio["num_hidden_layers"]
+    heard, merged, heads = (
+        audio["max_position_embeddings"],
+        config["downsample_factor"],
+        audio["num_attention_heads"],
+    )
+    inner, seen = heads * audio["head_dim"], min(heard, audio.get("sliding_window") or heard)
+    if audio.get("num_key_value_heads") not in (None, heads):
+        raise ValueError("heads of the tower")
+    products = [
+        *linear(2 * heard, 3 * audio["num_mel_bins"], width),
+        *linear(heard, 3 * width, width),
+        *linear(heard, width, 2 * inner, times=times),
+        *linear(heard, width, inner, bias=False, times=times),
+        *scores(heard, inner, seen, times),
+        *linear(heard, inner, width, times=times),
+        *linear(heard, width, 2 * ffn, bias=False, times=times),
+        *linear(heard, ffn, width, times=times),
+        *linear(heard // merged, merged * width, text, text, bias=False),
+    ]
+    return added(shape, products, (2 * times + 1) * width)
+
+
+def _side_by_side(audio: Config) -> int:
+    """Tokens that are taken as one: as many as the feed-forward is wide."""
+    merged, rest = divmod(audio["intermediate_size"], audio["hidden_size"])
+    if rest:
         raise ValueError("a feed-forward that holds no whole tokens")
-    tower = _qwen2_audio({"audio_config": as_whisper}, text)
-    merged = ffn // width
-    made = {"merged": merged, "outputs": heard // merged, "projector": (text, text)}
-    return {**tower, **made, "projector_bias": False}
+    return int(merged)
+
+
+def _voxtral(config: Config, text: int) -> Shape:
+    """Four tokens side by side ahead of the matrices."""
+    audio = config["audio_config"]
+    merged, heard = _side_by_side(audio), audio["max_source_positions"]
+    made = {"merged": merged, "outputs": heard // merged, "projector_bias": False}
+    return {**_whisper(audio, text, heard), **made}
+
+
+def _glm_asr(config: Config, text: int) -> Shape:
+    """The same with rotary positions, and the first matrix twice as wide."""
+    audio = config["audio_config"]
+    merged, heard, heads = (
+        _side_by_side(audio),
+        audio["max_position_embeddings"],
+        audio["num_attention_heads"],
+    )
+    if audio.get("num_key_value_heads") not in (None, heads) or audio.get("head_dim"):
+        raise ValueError("heads of the tower")
+    made = {"positions": 0, "merged": merged, "outputs": heard // merged, "projector": (2 * text, text)}
+    return {**_whisper(audio, text, heard), **made}
+
+
+SPOKEN = 390
+"""Tokens of half a minute of sound behind three convolutions, of which each second has 13."""
+
+
+def _convolutions(audio: Config) -> tuple[list[Shape], int]:
+    """Three that halve frequencies and time each, and what a token has behind them."""
+    channels, high, products = audio["downsample_hidden_size"], audio["num_mel_bins"], []
+    for inputs, times in ((1, 4), (channels, 2), (channels, 1)):
+        high = -(-high // 2)
+        products += linear(times * high * SPOKEN, 9 * inputs, channels)
+    return products, channels * high
+
+
+def _qwen3_asr(config: Config, shape: Shape) -> Shape:
+    """Three convolutions, Whisper's layers with biases of keys, and two matrices."""
+    audio = config["audio_config"]
+    products, patch = _convolutions(audio)
+    width = audio["d_model"]
+    tower: Shape = {
+        **{"layers": audio["encoder_layers"], "hidden": width, "heads": audio["encoder_attention_heads"]},
+        **{"ffn": audio["encoder_ffn_dim"], "patch": patch, "norm_last": True},
+        **{"tokens": SPOKEN, "outputs": SPOKEN, "projector": (width, audio["output_dim"])},
+    }
+    return {**added(shape, products), "tower": tower}
+
+
+def _qwen25_omni(config: Config, shape: Shape) -> Shape:
+    """The tower of Qwen 2.5 VL, and Whisper's encoder in windows for sound."""
+    audio = config["audio_config"]
+    width, times, heard = audio["d_model"], audio["encoder_layers"], audio["max_source_positions"]
+    products = [
+        *linear(2 * heard, 3 * audio["num_mel_bins"], width),
+        *linear(heard, 3 * width, width),
+        *attention(heard, width, seen=audio["n_window"], times=times),
+        *feeds(heard, width, audio["encoder_ffn_dim"], times=times),
+        *linear(heard // 2, width, audio["output_dim"]),
+    ]
+    # Norms of the layers and behind them, without biases of keys; tokens that begin and end a sound.
+    others = (4 - 1) * times * width + 2 * width + 2 * audio["output_dim"]
+    return {**added(shape, products, others), "tower": qwen_tower(config["vision_config"], gated=True)}
+
+
+def _qwen3_omni(config: Config, shape: Shape) -> Shape:
+    """The tower of Qwen 3 VL, and three convolutions and Whisper's layers for sound."""
+    audio = config["audio_config"]
+    products, patch = _convolutions(audio)
+    width, times = audio["d_model"], audio["encoder_layers"]
+    products += linear(SPOKEN, patch, width, bias=False)
+    products += layers(SPOKEN, times, width, audio["encoder_ffn_dim"])
+    products += linear(SPOKEN, width, width, audio["output_dim"])
+    others = (4 * times + 2) * width
+    return {**added(shape, products, others), "tower": qwen3_tower(config, shape["hidden"])}
+
+
+def _glm_ocr(config: Config, text: int) -> Shape:
+    """GLM 4.1V's with rotary positions alone, norms of queries and keys, and another width of the last feed-forward."""
+    vision = config["vision_config"]
+    width, out, times = vision["hidden_size"], vision["out_hidden_size"], vision["depth"]
+    inner = out * vision.get("in_channels", 3)
+    tower = _glm4v({"vision_config": {**vision, "attention_bias": False}}, text)
+    others = 3 * out + out * inner + times * 2 * (width // vision["num_heads"])
+    made = {"ffn": vision["intermediate_size"], "positions": 0, "norm_first": False}
+    tower |= {**made, "projector": (out, out, inner, out), "other_parameters": others}
+    biases = 5 * width + 2 * tower["ffn"]
+    return _biased({**tower, "bias": True}, biases * bool(vision.get("attention_bias", True)))
+
+
+def _paddle(config: Config, text: int) -> Shape:
+    """SigLIP's layers for images of any size, and four patches to a token of the text."""
+    vision = config["vision_config"]
+    merged = int(vision.get("spatial_merge_size", 2)) ** 2
+    return {
+        **_sizes(vision),
+        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "merged": merged},
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, "positions": patches_of(vision)},
+        **{"projector": (merged * vision["hidden_size"], text), "projector_norm": True},
+    }
+
+
+def _video_llama3(config: Config, text: int) -> Shape:
+    """The same with rotary positions, and two matrices for each patch."""
+    vision = config["vision_config"]
+    return {
+        **_sizes(vision),
+        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True},
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE, "projector": (text, text)},
+    }
+
+
+def _deepseek_vl(config: Config, text: int) -> Shape:
+    """SigLIP and two matrices."""
+    return {**siglip_tower(config["vision_config"]), "projector": (text, text)}
+
+
+def _ovis2(config: Config, text: int) -> Shape:
+    """Gates and norms without shift; each token is a mixture of the rows of a table, by what a matrix makes of it."""
+    vision, rows = config["vision_config"], config["vision_config"]["vocab_size"]
+    if vision.get("qkv_bias") or vision.get("mlp_bias") or config.get("tie_word_embeddings") is False:
+        raise ValueError("biases of the tower, or an output layer of its own")
+    if config.get("hidden_size", text) != text:
+        raise ValueError("a table of another width than the text")
+    special, patches = vision.get("num_visual_indicator_tokens", 5), patches_of(vision)
+    merged = int(vision.get("hidden_stride", 1)) ** 2
+    tower: Shape = {
+        **_sizes(vision),
+        **{"gated_mlp": True, "norm": "rms", "bias": False, "norm_first": True, "norm_last": True},
+        **{"patch": _patch(vision), "patch_bias": True, "positions": patches, "tokens": patches},
+        **{"merged": merged, "outputs": max(1, patches // merged), "projector_bias": False},
+        # The norm between both matrices, and rows for where an image begins and ends.
+        **{"projector": (rows - special, text), "other_parameters": 2 * (rows - special) + special * text},
+    }
+    return tower
 
 
 def _glm4v(config: Config, text: int) -> Shape:
@@ -425,6 +597,8 @@ _PERCEIVER = ("hidden_size", "resampler_n_heads", "resampler_head_dim", "num_key
 _QFORMER = ("hidden_size", "intermediate_size", "num_hidden_layers")
 _SIDED = CLIP[:-1]
 _GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
+_WHISPER = ("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins")
+_CONVOLVED = (*_WHISPER, "downsample_hidden_size", "output_dim")
 BESIDE: dict[str, Seeing] = {
     **SEEING,
     # Queries read what the tower makes.
@@ -499,12 +673,51 @@ BESIDE: dict[str, Seeing] = {
     "qwen2_audio": Beside(
         _qwen2_audio,
         "qwen2_audio_encoder",
-        (
-            *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins"),
-            "max_source_positions",
-        ),
+        (*_WHISPER, "max_source_positions"),
         section="audio_config",
     ),
+    **dict.fromkeys(
+        ("audioflamingo3", "musicflamingo"),
+        Beside(
+            _flamingo,
+            "audioflamingo3_encoder",
+            (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
+            section="audio_config",
+        ),
+    ),
+    "glmasr": Beside(
+        _glm_asr,
+        "glmasr_encoder",
+        (*CLIP[:-1], "num_mel_bins", "max_position_embeddings"),
+        section="audio_config",
+    ),
+    "qwen3_asr": Beside(_no_tower, "qwen3_asr_encoder", _CONVOLVED, section="audio_config", whole=_qwen3_asr),
+    "qwen2_5_omni_thinker": Beside(
+        _no_tower,
+        "qwen2_5_omni_vision_encoder",
+        QWEN3_VISION,
+        further=(("audio_config", (*_WHISPER, "max_source_positions", "n_window", "output_dim")),),
+        whole=_qwen25_omni,
+    ),
+    "qwen3_omni_moe_thinker": Beside(
+        _no_tower,
+        "qwen3_omni_moe_vision_encoder",
+        QWEN3_VISION,
+        further=(("audio_config", _CONVOLVED),),
+        whole=_qwen3_omni,
+    ),
+    "voxtral_realtime": Beside(
+        _no_tower,
+        "voxtral_realtime_encoder",
+        (*CLIP[:-1], "num_mel_bins", "max_position_embeddings", "head_dim"),
+        section="audio_config",
+        whole=_voxtral_realtime,
+    ),
+    "deepseek_vl": Seeing(_deepseek_vl, "siglip_vision_model", (*CLIP, "image_size")),
+    "glm_ocr": Seeing(_glm_ocr, "glm_ocr_vision", (*_GLM, "image_size")),
+    "ovis2": Seeing(_ovis2, "ovis2_vision", (*CLIP, "image_size", "vocab_size")),
+    "paddleocr_vl": Seeing(_paddle, "paddleocr_vl_vision", (*CLIP, "image_size")),
+    "video_llama_3": Seeing(_video_llama3, "video_llama_3_vision", CLIP),
     "vipllava": Seeing(_vipllava, "clip_vision_model", (*CLIP, "image_size")),
 }
 """Models with something beside a text decoder, by ``model_type``."""

@@ -210,9 +210,19 @@ class Shape:
         ahead = (Kind("attention", "dense"),) * self.dense_layers or self.ahead or ()
         return (*ahead, *(self.block or (own,)) * self.layers, *(self.behind or ()))
 
+    @property
+    def layers_ahead(self) -> int:
+        """Layers with the embedding, which the plan does not count."""
+        return self.dense_layers or len(self.ahead or ())
+
+    @property
+    def layers_each(self) -> int:
+        """Layers of each block, which the plan counts as one."""
+        return len(self.block or ()) or 1
+
     def held(self, first: int, end: int) -> range:
         """Layers of a stage that the plan gives these, all that stand at an end with them."""
-        ahead, each = self.dense_layers or len(self.ahead or ()), len(self.block or ()) or 1
+        ahead, each = self.layers_ahead, self.layers_each
         last = ahead + end * each + (len(self.behind or ()) if end == self.layers else 0)
         return range(ahead + first * each if first else 0, last)
 
@@ -597,10 +607,12 @@ class Layer(nn.Module):  # type: ignore[misc]
         batch, length, _ = hidden.shape
         source = hidden if encoded is None else encoded
         width = self.shape.head_dim
-        # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value.
+        # Heads are counted from the tensors: a tensor-parallel rank has some of them, each key beside its value and
+        # each query beside its gate.
         query, gate = self.query(hidden), None
         if self.shape.output_gate:
-            query, gate = query.chunk(2, dim=-1)
+            query, gate = query.view(batch, length, -1, 2 * width).chunk(2, dim=-1)
+            gate = gate.flatten(2)
         query = query.reshape(batch, length, -1, width)
         key_value = self.key_value(source).view(batch, source.shape[1], -1, width + self.value_width)
         key = key_value[..., :width]

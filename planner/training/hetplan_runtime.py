@@ -235,15 +235,17 @@ class RankPlan:
         islands = self.sync is not None
         return total / (len(self.island) if islands else self.data_parallel * self.tensor_parallel)
 
-    def pipeline_parts(self, before: int = 1, after: int = 1) -> list[int]:
-        """Bounds of the stages in a list of modules with ``before`` ahead of the layers and ``after`` "
-        "behind."""
-        inner = [before + stage.end_layer for stage in self.stages[:-1]]
-        return [0, *inner, before + self.stages[-1].end_layer + after]
+    def pipeline_parts(self, before: int = 1, after: int = 1, each: int = 1) -> list[int]:
+        """Bounds of the stages in a list of modules with ``before`` ahead of the plan's layers and ``after`` behind.
 
-    def pipeline_class(self, pipeline_module: type, before: int = 1, after: int = 1) -> type:
+        ``each`` modules stand for one of these, where they are blocks.
+        """
+        inner = [before + each * stage.end_layer for stage in self.stages[:-1]]
+        return [0, *inner, before + each * self.stages[-1].end_layer + after]
+
+    def pipeline_class(self, pipeline_module: type, before: int = 1, after: int = 1, each: int = 1) -> type:
         """DeepSpeed's PipelineModule with this plan's uneven stages, which it has no option for."""
-        parts = self.pipeline_parts(before, after)
+        parts = self.pipeline_parts(before, after, each)
 
         class PlannedPipeline(pipeline_module):  # type: ignore[misc]
             def _partition_layers(self, method: str = "planned") -> None:

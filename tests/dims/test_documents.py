@@ -395,11 +395,11 @@ def test_what_does_not_go_with_a_configuration(
 
 
 def test_families_say_what_rules_them_out() -> None:
-    """Pipelines are not missing because of memory."""
+    """Tensor parallelism is not missing because of memory."""
     for spec, family, what in (
         (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
         (pairs(), "torch: data + tensor", "not with pairs of answers"),
-        (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: pipeline", "not with adapters"),
+        (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: data + tensor", "not with adapters"),
     ):
         result = search(WHERE, spec, limits=Limits())
         assert {entry.family: entry.reason for entry in result.alternatives}[family] == what

@@ -28,6 +28,8 @@ CLASSES = (
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
     *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
+    *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
+    "voxtral_realtime_text",
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
@@ -44,6 +46,12 @@ GIVEN: dict[str, dict[str, Any]] = {
     "gemma4": {
         "vision_config": {"model_type": "gemma4_vision"},
         "audio_config": {"model_type": "gemma4_audio"},
+    },
+    "ovis2": {"hidden_size": 4096},
+    "qwen3_omni_moe_thinker": {
+        "text_config": {"num_attention_heads": 32, "head_dim": 128, "num_hidden_layers": 3},
+        "vision_config": {"out_hidden_size": 2048},
+        "audio_config": {"output_dim": 2048},
     },
     "hunyuan_v1_moe": {**SMALL, "num_hidden_layers": 2, "num_experts": 8, "moe_topk": [2, 2]},
     "ministral": SMALL,
@@ -162,6 +170,17 @@ def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None
 
 
 HEADS: list[tuple[str, str, dict[str, Any]]] = [
+    ("canine", "CanineForTokenClassification", {"num_labels": 5, "num_hidden_layers": 2}),
+    ("jina_embeddings_v3", "JinaEmbeddingsV3Model", {"num_hidden_layers": 2}),
+    ("imagegpt", "ImageGPTForCausalImageModeling", {"n_layer": 2}),
+    ("markuplm", "MarkupLMForSequenceClassification", {"max_depth": 20}),
+    ("mra", "MraForMultipleChoice", {"num_hidden_layers": 2}),
+    ("poolformer", "PoolFormerForImageClassification", {"use_layer_scale": False, "num_labels": 7}),
+    ("pvt", "PvtForImageClassification", {"qkv_bias": False, "num_labels": 7}),
+    ("roc_bert", "RoCBertForSequenceClassification", {"enable_shape": False, "num_labels": 3}),
+    ("sew", "SEWForSequenceClassification", {"num_hidden_layers": 2}),
+    ("xmod", "XmodForTokenClassification", {"languages": ["en_XX", "de_DE"], "adapter_layer_norm": True}),
+    ("yoso", "YosoForSequenceClassification", {"conv_window": 33}),
     ("bert", "BertForSequenceClassification", {"num_labels": 3}),
     ("bert", "BertForPreTraining", {}),
     ("big_bird", "BigBirdForPreTraining", {"num_hidden_layers": 1}),
@@ -220,6 +239,12 @@ def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, 
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**values, "architectures": [architecture]}))
     assert load_model(path).parameters == parameters
+
+
+def test_a_table_of_another_width_than_the_text_is_refused(tmp_path: Path) -> None:
+    """Ovis 2 has its rows in place of tokens."""
+    with pytest.raises(SpecError, match="cannot be read of these keys"):
+        read(tmp_path, default("ovis2", hidden_size=1536))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -210,7 +210,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["reformer", "canine", "udop"])
+@pytest.mark.parametrize("kind", ["reformer", "prophetnet", "udop"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
@@ -218,6 +218,16 @@ def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> No
     assert problem.what == f'the model type "{kind}" is not supported'
     assert "llama" in str(problem.hint)
     assert "write the shape as a model file" in str(problem.hint)
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
+def test_what_speaks_besides_says_where_what_reads_stands(tmp_path: Path, kind: str) -> None:
+    """Which is read on its own."""
+    config = {"model_type": kind, "thinker_config": {"model_type": f"{kind}_thinker"}}
+    problem = the_problem(load_model, written(tmp_path, config))
+    assert problem.key == "model_type"
+    assert "save what stands under thinker_config as a config.json" in str(problem.hint)
+    assert f"{kind}_thinker" in supported()
 
 
 VIT = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "image_size": 384, "qkv_bias": False}

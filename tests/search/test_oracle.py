@@ -631,7 +631,7 @@ def test_many_problems_with_experts(part: int, seed: int, target: str | None) ->
     check(with_experts(PARTS * seed + part), limits(seed, target), 2 * QUICK)
 
 
-UNLIKE_TARGETS = st.sampled_from(["torch", "torch", "megatron", None])
+UNLIKE_TARGETS = st.sampled_from(["torch", "deepspeed", "megatron", None])
 
 
 @given(SEEDS, UNLIKE_TARGETS)
@@ -756,19 +756,19 @@ def test_many_problems_with_long_sequences(part: int, seed: int, target: str | N
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
 
 
-@given(SEEDS)
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_adapters_in_pipelines(seed: int) -> None:
-    """Torch's stages train adapters, others' do not."""
-    check(with_adapters(seed), limits(seed, "torch", (2, 3, 4)), QUICK)
+def test_adapters_and_frozen_parts_in_pipelines(seed: int, target: str) -> None:
+    """Stages train what they have of it."""
+    check(with_adapters(seed), limits(seed, target, (2, 3, 4)), QUICK)
 
 
 @pytest.mark.slow
-@given(SEEDS)
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_many_with_adapters(seed: int) -> None:
+def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     """With or without a pipeline."""
-    check(with_adapters(seed), limits(seed, "torch"), QUICK)
+    check(with_adapters(seed), limits(seed, target), QUICK)
 
 
 def combined(seed: int, target: str) -> Limits:

@@ -24,6 +24,7 @@ from planner.model.spec import (
     ModelSpec,
     PreferenceSpec,
     RunSpec,
+    StateSpec,
 )
 from planner.plan.values import Plan, ZeroPlus
 from tests.training import ranks, reference
@@ -70,6 +71,8 @@ class Case:
     """``packed`` or ``padded``; ``pairs`` of answers."""
     encoder: bool = False
     """Layers attend to the output of an encoder too, which shares the table of tokens."""
+    unlike: str = ""
+    """Blocks of unlike layers, by their name in ``UNLIKE``."""
 
     @property
     def name(self) -> str:
@@ -81,6 +84,7 @@ class Case:
             *(["experts"] if self.experts else []),
             *(["encoder"] if self.encoder else []),
             *([self.documents] if self.documents else []),
+            *([self.unlike] if self.unlike else []),
             *([f"dense{self.dense}"] if self.dense else []),
             *([f"cp{self.cp}"] if self.cp > 1 else []),
             *([f"hpz{self.secondary}"] if self.secondary else []),
@@ -135,6 +139,7 @@ class Case:
             **(CROSSED if self.encoder else {}),
             **({"documents": DOCUMENTS[self.documents]} if self.documents in DOCUMENTS else {}),
             **({"preference": PreferenceSpec(beta=2.0)} if self.documents == "pairs" else {}),
+            **UNLIKE.get(self.unlike, {}),
             kv_heads=2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4" and self.vocabulary == "tied",
@@ -151,6 +156,31 @@ DOCUMENTS = {
     "padded": DocumentsSpec(mean_length=7, spread=0.0, packing=False),
 }
 EXPERTS = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
+STATES = {
+    "mamba": StateSpec(kind="mamba", head_dim=16, size=8, rank=4, chunk=8),
+    "mamba2": StateSpec(kind="mamba2", heads=4, head_dim=8, size=8, chunk=8),
+    "delta": StateSpec(kind="delta", heads=4, head_dim=8, groups=2, size=8, conv_bias=False, chunk=8),
+    "linear": StateSpec(kind="linear", heads=4, head_dim=8, size=8, groups=4, chunk=8),
+    "conv": StateSpec(kind="conv", head_dim=32),
+}
+UNLIKE: dict[str, dict[str, Any]] = {
+    "sizes": {
+        "qk_norm": True,
+        "block": (RunSpec(kv_heads=4, ffn=48), RunSpec(heads=2, head_dim=16, value_dim=0, ffn=96)),
+        "ahead": (RunSpec(ffn=32),),
+        "behind": (RunSpec(heads=8, kv_heads=4, head_dim=4, value_dim=6),),
+    },
+    "halves": {
+        "block": (RunSpec(mixer="none"), RunSpec(feed_forward="none", head_dim=16)),
+        "ahead": (RunSpec(mixer="none", feed_forward="dense", ffn=40),),
+        "experts": ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20),
+    },
+    **{
+        kind: {"state": state, "block": (RunSpec(mixer="state"), RunSpec()), "output_gate": kind == "delta"}
+        for kind, state in STATES.items()
+    },
+}
+"""Layers of several sizes (Gemma 4, MiMo), halves of layers (Nemotron 3), and each kind of state."""
 POOLS = ("big", "A100"), ("small", "T4")
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
@@ -188,6 +218,7 @@ HALF = [
     Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"), ("reduce_dtype", "fp32"))),
     *(Case("data", zero, "adamw", formats=(("optimizer_states", "bf16"),)) for zero in (0, 2)),
     *(Case("data", zero, "adamw", formats=(("optimizer_states", "int8"),)) for zero in (1, 3)),
+    Case("pp2", 1, "adamw", "bf16", lora="freeze"),
     Case("pp2", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"), ("optimizer_states", "bf16"))),
 ]
 TORCH = [
@@ -217,6 +248,7 @@ WITH_SECOND_COPY = [Case("data", 3, "sgd", secondary=2)]
 WITH_PAIRS = [
     *(Case("data", zero, "sgd", documents="pairs") for zero in (1, 3)),
     Case("data", 2, "sgd", documents="pairs", lora="whole"),
+    Case("pp2", 1, "sgd", documents="pairs", lora="whole"),
     *(Case(layout, zero, "sgd", documents="pairs") for layout, zero in (("pp2", 1), ("pp4", 0))),
 ]
 """With a copy, also a part of it on each stage, and without adapters."""
@@ -225,6 +257,14 @@ WITH_DOCUMENTS = [
     Case("data", 3, "sgd", documents="padded"),
     Case("pp2", 1, "sgd", documents="packed"),
     Case("pp4", 0, "sgd", documents="padded"),
+]
+WITH_UNLIKE = [
+    *(Case("data", 3, "sgd", unlike=name) for name in ("sizes", "halves", "delta", "mamba")),
+    *(Case("data", 1, "sgd", unlike=name) for name in ("linear", "conv")),
+    *(Case("pp2", 1, "sgd", unlike=name) for name in ("halves", "mamba2")),
+    Case("pp4", 0, "sgd", unlike="sizes"),
+    Case("data", 1, "sgd", tp=2, unlike="sizes"),
+    Case("data", 2, "sgd", cp=2, unlike="sizes"),
 ]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
@@ -236,8 +276,11 @@ WITH_FROZEN = [
     *(Case("data", zero, "adamw", lora="whole") for zero in (0, 1, 3)),
     Case("data", 3, "sgd", lora="nf4"),
     Case("data", 2, "sgd", lora="freeze"),
+    Case("pp2", 1, "adamw", lora="whole"),
+    Case("pp4", 0, "sgd", lora="nf4"),
+    Case("pp2", 0, "sgd", lora="freeze"),
 ]
-"""Adapters, and adapters on four bits, on uneven batches."""
+"""Adapters, adapters on four bits and frozen parts, on uneven batches and in pipelines."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 SLOW = frozenset(
@@ -273,6 +316,15 @@ SLOW = frozenset(
         Case("data", 2, "sgd", experts=True),
         Case("pp4", 0, "sgd", documents="pairs"),
         Case("pp4", 0, "sgd", documents="padded"),
+        Case("pp2", 1, "sgd", documents="pairs", lora="whole"),
+        Case("pp4", 0, "sgd", lora="nf4"),
+        Case("pp2", 0, "sgd", lora="freeze"),
+        *(Case("data", 3, "sgd", unlike=name) for name in ("halves", "mamba")),
+        *(Case("data", 1, "sgd", unlike=name) for name in ("linear", "conv")),
+        Case("pp2", 1, "sgd", unlike="mamba2"),
+        Case("pp4", 0, "sgd", unlike="sizes"),
+        Case("data", 1, "sgd", tp=2, unlike="sizes"),
+        Case("data", 2, "sgd", cp=2, unlike="sizes"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""

@@ -27,6 +27,7 @@ from tests.training.equality import (
     WITH_PAIRS,
     WITH_SECOND_COPY,
     WITH_TENSOR,
+    WITH_UNLIKE,
     Case,
     printed_losses,
     reference_of,
@@ -59,6 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *HALF,
             *TORCH,
             *WITH_EXPERTS,
+            *WITH_UNLIKE,
             *WITH_ENCODER,
             *WITH_DOCUMENTS,
             *WITH_PAIRS,
@@ -116,6 +118,14 @@ def test_encoder_decoders_equal_one_process(trained: Trained, case: Case) -> Non
     assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
 
 
+@each(WITH_UNLIKE)
+def test_unlike_layers_equal_one_process(trained: Trained, case: Case) -> None:
+    """Blocks of layers of several sizes and kinds, and others at either end, in every layout."""
+    wanted = reference_of(case, trained(case))
+    assert max(weight_errors(trained(case), wanted, case.tp)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+
+
 @each(DIVIDED)
 def test_weights_of_divided_sequences_equal_one_process(trained: Trained, case: Case) -> None:
     """Each rank has half of the tokens, of attention half of the heads, and the mean loss of its half."""
@@ -166,12 +176,12 @@ def test_pairs_equal_one_process(trained: Trained, case: Case) -> None:
 
 @each(WITH_FROZEN)
 def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
-    """Whatever ZeRO shards; what is frozen stays as it was."""
+    """Whatever ZeRO shards and a stage holds; what is frozen stays as it was."""
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
     moved = {name for name, value in wanted.end.items() if not value.equal(wanted.start[name])}
     adapters = {name for name in wanted.end if "adapters." in name}
-    frozen = {name for name in wanted.end if name.startswith("embedding.") or "query" in name}
+    frozen = {name for name in wanted.end if name.startswith(("embedding.", "parts.0.")) or "query" in name}
     assert (moved == adapters) if adapters else (moved and not moved & frozen)
 
 

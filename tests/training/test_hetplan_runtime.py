@@ -153,6 +153,7 @@ def test_pipeline_parts(tmp_path: Path) -> None:
     first = loaded(tmp_path, plan("deepspeed", 0, [3, 1], [replicas, (group("b", "T4", share=2),)]))[0]
     assert first.pipeline_parts(before=1, after=2) == [0, 4, 7]
     assert first.pipeline_parts(before=0, after=0) == [0, 3, 4]
+    assert first.pipeline_parts(before=2, after=3, each=4) == [0, 14, 21]
 
 
 def test_pipeline_class_sets_the_bounds(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
+from planner.training.example_adapters import without_adapters
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_data import Batch, StepBatches, packing_of
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape, objective
@@ -51,20 +52,23 @@ def modules_of(shape: Shape, recompute: str, sharing: Sharing) -> list[Any]:
 
 
 def beside(kind: type) -> type:
-    """A module of the example that passes on what a copy of it, as it was before it was trained, makes beside its own.
+    """A module of the example that passes on what it made before it was trained beside what it makes now.
 
-    That goes as bytes: of all that is a floating-point number the engine sends a gradient back.
+    That is what it makes without its adapters, or else a copy of it. It goes as bytes: of all that is a floating-point
+    number the engine sends a gradient back.
     """
 
     class Beside(kind):  # type: ignore[misc]
         def __init__(self, shape: Shape, *given: Any, **named: Any) -> None:
             super().__init__(shape, *given, **named)
-            self.made = shape.untrained, given, named
+            self.adapted, self.made = shape.lora is not None, (shape.untrained, given, named)
             self.before: tuple[Any, ...] = ()
             """The copy, which is no part of this module: neither trained nor stored."""
 
         def remember(self) -> None:
-            """Copy the weights as they are now."""
+            """Copy the weights as they are now, where they will change."""
+            if self.adapted:
+                return
             shape, given, named = self.made
             like = next(self.parameters(), torch.empty(0))
             copy = kind(shape, *given, **named)
@@ -73,10 +77,9 @@ def beside(kind: type) -> type:
 
         def forward(self, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             hidden, known = apart(inputs) if isinstance(inputs, tuple) else (inputs, inputs)
-            with torch.no_grad():
-                (copy,) = self.before
-                made = copy(known).contiguous().view(torch.uint8)
-            return super().forward(hidden), made
+            with torch.no_grad(), without_adapters(self):
+                made = super().forward(known) if self.adapted else self.before[0](known)
+            return super().forward(hidden), made.contiguous().view(torch.uint8)
 
     return Beside
 

@@ -181,7 +181,8 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         section["sub_group_size"] = ceil(sub_group_elements(shard))
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
-    live = min(2 * model.layer_parameters, int(LIVE_ELEMENTS))
+    largest = max(kind.layer_parameters for kind in model.kinds)
+    live = min(2 * largest, int(LIVE_ELEMENTS))
     plus = plan.zero_plus
     if plus.secondary:
         section["zero_hpz_partition_size"] = plus.secondary
@@ -190,7 +191,7 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
     if plus.int4_gradients:
         section["zero_quantized_gradients"] = True
     layer, live, ends = (
-        -(-size // tensor_ways(plan)) for size in (model.layer_parameters, live, model.embedding_parameters)
+        -(-size // tensor_ways(plan)) for size in (largest, live, model.embedding_parameters)
     )
     return {
         **section,

@@ -188,7 +188,12 @@ def checkpoint_of(config: dict[str, Any]) -> Callable[..., Any]:
 def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) -> Any:
     """Every rank holds the layers of its stage; all replicas have the same batch."""
     steps = Steps(plan, shape, options.text)
-    planned = plan.pipeline_class(PipelineModule, before=1 + shape.dense_layers, after=2)
+    planned = plan.pipeline_class(
+        PipelineModule,
+        before=1 + shape.layers_ahead,
+        after=2 + len(shape.behind or ()),
+        each=shape.layers_each,
+    )
     model = planned(
         layers=modules_of(shape, plan.recompute, steps.sharing),
         num_stages=len(plan.stages),
@@ -197,6 +202,10 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
         base_seed=options.seed,
     )
     model.register_forward_pre_hook(steps.reach)
+    if shape.freezes("embedding"):
+        # Both stages that hold a tied one have the same weights, of which the engine finds no gradients to add up.
+        for tied in model.tied_comms.values():
+            tied["weight_attr"] = []
     optimizer = make_optimizer(model, shape, options)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=with_resumption(plan.deepspeed_config(), options)

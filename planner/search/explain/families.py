@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
-from planner.dims.trained import in_pipeline
 from planner.model.spec import ModelSpec
 from planner.search.answer import Met, families_of, family_of
 from planner.search.data_parallel import choices as data_parallel_choices
@@ -201,12 +200,8 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
 
 def _barred(model: ModelSpec, limits: Limits) -> str | None:
     """What of the training rules out every plan of a family; None for nothing."""
-    stages, tensor = (
-        limits.pp is not None and 1 not in limits.pp,
-        limits.tp is not None and 1 not in limits.tp,
-    )
-    parted = not any(in_pipeline(row, model) for row in targets_of(limits))
-    if (stages and parted) or (model.frozen and tensor):
+    tensor = limits.tp is not None and 1 not in limits.tp
+    if model.frozen and tensor:
         return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
     if tensor and model.training.preference is not None:
         return "not with pairs of answers"

@@ -21,7 +21,6 @@ from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sharding import zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
-from planner.dims.trained import in_pipeline
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
@@ -336,7 +335,7 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return not in_pipeline(row, model) or divided or crosses or split
+    return divided or crosses or split
 
 
 def depths(

@@ -16,7 +16,7 @@ from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, n
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits, splits_sequence
-from planner.dims.trained import dealt_whole, in_pipeline
+from planner.dims.trained import dealt_whole
 from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
@@ -84,7 +84,7 @@ class _Left:
     @property
     def pipelines(self) -> bool:
         """True where plans may have several stages."""
-        several = min(self.model.layers, self.devices) > 1 and in_pipeline(self.row, self.model)
+        several = min(self.model.layers, self.devices) > 1
         return several and (self.limits.pp is None or max(self.limits.pp) > 1)
 
     @property
@@ -163,8 +163,8 @@ class _Left:
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
             what = "adapters" if model.training.lora else "frozen parts"
-            beside = "schedules that divide the backward" if in_pipeline(row, model) else "pipelines"
-            yield f"{beside} and tensor parallelism with {what}"
+            beside = any(divides(schedule) for schedule in row.schedules)
+            yield f"{'schedules that divide the backward and ' * beside}tensor parallelism with {what}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"

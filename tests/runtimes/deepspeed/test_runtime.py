@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import estimate
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import LoraSpec
+from planner.model.spec import LoraSpec, RunSpec
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan, ZeroPlus
@@ -171,6 +171,18 @@ def test_offload_is_configured(tmp_path: Path) -> None:
     made = {file.path: file.text for file in emit(chosen, CLUSTER, model(40))}
     for word in ("DeepSpeedCPUAdam", "zero.Init", "checkpoint_in_cpu=True"):
         assert word in made["README.md"]
+
+
+def test_stages_of_blocks() -> None:
+    """The README says which modules a stage has, and ZeRO 3 has two layers alive, not two blocks."""
+    unlike: dict[str, Any] = {"block": (RunSpec(layers=2), RunSpec(ffn=256)), "ahead": (RunSpec(ffn=64),)}
+    made = {file.path: file.text for file in emit(pipeline(1), CLUSTER, model(8, **unlike))}
+    assert "before=2, after=2, each=3)" in made["README.md"]
+    plain = {file.path: file.text for file in emit(pipeline(1), CLUSTER, model(8))}
+    assert "before=1, after=2)" in plain["README.md"]
+    whole = model(42, **unlike)
+    live = section(data_parallel(3), **unlike)["zero_optimization"]["stage3_max_live_parameters"]
+    assert live == 2 * max(kind.layer_parameters for kind in whole.kinds) < 2 * whole.layer_parameters
 
 
 def test_offload_of_the_optimizer_alone() -> None:

@@ -46,6 +46,8 @@ from planner.training.hetplan_runtime import StagePlan, load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
 
 STEPS = 3
+BEGUN = 2
+"""Those ahead of a checkpoint that another plan goes on from."""
 PAIRS = PreferenceSpec(beta=2.0)
 PACKED = DocumentsSpec(mean_length=5)
 PADDED = DocumentsSpec(mean_length=7, spread=0.5, packing=False)
@@ -66,6 +68,8 @@ class Case:
     spec: ModelSpec
     cluster: ClusterSpec | None = None
     """Where it is not the two nodes of two."""
+    before: Plan | None = None
+    """What the first steps are trained under, from whose checkpoint it goes on."""
 
 
 def four_ranks() -> ClusterSpec:
@@ -79,7 +83,7 @@ def four_ranks() -> ClusterSpec:
 
 OF_THEIR_OWN = (
     *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
-    *("beside", "lora"),
+    *("beside", "lora", "freeze"),
 )
 """Parts of a model with too much in them for a name."""
 
@@ -91,6 +95,7 @@ def name_of(kind: str, zero: int, changes: dict[str, Any]) -> str:
     special += [key for key in ("encoder", "beside") if key in changes]
     special += ["pairs"] if "preference" in changes else []
     special += [f"lora_{changes['lora'].base}"] if "lora" in changes else []
+    special += [f"freeze_{'_'.join(changes['freeze'])}"] if "freeze" in changes else []
     special += ["packed" if changes["documents"].packing else "padded"] if "documents" in changes else []
     special += [
         f"{key}_{value}"
@@ -113,6 +118,19 @@ def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
     return Case(name, chosen, model(13, layers=3, **changes))
 
 
+def alike(zero: int, **changes: Any) -> Case:
+    """The batch of two pipelines in six micro-batches, on four replicas of unequal shares."""
+    replicas = (
+        group("big", "A100", count=2, share=4, steps=2),
+        group("small", "T4", share=3),
+        group("small", "T4", share=1),
+    )
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    return Case(
+        name_of("alike", zero, changes), plan("torch", zero, [3], [replicas]), model(12, layers=3, **changes)
+    )
+
+
 def frozen(name: str, zero: int, **changes: Any) -> Case:
     """The same with a part of the model, or adapters alone, that are trained."""
     case = uneven(zero, **changes)
@@ -128,6 +146,13 @@ def recomputed(case: Case) -> Case:
 def named(what: str, case: Case) -> Case:
     """The same by another name: those of ``OF_THEIR_OWN`` do not tell models apart."""
     return replace(case, name=f"{what}-{case.name}")
+
+
+def resumed(what: str, before: Case, case: Case) -> Case:
+    """The second plan goes on from a checkpoint of the first one."""
+    assert before.spec == case.spec
+    turn = " to ".join(f"{len(each.plan.stages)} stages, zero {each.plan.zero}" for each in (before, case))
+    return replace(case, name=f"{what}-{turn}".replace(", ", "-").replace(" ", "-"), before=before.plan)
 
 
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
@@ -279,7 +304,7 @@ SWITCH: dict[str, Any] = {
     "block": (*CROSSED[:1], RunSpec(mixer="cross", feed_forward="dense"), *CROSSED),
 }
 CASES = [
-    tensor_parallel(3, optimizer="sgd", vocab=63),
+    tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
     uneven(1),
     uneven(0, precision="bf16"),
     uneven(2, precision="fp16"),
@@ -335,15 +360,25 @@ CASES = [
 Models with a state, and towers without a pipeline, are among those with unequal shards.
 """
 ADAPTERS = {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj")), **LLAMA}
+NF4: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), **LLAMA}
 FROZEN = [
     frozen("lora", 1, **ADAPTERS),
     frozen("lora-pairs", 3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
-    frozen("nf4", 3, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    frozen("nf4", 3, **NF4),
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
+    pipeline(2, [1, 2], steps=2, optimizer="sgd", freeze=("embedding", "attention")),
 ]
-"""Adapters, adapters on a base in four bits, and frozen parts; every layout of ZeRO's with one of them."""
+RESUMED = [
+    resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
+    resumed(
+        "sizes",
+        alike(3, optimizer="sgd", **SIZED),
+        pipeline(1, [1, 2], steps=3, optimizer="sgd", **SIZED),
+    ),
+]
+"""Plans that go on where another ended, with adapters and with layers of several sizes."""
 OTHERS = [
     *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
     named("sizes", tensor_parallel(1, optimizer="sgd", **SIZED)),
@@ -395,11 +430,19 @@ OTHERS = [
     *(frozen("lora", zero, **ADAPTERS) for zero in (0, 3)),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **ADAPTERS),
     pipeline(3, [1, 2], steps=2, precision="bf16", **ADAPTERS),
-    pipeline(2, [1, 2], steps=2, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    pipeline(2, [1, 2], steps=2, **NF4),
     pipeline(1, [1, 2], steps=2, preference=PAIRS, optimizer="sgd", **ADAPTERS),
     pipeline(1, [2, 1], steps=2, fewer=1, optimizer="sgd", **ADAPTERS),
     ordered(pipeline(1, [3, 4], steps=4, optimizer="sgd", **ADAPTERS), "1f1b", 3),
-    frozen("nf4", 0, lora=LoraSpec(rank=4, base="nf4"), **LLAMA),
+    pipeline(3, [1, 2], steps=2, optimizer="sgd", freeze=("head", "norms"), **LLAMA),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", freeze=("mlp",), **LLAMA),
+    frozen("nf4", 0, **NF4),
+    resumed("lora", alike(3, **ADAPTERS), pipeline(1, [2, 1], steps=3, **ADAPTERS)),
+    resumed(
+        "sizes",
+        pipeline(2, [2, 1], steps=3, optimizer="sgd", **SIZED),
+        alike(1, optimizer="sgd", **SIZED),
+    ),
     uneven(0, optimizer="sgd"),
     uneven(2, precision="bf16", optimizer="sgd"),
     uneven(1, shard_size=2, optimizer="sgd"),
@@ -431,7 +474,7 @@ Trained = dict[str, tuple[Path, list[float]]]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The cases of the normal suite, in one start of four ranks."""
-    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN])))
+    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN, *RESUMED])))
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +485,16 @@ def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def train_all(cases: list[Case], root: Path) -> None:
     """Every case in a folder of its own, all trained by one start of four ranks."""
-    run_all([written(case, four_ranks(), root) for case in cases], root / "log")
+    folders = [folder for case in cases for folder in (*begun(case, root), written(case, four_ranks(), root))]
+    run_all(folders, root / "log")
+
+
+def begun(case: Case, root: Path) -> tuple[Path, ...]:
+    """The folder of the plan whose checkpoint a case goes on from, if any."""
+    if case.before is None:
+        return ()
+    first = Case(f"{case.name}-begun", case.before, case.spec)
+    return (written(first, four_ranks(), root, BEGUN),)
 
 
 def outcomes(root: Path) -> Trained:
@@ -451,10 +503,13 @@ def outcomes(root: Path) -> Trained:
     return {part.split()[0]: (root / part.split()[0], losses(part)) for part in parts}
 
 
-def written(case: Case, where: ClusterSpec, root: Path) -> Path:
+def written(case: Case, where: ClusterSpec, root: Path, steps: int = STEPS) -> Path:
     """The folder of a case with the arguments of its training."""
     write_folder(emit(case.plan, case.cluster or where, case.spec), root / case.name)
-    arguments = ["--steps", str(STEPS), "--lr", str(LR[case.spec.training.optimizer])]
+    left = steps if case.before is None else steps - BEGUN
+    arguments = ["--steps", str(left), "--lr", str(LR[case.spec.training.optimizer])]
+    if case.before is not None:
+        arguments += ["--resume", str(root / f"{case.name}-begun" / "saved")]
     (root / case.name / "arguments.json").write_text(json.dumps(arguments))
     return root / case.name
 
@@ -545,6 +600,12 @@ def test_equals_one_process(trained: Trained, case: Case) -> None:
     equals_one_process(trained, case)
 
 
+@pytest.mark.parametrize("case", RESUMED, ids=[case.name for case in RESUMED])
+def test_another_plan_goes_on(trained: Trained, case: Case) -> None:
+    """With adapters, codes of four bits and layers of several sizes, where one process goes without an end."""
+    equals_one_process(trained, case)
+
+
 @pytest.mark.parametrize("case", FROZEN, ids=[case.name for case in FROZEN])
 def test_adapters_and_frozen_parts_equal_one_process(trained: Trained, case: Case) -> None:
     """With every layout of shards, and with what is frozen in another number format than what is trained."""
@@ -573,6 +634,8 @@ def test_others_equal_one_process(trained_slowly: Trained, case: Case) -> None:
 def equals_one_process(trained: Trained, case: Case) -> None:
     """As close as its optimizer and its number format allow."""
     folder, printed = trained[case.name]
+    if case.before is not None:
+        printed = [*trained[f"{case.name}-begun"][1], *printed]
     network, start, wanted = reference(folder, case.plan.global_batch)
     if case.spec.training.optimizer == "muon":  # works in bf16, so that the last bit of a gradient may matter
         assert printed == pytest.approx(wanted, rel=1e-5)
