@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Every worker has a core of its own: more threads of torch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,8 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 # No test waits for a disk; what is no open file is an error all the same.
 vars(os)["fsync"] = os.fstat
-# How long an example takes says how busy the machine is.
-settings.register_profile("hetplan", deadline=None, max_examples=40)
+# How long an example takes says how busy the machine is, and how many are left out is chance.
+settings.register_profile(
+    "hetplan",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 settings.load_profile("hetplan")
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

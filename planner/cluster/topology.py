@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
@@ -392,18 +392,22 @@ class Topology:
             return True
         return path.kind in ("infiniband", "roce")
 
-    def needs_sockets(self, pools: Iterable[str]) -> bool:
-        """True when some two nodes of these pools reach each other by Ethernet only."""
+    def needs_sockets(self, pools: Iterable[str], lone: Collection[str] = ()) -> bool:
+        """True when some two nodes of these pools, one of each ``lone`` pool, reach each other by Ethernet only."""
         alike = self.alike(sorted(set(pools)))
         # Two pools of the same cards reach each other as two nodes of one of them do.
-        within = (part[:2] if len(part) > 1 else part * 2 for part in alike)
+        several = (part for part in alike if len(part) > 1 or part[0] not in lone)
+        within = (part[:2] if len(part) > 1 else part * 2 for part in several)
         across = ((first[0], last[0]) for first, last in combinations(alike, 2))
         return any(not self.on_rdma(*pair) for pair in (*within, *across))
 
     def islands(self) -> tuple[tuple[str, ...], ...]:
-        """Pools that reach each other by RDMA, largest sets, all in the order of the pools."""
+        """Pools that reach each other by RDMA, largest sets, all in the order of the pools.
+
+        Of a pool whose own nodes do not, one node may be in a set with others.
+        """
         nodes: list[list[str]] = []
-        for part in self.alike(name for name in self._pools if self.on_rdma(name, name)):
+        for part in self.alike(self._pools):
             nodes += [part] if self.on_rdma(*(part * 2)[:2]) else [[name] for name in part]
         near = [{index} for index in range(len(nodes))]
         for first, last in combinations(range(len(nodes)), 2):
@@ -417,7 +421,8 @@ class Topology:
             from planner.cluster.graphs import cliques
 
             parts = cliques((first, last) for first, own in enumerate(near) for last in own)
-        return self._in_order([name for index in part for name in nodes[index]] for part in parts)
+        found = self._in_order([name for index in part for name in nodes[index]] for part in parts)
+        return tuple(part for part in found if len(part) > 1 or self.on_rdma(*part * 2))
 
     def alike(self, pools: Iterable[str]) -> list[list[str]]:
         """The pools, those together whose nodes have the same cards and so reach others in the same way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import combinations, combinations_with_replacement
+from itertools import chain, combinations, combinations_with_replacement
 from math import hypot
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from planner.dims.grid import uneven
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
-from planner.plan.placement import Placement, Slot, place
+from planner.plan.placement import Placement, Slot, lone_nodes, place
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.records import dataclass
 from planner.targets import target
@@ -146,8 +146,14 @@ class Estimator:
         if not plan.sync.exact:
             # Islands talk to each other over sockets, and each has a network of its own.
             return False
-        per_group = target(plan.target).network_per_group and not self.one_network
-        return not per_group and self.topology.needs_sockets(pools)
+        if target(plan.target).network_per_group and not self.one_network:
+            return False
+        if not self.topology.needs_sockets(pools) or len(pools) == 1:
+            return self.topology.needs_sockets(pools)
+        # Nodes of a pool that Ethernet alone joins are no obstacle where the plan has one of them.
+        return self.topology.needs_sockets(pools, pools) or self.topology.needs_sockets(
+            pools, lone_nodes(chain.from_iterable(place(plan, self.cluster)))
+        )
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""

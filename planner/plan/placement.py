@@ -8,7 +8,8 @@ a runtime demands of all stages together is checked in plans and obeyed by the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
@@ -251,6 +252,12 @@ def _place(
         tuple(slot for index in range(len(groups)) for slot in taken[stage, index])
         for stage, groups in enumerate(stages)
     )
+
+
+def lone_nodes(slots: Iterable[Slot]) -> set[str]:
+    """Pools of which these slots stand on one node."""
+    nodes = {(slot.pool, slot.first_node + index) for slot in slots for index in range(slot.nodes)}
+    return {pool for pool, count in Counter(pool for pool, _ in nodes).items() if count == 1}
 
 
 def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:

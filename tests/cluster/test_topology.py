@@ -159,6 +159,13 @@ def test_rdma_and_sockets() -> None:
     assert found.needs_sockets(["c"])
     assert found.needs_sockets(["a", "c"])
     assert found.islands() == (("a", "b"),)
+    both = pool("d", fabric="eth", nodes=2)
+    both = both.model_copy(update={"nics": (*both.nics, *pool("x", gbps=10, cards=1).nics)})
+    mixed = Topology(cluster(on_ib, both))
+    assert mixed.path("d", "d").kind == "ethernet"
+    assert mixed.needs_sockets(["a", "d"])
+    assert not mixed.needs_sockets(["a", "d"], {"d"})
+    assert mixed.islands() == (("a", "d"),)
     only = sockets_only(two_fabrics(FabricLinkSpec(between=("ib", "roce"), bandwidth_gbps=400, latency_us=5)))
     assert set(only.fabrics) == {"eth"}
     assert [[nic.fabric for nic in item.nics] for item in only.pools] == [["eth"], ["eth"]]

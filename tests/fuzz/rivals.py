@@ -102,10 +102,23 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
 
 
 def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
-    """True for HSDP groups that lie across nodes which others use too."""
+    """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order."""
     topology, size = Topology(cluster), plan.shard_size
     types = (topology.device_type(group.pool, group.gpu) for group in _groups(plan))
-    return bool(size) and not all(holds_groups(each, size or 1) for each in types)
+    if not size:
+        return False
+    if not all(holds_groups(each, size) for each in types):
+        return True
+    nodes = [
+        (slot.pool, node)
+        for slot in place(plan, cluster)[0]
+        for node in range(slot.first_node, slot.first_node + slot.nodes)
+        for _ in range(slot.replicas_per_node)
+    ]
+    groups = [nodes[begin : begin + size] for begin in range(0, len(nodes), size)]
+    return any(
+        len({*group}) > 1 and any(nodes.count(node) > group.count(node) for node in group) for group in groups
+    )
 
 
 def _parts(slots: Sequence[Slot]) -> Counter[tuple[str, str, int]]:

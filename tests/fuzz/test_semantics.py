@@ -155,9 +155,9 @@ def test_parts_of_nodes_that_only_a_second_pool_can_say_are_no_rivals(tmp_path: 
     field = Field(cluster, model, Limits(target="megatron"), random.Random(1))
 
     def seconds(*counts: int) -> float | None:
-        alike = {"gpu": cluster.pools[0].devices[0], "tp": 1, "local_batch": 4, "accumulation_steps": 1}
+        gpu = cluster.pools[0].devices[0]
         groups = tuple(
-            ReplicaGroup(pool=name, count=count, **alike)
+            ReplicaGroup(pool=name, gpu=gpu, tp=1, count=count, local_batch=4, accumulation_steps=1)
             for name, count in zip(("left", "right"), counts, strict=True)
         )
         stage = Stage(first_layer=0, end_layer=model.layers, replicas=groups)

@@ -157,6 +157,7 @@ HYBRID = (
     "replicas whose numbers of micro-batches differ by more than one",
     "HSDP in pipelines and with tensor parallelism",
     "HSDP groups that neither fit into a node nor fill whole nodes",
+    "HSDP groups on parts of several nodes",
     "HSDP groups of several device types",
 )
 ASKED = (
@@ -233,5 +234,5 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))
     assert many[0] == "pipelines of more than 64 stages"
     wide = "HSDP groups of more than 16 nodes that do not divide a device type evenly"
-    assert [line for line in many if "HSDP" in line] == [HYBRID[1], wide]
+    assert [line for line in many if "HSDP" in line] == [HYBRID[1], HYBRID[3], wide]
     assert wide not in outside(cluster(pool("a", nodes=32)), gpt(96), Limits(target="torch"))

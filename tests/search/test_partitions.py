@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from planner.cluster.spec import ClusterSpec
+import pytest
+
+from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
+from planner.search.solve import search
 from planner.search.space.partitions import network_partitions
+from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
@@ -36,6 +40,29 @@ def test_a_slow_link_makes_islands() -> None:
     # Stages with degrees of their own have no bound that knows of sends, so islands would tell nothing; the pools
     # on one fabric stand apart because one network serves all groups.
     assert names(spec, "flagscale") == ["sockets", "a+b"]
+
+
+@pytest.mark.parametrize("target", ["torch", "deepspeed"])
+def test_one_node_of_a_pool_whose_nodes_ethernet_joins_uses_rdma(target: str) -> None:
+    """With another pool, as it would if it were a pool of its own."""
+    here = pool("a", per_node=2, gbps=100)
+    there = pool("b", "V100", nodes=2, per_node=2, fabric="eth", gbps=25)
+    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=50, count=2))})
+    apart = tuple(
+        there.model_copy(update={"name": f"b{index}", "hosts": (host,)})
+        for index, host in enumerate(there.hosts)
+    )
+    assert {"sockets", "a+b"} <= {*names(cluster(here, there), target)}
+    model, limits = gpt(3, 1024, 8, global_batch=60), Limits(gap=0.0, target=target)
+    as_one, as_two = (
+        search(cluster(here, *others), model, limits=limits, explain=False) for others in ((there,), apart)
+    )
+    assert as_one.status == as_two.status == "optimal"
+    assert as_one.best is not None
+    assert as_two.best is not None
+    assert as_one.best.plan.devices == 4
+    assert not Estimator(cluster(here, there), model).uses_sockets(as_one.best.plan)
+    assert as_one.best.estimate.step_seconds == pytest.approx(as_two.best.estimate.step_seconds, rel=1e-9)
 
 
 def test_pools_that_cannot_train_are_on_no_island() -> None:

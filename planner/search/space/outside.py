@@ -192,6 +192,8 @@ class _Left:
                 holds_groups(device_type, size) for device_type in self.device_types for size in sizes
             ):
                 yield "HSDP groups that neither fit into a node nor fill whole nodes"
+            if sizes and sum(device_type.nodes for device_type in self.device_types) > 1:
+                yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:
                 yield "HSDP groups of several device types"
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):

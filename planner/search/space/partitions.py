@@ -85,7 +85,8 @@ def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ..
 def networks(row: Capabilities, topology: Topology) -> dict[str, ClusterSpec]:
     """What a job of this runtime may see of the cluster, by name.
 
-    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets.
+    A runtime with one network per job runs inside a set of pools that share RDMA, or over sockets. Of a pool whose
+    nodes reach others by RDMA but each other by Ethernet only, the set has one node.
     """
     cluster = topology.cluster
     names = [pool.name for pool in cluster.pools]
@@ -94,7 +95,13 @@ def networks(row: Capabilities, topology: Topology) -> dict[str, ClusterSpec]:
         return {"": cluster}
     clusters = {"sockets": sockets_only(cluster)}
     for island in islands:
-        pools = tuple(pool for pool in cluster.pools if pool.name in island)
+        pools = tuple(
+            pool
+            if topology.on_rdma(pool.name, pool.name)
+            else pool.model_copy(update={"hosts": pool.hosts[:1]})
+            for pool in cluster.pools
+            if pool.name in island
+        )
         clusters["+".join(island)] = cluster.model_copy(update={"pools": pools})
     return clusters
 
