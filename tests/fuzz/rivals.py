@@ -107,11 +107,15 @@ def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
     types = (topology.device_type(group.pool, group.gpu) for group in _groups(plan))
     if not size:
         return False
-    if not all(holds_groups(each, size) for each in types):
+    if plan.pp > 1 or not all(holds_groups(each, size) for each in types):
+        return True
+    try:
+        (slots,) = place(plan, cluster)
+    except PlanError:  # no room
         return True
     nodes = [
         (slot.pool, node)
-        for slot in place(plan, cluster)[0]
+        for slot in slots
         for node in range(slot.first_node, slot.first_node + slot.nodes)
         for _ in range(slot.replicas_per_node)
     ]
