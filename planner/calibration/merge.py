@@ -66,16 +66,19 @@ def shapes(calibration: Calibration, points: Iterable[LayerPoint] | None = None)
     return by_model
 
 
-def share_formats(calibration: Calibration) -> dict[str, set[str]]:
-    """By GPU family, the number formats that its shares of peak FLOP/s were fitted to, where that is known."""
+def share_formats(calibration: Calibration, precision: str) -> dict[str, set[str]]:
+    """By GPU family, the number formats that its shares of peak FLOP/s were fitted to, where that is known.
+
+    Of those that a model in this format asks for: fp32 has a share of its own.
+    """
     formats: dict[str, set[str]] = {}
     for constant in calibration.constants:
         section, _, rest = constant.name.partition(".")
         family, _, key = rest.rpartition(".")
-        precision = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
-        shares = ("matmul_efficiency", "vector_efficiency", "attention_efficiency")
-        if section == "families" and key in shares and precision:
-            formats.setdefault(family, set()).add(precision)
+        fitted_to = calibration.sources.get(constant.source, {}).get(PRECISION_FACT)
+        shares = ("vector_efficiency" if precision == "fp32" else "matmul_efficiency", "attention_efficiency")
+        if section == "families" and key in shares and fitted_to:
+            formats.setdefault(family, set()).add(fitted_to)
     return formats
 
 

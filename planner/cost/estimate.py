@@ -409,7 +409,8 @@ class Estimator:
 
     def ring_inside(self, slots: Sequence[Slot], kernels: str) -> Ring:
         """The ring over the replicas of one island, on the network of its own."""
-        sockets = spans_nodes(slots) and self.topology.needs_sockets({slot.pool for slot in slots})
+        pools = {slot.pool for slot in slots}
+        sockets = spans_nodes(slots) and self.topology.needs_sockets(pools, lone_nodes(slots))
         topology, _ = self._network(sockets)
         return data_ring(slots, crossing_rings([slots]), topology, self.calibration, kernels, self.curves)
 

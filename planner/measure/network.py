@@ -188,10 +188,13 @@ class _Curve:
         try:
             call()
         except RuntimeError as error:
-            # A backend that lacks an operation refuses it on every member; all else parts them.
+            # A backend that lacks an operation refuses it on every member of a group; all else parts them.
             if not _refusal(error):
                 raise
-            return f"{self.operation}: {_first_line(error)}"
+            refused = f"{self.operation}: {_first_line(error)}"
+        # The other groups may have had the memory for it.
+        if _slowest(self.world, float(bool(refused)), self.everyone):
+            return refused or None
         reading = _time(self.world, call, self.everyone)
         return replace(point, seconds=reading.seconds, spread=reading.spread)
 

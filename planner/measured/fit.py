@@ -726,11 +726,12 @@ def _bars(runs: Sequence[Run], left_out: Sequence[float], default: float) -> tup
         if len(known) < FEWEST:
             continue
         sources = _by_source(known)
+        own = {run.source for run, _ in known}
         others = [
             item
             for cell, theirs in cells.items()
             for item in theirs
-            if cell[2] == work and theirs is not known
+            if cell[2] == work and item[0].source not in own
         ]
         elsewhere = _of_few(_by_source(others), default)
         spread = _spread(sources, elsewhere)
@@ -787,17 +788,20 @@ def _of_few(sources: Collection[Sequence[float]], default: float) -> float:
         return default
     from scipy.stats import norm, t
 
-    return float(t.ppf(norm.cdf(1.0), len(sources))) * _spread(sources, default)
+    return _spread(sources, default, float(t.ppf(norm.cdf(1.0), len(sources))))
 
 
-def _spread(sources: Collection[Sequence[float]], default: float) -> float:
-    """What holds 68 % of the sizes of errors, [source][run], each source alike, as if one more had the default."""
+def _spread(sources: Collection[Sequence[float]], default: float, widened: float = 1.0) -> float:
+    """What holds 68 % of the sizes of errors, [source][run], each source alike, as if one more had the default.
+
+    ``widened``: by how much what the sources tell is.
+    """
     sizes = np.array([size for own in sources for size in own])
     weights = np.array([1.0 / len(own) for own in sources for _ in own])
     order = np.argsort(sizes)
     below = np.cumsum(weights[order]) - 0.5 * weights[order]
     own = float(np.interp(HELD * len(sources), below, sizes[order])) if len(sizes) else 0.0
-    return sqrt((len(sources) * own**2 + default**2) / (len(sources) + 1))
+    return sqrt((len(sources) * (widened * own) ** 2 + default**2) / (len(sources) + 1))
 
 
 def _united(before: Sequence[Constant], now: Sequence[Constant]) -> tuple[Constant, ...]:

@@ -410,9 +410,12 @@ def _frozen_problems(document: Document) -> list[Problem]:
         what = "an encoder predicts masked tokens, expected 0"
         problems.append(document.problem(("training", "mtp_layers"), what))
     if not isinstance(lora, dict):
-        if isinstance(frozen, list) and {"attention", "mlp", "norms"} <= {*map(str, frozen)}:
+        whole = (
+            {"attention", "mlp"} if document.data.get("norm") == "plain" else {"attention", "mlp", "norms"}
+        )
+        if isinstance(frozen, list) and whole <= {*map(str, frozen)}:
             what = "freezes all of the layers, expected something in them that is trained"
-            problems.append(document.problem(path, what, "remove norms, or give lora"))
+            problems.append(document.problem(path, what, "remove one of them, or give lora"))
         return problems
     if frozen is not None:
         what = "expected none with lora, which freezes all but its adapters"

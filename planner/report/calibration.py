@@ -368,7 +368,7 @@ def _model(calibration: Calibration, model: ModelSpec) -> Iterator[str]:
 def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
     """Shares of peak FLOP/s that are those of another number format than the model's."""
     families, wanted = {gpu.family for gpu in cluster.gpus.values()}, model.training.precision
-    for family, formats in sorted(share_formats(calibration).items()):
+    for family, formats in sorted(share_formats(calibration, wanted).items()):
         if family in families and formats != {wanted}:
             yield (
                 f"its efficiencies for {family} were fitted to {', '.join(sorted(formats))} kernels, but the model "

@@ -47,7 +47,7 @@ def test_what_was_measured_prices_plans_at_once(hetplan: Command, model: Path) -
     assert document["limits"] == [{"tp": 1, "micro_batch": 4, "out_of_memory": None}]
     found = load_calibration(model / "c.yaml")
     assert found.provenance["torch"] == torch.__version__
-    assert [*share_formats(found).values()] == [{"fp32"}]
+    assert [*share_formats(found, "fp32").values()] == [{"fp32"}]
     assert found.provenance["model.tiny-gpt"].startswith("hidden 64, heads 4/4, ffn 256, sequence 32, fp32")
 
     declared = yaml.safe_load("\n".join(document["declaration"]))

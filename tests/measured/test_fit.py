@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from math import log, sqrt
+from math import hypot, log, sqrt
 
 import numpy as np
 import pytest
@@ -256,10 +256,10 @@ def test_bars_hold_two_thirds_of_the_runs_of_sources() -> None:
 
 
 def test_few_sources_of_a_work_leave_it_wide() -> None:
-    """Where one family has all of them, those of another are no surer than Student's t of so few."""
+    """Where one family has all of them, those of another are as sure as the default and Student's t of so few."""
     unfused = few()[0].model.training.model_copy(update={"attention": "unfused", "kernels": "torch"})
 
-    def default(sources: int) -> float:
+    def default(sources: int, error: float = 0.4) -> float:
         """The bar of kernels that one source each has."""
         runs = [
             replace(
@@ -273,10 +273,12 @@ def test_few_sources_of_a_work_leave_it_wide() -> None:
             for source in range(sources)
             for item in few()
         ]
-        return _bars(runs, [0.4] * len(runs), 0.4)[1]
+        return _bars(runs, [error] * len(runs), 0.4)[1]
 
-    assert default(1) == pytest.approx(1.84 * 0.4, rel=0.01)
-    assert default(1) > default(2) > default(3) > 0.4
+    assert default(1) == pytest.approx(hypot(1.84 * 0.4, 0.4) / sqrt(2), rel=0.01)
+    assert default(1) > default(3) > 0.4
+    # Sources that are predicted well make what nobody has measured no less sure.
+    assert default(1, 0.02) == default(2, 0.02) == 0.4
 
 
 def test_sources_that_agree_narrow_the_bar() -> None:

@@ -6,11 +6,13 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
+from planner.plan.placement import Slot
+from planner.search.milp.export import _partition
 from planner.search.solve import search
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
 from planner.targets import TARGETS
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, plan, pool
 
 
 def names(spec: ClusterSpec, target: str, precision: str = "fp16") -> list[str]:
@@ -63,6 +65,43 @@ def test_one_node_of_a_pool_whose_nodes_ethernet_joins_uses_rdma(target: str) ->
     assert as_one.best.plan.devices == 4
     assert not Estimator(cluster(here, there), model).uses_sockets(as_one.best.plan)
     assert as_one.best.estimate.step_seconds == pytest.approx(as_two.best.estimate.step_seconds, rel=1e-9)
+
+
+def two_networks() -> ClusterSpec:
+    """Pools with cards on two networks: nodes of ``b`` reach each other by Ethernet, all others by InfiniBand."""
+    a, b = (
+        pool("a", nodes=2, per_node=2, gbps=50, cards=2),
+        pool("b", nodes=2, per_node=2, fabric="eth", gbps=110),
+    )
+    slow, narrow = (
+        NicSpec(fabric="eth", bandwidth_gbps=10, count=1),
+        NicSpec(fabric="ib", bandwidth_gbps=50, count=2),
+    )
+    return cluster(
+        a.model_copy(update={"nics": (*a.nics, slow)}), b.model_copy(update={"nics": (*b.nics, narrow)})
+    )
+
+
+@pytest.mark.parametrize(("count", "network"), [(2, "a+b"), (4, "sockets")])
+def test_the_model_that_is_exported_is_on_the_network_of_the_plan(count: int, network: str) -> None:
+    """With as many nodes of a pool as the plan has."""
+    spec, row = two_networks(), TARGETS["deepspeed"]
+    estimator = Estimator(spec, gpt())
+    stages = ((group("a", "A100", share=6, count=count),), (group("b", "A100", share=6, count=count),))
+    chosen = plan("deepspeed", 0, [12, 12], stages)
+    assert estimator.uses_sockets(chosen) == (network == "sockets")
+    assert _partition(chosen, estimator) is network_partitions(estimator, row)[network]
+
+
+def test_an_island_with_one_node_of_such_a_pool_uses_rdma() -> None:
+    """As plans without islands do; with two it is on sockets."""
+    estimator = Estimator(two_networks(), gpt())
+    for nodes, link in ((1, "ib"), (2, "eth")):
+        slots = [
+            Slot(pool=name, gpu="A100", tp=1, first_node=0, nodes=used, first_device=0, replicas_per_node=2)
+            for name, used in (("a", 1), ("b", nodes))
+        ]
+        assert estimator.ring_inside(slots, "torch").crosses == link
 
 
 def test_pools_that_cannot_train_are_on_no_island() -> None:

@@ -144,7 +144,7 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
     kernels = estimator.pricer(plan.target).kernels
     known = {constant.name: constant for constant in calibration.constants}
     before = _busy(plan, gpus, estimator)
-    spreads = []
+    spreads, measured = [], False
     for field in fields(Family):
         field_constant = _constant(family, kernels, field.name, known)
         spread = field_constant and (
@@ -153,11 +153,13 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
         if spread:
             after = _busy(plan, gpus, estimator.with_calibration(_with(calibration, family, field.name)))
             spreads.append(spread * log(after / before) / log(DIFFERENCE))
-    measured = _constant(family, kernels, "matmul_efficiency", known)
+            # The share of products in the model's format: that of vector units for fp32 beside faster formats.
+            products = field.name in ("matmul_efficiency", "vector_efficiency") and after != before
+            measured |= products and field_constant is not None and field_constant.provenance == "measured"
     curves = _layer_spreads(plan, gpus, estimator)
     if curves:
         return hypot(*spreads, max(LEAST_SPREAD, *curves))
-    if measured is not None and measured.provenance == "measured":
+    if measured:
         return max(LEAST_SPREAD, hypot(*spreads))
     if calibration.device_spread is not None and _is_unseen(family, calibration):
         # Kernels that nobody has measured here are as unknown on the other devices of the plan.

@@ -14,7 +14,7 @@ from planner.plan.values import Plan
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import write_lp
 from planner.search.ranking import ranked
-from planner.search.space.choices import choice_of
+from planner.search.space.choices import choice_of, stands
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
@@ -52,12 +52,21 @@ def write_model(
 
 
 def _partition(plan: Plan, estimator: Estimator) -> NetworkPartition:
-    """The smallest part of the cluster that has the plan's pools."""
-    fitting = []
+    """The smallest part of the cluster in which the plan stands, on the network that it uses."""
+    fitting, sockets = [], estimator.uses_sockets(plan)
     for partition in network_partitions(estimator, target(plan.target)).values():
-        seen = partition.estimator.cluster
-        on_joined = on_joined_pools(plan, seen, estimator.cluster)
+        own = partition.estimator
+        on_joined = on_joined_pools(plan, own.cluster, estimator.cluster)
         used = {group.pool for stage in on_joined.stages for group in stage.replicas}
-        if used <= {device_type.pool for device_type in partition.device_types}:
+        if (
+            used <= {device_type.pool for device_type in partition.device_types}
+            and own.uses_sockets(on_joined) == sockets
+            and stands([stage.replicas for stage in on_joined.stages], own.topology)
+        ):
             fitting.append(partition)
+    if not fitting:
+        raise OutputError(
+            "--write-lp: the plan keeps stages apart that one pool puts together, so no ILP has it",
+            hint="write equal pools as one, or leave out --write-lp",
+        )
     return min(fitting, key=lambda partition: len(partition.device_types))
