@@ -294,6 +294,7 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
             "expected adamw, sgd, lion or adafactor with lora, got muon",
         ),
         ("freeze: [attention, mlp, norms]", "", "freezes all of the layers"),
+        ("freeze: [attention, mlp]", "norm: plain", "freezes all of the layers"),
         (
             "optimizer: sgd\n  optimizer_states: int8",
             "",
