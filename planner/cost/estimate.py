@@ -146,14 +146,13 @@ class Estimator:
         if not plan.sync.exact:
             # Islands talk to each other over sockets, and each has a network of its own.
             return False
-        if target(plan.target).network_per_group and not self.one_network:
+        per_group = target(plan.target).network_per_group and not self.one_network
+        if per_group or not self.topology.needs_sockets(pools):
             return False
-        if not self.topology.needs_sockets(pools) or len(pools) == 1:
-            return self.topology.needs_sockets(pools)
+        if len(pools) == 1 or self.topology.needs_sockets(pools, pools):
+            return True
         # Nodes of a pool that Ethernet alone joins are no obstacle where the plan has one of them.
-        return self.topology.needs_sockets(pools, pools) or self.topology.needs_sockets(
-            pools, lone_nodes(chain.from_iterable(place(plan, self.cluster)))
-        )
+        return self.topology.needs_sockets(pools, lone_nodes(chain.from_iterable(place(plan, self.cluster))))
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
