@@ -102,6 +102,15 @@ def replicas(zero: int, *groups: tuple[str, int, int, int]) -> dict[str, Any]:
     }
 
 
+def shards(zero: int, *parts: int) -> dict[str, Any]:
+    """Equal batches on two nodes for each of ``parts``: what each of them holds of the states."""
+    groups = replicas(zero, *(("a", 2, 6, 12) for _ in parts))["replicas"]
+    return {
+        "zero": zero,
+        "replicas": [{**group, "shard": part} for group, part in zip(groups, parts, strict=True)],
+    }
+
+
 def islands(base: dict[str, Any], *pools: str, **sync: Any) -> dict[str, Any]:
     """A plan whose pools, or without any all of whose nodes, exchange rarely or little."""
     found = {**sync, "islands": [[pool] for pool in pools]} if pools else sync
@@ -180,6 +189,14 @@ CLUSTERS: Sequence[Rehearsed] = (
             "2 x 2, micro-batches of 4": grid(2, 4),
             "2 x 2, micro-batches of 12": grid(2, 12),
             "2 x 2, micro-batches of 48": grid(2, 48),
+            "shards of 3 and 1, ZeRO 2": {"target": "torch", **shards(2, 3, 1)},
+            "shards of 3 and 1, ZeRO 3": {"target": "torch", **shards(3, 3, 1)},
+            "three of the nodes": replicas(0, ("a", 3, 8, 16)),
+            "three of the nodes and a backup": {
+                "target": "torch",
+                **replicas(0, ("a", 4, 8, 16)),
+                "backup": 1,
+            },
         },
     ),
     Rehearsed(

@@ -18,7 +18,6 @@ from planner.plan.file import load_plan
 from planner.plan.values import Plan
 from planner.search.solve import search
 from planner.search.values import Limits
-from planner.targets import target as runtime
 from tools.rehearsal.clusters import Rehearsed, yaml_text
 from tools.rehearsal.running import WARM_UP, run, spread
 
@@ -64,9 +63,7 @@ def plans(
     assert best is not None, "every cluster of the rehearsal has room for the model"
     yield CHOSEN, best.plan
     for name, document in cluster.plans.items():
-        if "sync" in document and not runtime(target).syncs:
-            continue
-        if isinstance(document.get("tp"), dict) and not runtime(target).grids:
+        if document.get("target", target) != target:
             continue
         path = folder / "short.yaml"
         path.write_text(yaml_text({"target": target, **document}), encoding="utf-8")
