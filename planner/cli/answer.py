@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
+from planner.cost.training import Devices
 from planner.report.brief import answer_line, brief
 from planner.report.document import search_document
 from planner.report.explain import (
@@ -58,7 +59,7 @@ def show_found(
     if detail == "answer":
         show(last=Answer(answer))
         return
-    show(*_report(result, request, top, detail), then=_next(result, output), last=Answer(answer))
+    show(*_report(result, request, top, detail), then=next_command(result, output), last=Answer(answer))
 
 
 def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Detail = "brief") -> None:
@@ -68,14 +69,11 @@ def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Deta
         return
     goal = goal_text(request.goal, pareto=True)
     head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
-    following = None
-    if table.worth is not None:
-        options = use_at_most(table.points[table.worth].devices, request.cluster)
-        following = f"the same with {options} -o plan.yaml in place of --pareto"
+    devices = None if table.worth is None else table.points[table.worth].devices
     show(
         None if detail == "answer" else head,
         front_section(table, request.cluster),
-        then=None if detail == "answer" else following,
+        then=None if detail == "answer" else next_on(devices, request.cluster),
     )
 
 
@@ -114,7 +112,14 @@ def _nothing(result: SearchResult) -> list[RenderableType]:
     return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
 
 
-def _next(result: SearchResult, output: Path | None) -> str | None:
+def next_on(devices: Devices | None, cluster: ClusterSpec) -> str | None:
+    """The command that follows a table of sub-clusters: a search on the one that is worth it."""
+    if devices is None:
+        return None
+    return f"the same with {use_at_most(devices, cluster)} -o plan.yaml in place of --pareto"
+
+
+def next_command(result: SearchResult, output: Path | None) -> str | None:
     """The command that follows: emit what was written, or write it."""
     if result.best is None:
         return None

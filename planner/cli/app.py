@@ -214,7 +214,7 @@ CALIBRATE: dict[str, Registered] = {
     ),
     "loss": Registered("calibrate_run", "fit_loss", "Fit the loss by steps and batch to logs."),
     "fit": Registered(
-        "calibrate_fit",
+        "validate",
         "fit_constants",
         "Fit the constants of the cost model to measured runs.",
     ),

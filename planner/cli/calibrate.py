@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
@@ -18,7 +17,7 @@ from planner.calibration.tables import import_layers_csv, import_links_csv
 from planner.calibration.values import Calibration
 from planner.cli.options import AsJson, Force
 from planner.cli.output import require_new, show, show_document, typed
-from planner.cli.process import warn
+from planner.cli.process import as_typed, warn
 from planner.errors import Problem, SpecError, UsageError
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
@@ -147,7 +146,7 @@ def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
         conflicts = [*clashes(first, last)]
         _refuse(one, other, [clash for clash in conflicts if clash.newer == "unknown"])
         _warn(one, other, [clash for clash in conflicts if clash.newer != "unknown"])
-    facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
+    facts = run_facts(as_typed())
     return replace(with_errors(reduce(combined, files)), provenance=facts)
 
 

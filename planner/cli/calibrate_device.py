@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -17,9 +15,9 @@ from planner.calibration.merge import layer_key, merged, sourced
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, overridden
-from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers
+from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers, require_name
 from planner.cli.output import require_writable, show, show_document, typed
-from planner.cli.process import warn
+from planner.cli.process import as_typed, warn
 from planner.cli.progress import measuring
 from planner.errors import UsageError
 from planner.measure.resume import facts_of, resumable, with_facts
@@ -156,8 +154,8 @@ def measure_device(
         seconds=seconds,
         exchange=hetplan_exchange,
     )
-    backend = open_backend(device, checked_name(name))
-    facts = facts_of(backend, spec, " ".join(["hetplan", *sys.argv[1:]]))
+    backend = open_backend(device, require_name(name))
+    facts = facts_of(backend, spec, as_typed())
     kept, warnings = resumable(before(output, force), facts, backend.name, spec)
     for line in warnings:
         warn(f"{output}: {line}")
@@ -190,8 +188,8 @@ def _profile_as_poplar(
     from planner.measure.poplar import profile_stages
     from planner.measure.session import LARGEST_ON_CPU
 
-    backend = open_backend(device, checked_name(name))
-    writer = _Writer(output, facts_of(backend, model, " ".join(["hetplan", *sys.argv[1:]])))
+    backend = open_backend(device, require_name(name))
+    writer = _Writer(output, facts_of(backend, model, as_typed()))
     known = before(output, force)
 
     def keep(layers: Sequence[LayerPoint]) -> None:
@@ -228,13 +226,6 @@ def require_torch() -> None:
     """Raise UsageError where torch is not installed."""
     if find_spec("torch") is None:
         raise UsageError("torch is not installed", hint="pip install 'hetplan[torch]'")
-
-
-def checked_name(name: str | None) -> str | None:
-    """The name, or UsageError for one that a cluster file could not hold."""
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
-    return name
 
 
 def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:

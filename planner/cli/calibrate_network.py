@@ -21,7 +21,7 @@ from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
 from planner.cli.options import AsJson, Force, a_number, choices
 from planner.cli.output import require_writable, show, show_document, typed
-from planner.cli.process import BAD_INPUT, fail, warn
+from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
 from planner.cluster.file import load_cluster
 from planner.errors import UsageError
@@ -231,7 +231,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
     from planner.measure.network import agreed
     from planner.measure.network import measure_network as measure
 
-    facts = {**world.backend.facts, **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
+    facts = {**world.backend.facts, **run_facts(as_typed())}
     first = world.rank == 0
     kept = ASSUMED
 
@@ -293,7 +293,7 @@ def _import(
 ) -> None:
     """What nccl-tests printed becomes points."""
     points = _read(text, link, operation, members)
-    facts = {"nccl-tests": str(text), **run_facts(" ".join(["hetplan", *sys.argv[1:]]))}
+    facts = {"nccl-tests": str(text), **run_facts(as_typed())}
     record = _Record(output, before(output, force), facts)
     record.keep(points)
     record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, concerning, read_calibration, read_model
 from planner.cli.options import AsJson, CalibrationFile, Force, ModelFile, SequenceLength
 from planner.cli.output import require_new, show, show_document, typed
+from planner.cli.process import as_typed
 from planner.errors import UsageError
 from planner.files.fields import written
 from planner.files.writing import dump, write_whole
@@ -66,7 +66,7 @@ class FitOptions:
     def write(self, measured: Calibration) -> str:
         """The calibration file with what was measured too; returns the next command."""
         own = ASSUMED if self.calibration is None else load_calibration(self.calibration)
-        facts = run_facts(" ".join(["hetplan", *sys.argv[1:]]))
+        facts = run_facts(as_typed())
         save_calibration(merged(own, with_facts(measured, facts)), self.output)
         return f"hetplan search CLUSTER MODEL --calibration {self.output}"
 

@@ -157,5 +157,4 @@ def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
 
 
 def _contender(name: str, scored: Scored | None, cluster: ClusterSpec, note: str) -> Contender:
-    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
-    return Contender(name=name, scored=scored, cluster_devices=devices, note=note)
+    return Contender(name=name, scored=scored, cluster_devices=cluster.devices, note=note)

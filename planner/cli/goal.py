@@ -17,6 +17,7 @@ from planner.cli.options import (
     Tokens,
     seconds_of,
     tokens_of,
+    within,
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.failures import NEVER, Interruptions
@@ -120,8 +121,7 @@ class StopOptions:
         idle = [name for name, value in given.items() if value is not None]
         if failures is None and idle:
             raise UsageError(f"{idle[0]} says what failures take: expected --failures with it")
-        if failures is not None and not FAILURES.holds(failures):
-            raise UsageError(f"--failures: expected a number from 0 to {FAILURES.most:g}, got {failures:g}")
+        within("--failures", failures, FAILURES)
         if storage is not None and self.checkpoint_time is not None:
             raise UsageError(
                 "--storage, --checkpoint-time: both say what a checkpoint takes, expected one of them"
@@ -137,12 +137,8 @@ class StopOptions:
 
     def storage_rate(self) -> float | None:
         """The rate of --storage, byte/s; raises UsageError for what is none."""
-        if self.storage is None:
-            return None
-        if not RATE.holds(self.storage):
-            limits = f"from {RATE.least:g} to {RATE.most:g}"
-            raise UsageError(f"--storage: expected gigabyte/s {limits}, got {self.storage:g}")
-        return bytes_per_second_from_gigabytes(self.storage)
+        rate = within("--storage", self.storage, RATE, "gigabyte/s")
+        return None if rate is None else bytes_per_second_from_gigabytes(rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +166,7 @@ class RunOptions:
         return Goal(
             tokens=None if self.tokens is None else tokens_of(self.tokens),
             deadline_seconds=seconds_of("--deadline", self.deadline),
-            budget=_budget(self.budget),
+            budget=within("--budget", self.budget, MONEY),
             interruptions=self.stops.interruptions(),
         )
 
@@ -202,8 +198,8 @@ class GoalOptions:
         goal = replace(
             run,
             objective=wanted,
-            max_cost_per_million_tokens=_positive("--max-cost-per-token", self.max_cost_per_token),
-            min_tokens_per_second=_positive("--min-tokens-per-second", self.min_tokens_per_second),
+            max_cost_per_million_tokens=within("--max-cost-per-token", self.max_cost_per_token, PREDICTED),
+            min_tokens_per_second=within("--min-tokens-per-second", self.min_tokens_per_second, PREDICTED),
             use_at_most=tuple(_limit(text, cluster) for text in self.use_at_most or ()),
             robust=robust,
         )
@@ -225,13 +221,6 @@ class GoalOptions:
         return cast("Objective", names[0])
 
 
-def _budget(budget: float | None) -> float | None:
-    if budget is not None and not MONEY.holds(budget):
-        limits = f"from {MONEY.least:g} to {MONEY.most:g}"
-        raise UsageError(f"--budget: expected a number {limits}, got {budget:g}")
-    return budget
-
-
 def require_one_plan(pareto: bool, **options: object) -> None:
     """Refuse options that are about one plan, by their names, beside ``--pareto``; raises UsageError."""
     given = [name for name, value in options.items() if value is not None]
@@ -247,13 +236,6 @@ def _reason(goal: Goal) -> str:
     if goal.objective != "time":
         return f"--objective {goal.objective}"
     return "--budget" if goal.budget is not None else "--max-cost-per-token"
-
-
-def _positive(option: str, number: float | None) -> float | None:
-    if number is not None and not PREDICTED.holds(number):
-        limits = f"from {PREDICTED.least:g} to {PREDICTED.most:g}"
-        raise UsageError(f"{option}: expected a number {limits}, got {number:g}")
-    return number
 
 
 def _limit(text: str, cluster: ClusterSpec) -> tuple[str, int]:

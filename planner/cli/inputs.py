@@ -11,7 +11,7 @@ from pathlib import Path
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
-from planner.cli.options import GlobalBatch, Precision, Safe, SequenceLength, choices
+from planner.cli.options import GlobalBatch, Precision, Safe, SequenceLength, choices, within
 from planner.cli.output import typed
 from planner.cli.process import warn
 from planner.cluster.file import load_cluster
@@ -22,6 +22,7 @@ from planner.model.file import load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.file import (
     PlanFile,
+    Summary,
     UsedCalibration,
     cluster_differences,
     differences_text,
@@ -48,6 +49,16 @@ class SearchRequest:
     """Search for faster plans of other runtimes too."""
     strict: bool = True
     """The fastest plan, even where a simpler one is as fast by what is known."""
+
+    def plan_file(self, scored: Scored, summary: Summary | None) -> PlanFile:
+        """What ``-o`` writes of a plan."""
+        return PlanFile(
+            plan=scored.plan,
+            cluster=self.cluster,
+            model=self.model,
+            summary=summary,
+            calibration=self.used,
+        )
 
 
 def read_priced(path: Path, calibration: Calibration) -> tuple[PlanFile, Scored]:
@@ -113,10 +124,7 @@ class Overrides:
 
     def __post_init__(self) -> None:
         """Raise UsageError for a chance that is none."""
-        if self.safe is not None and not CHANCE.holds(self.safe):
-            raise UsageError(
-                f"--safe: expected a number from {CHANCE.least:g} to {CHANCE.most:g}, got {self.safe:g}"
-            )
+        within("--safe", self.safe, CHANCE)
 
     def given(self) -> dict[str, str | int]:
         """The training settings that are not None, by the name of their field."""

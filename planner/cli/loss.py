@@ -10,21 +10,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planner.cli.answer import show_found
+from planner.cli.answer import next_command, next_on, show_found
 from planner.cli.goal import GoalOptions
 from planner.cli.inputs import SearchRequest
-from planner.cli.options import integers, tokens_of
-from planner.cli.output import require_writable, show, show_document, typed
-from planner.cli.process import (
-    ANSWER,
-    INFEASIBLE,
-    INTERRUPTED,
-    NO_PLAN_IN_TIME,
-)
+from planner.cli.options import integers, tokens_of, within
+from planner.cli.output import require_writable, show, show_document
+from planner.cli.process import exit_code
 from planner.cli.progress import searching
 from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
-from planner.plan.file import PlanFile, Summary, write
+from planner.plan.file import write
 from planner.ranges import BATCH, LOSS
 from planner.report.brief import summary_of
 from planner.report.layout import Answer, Paragraph
@@ -36,7 +31,6 @@ from planner.report.loss import (
     sizes_document,
     sizes_section,
 )
-from planner.report.pareto import use_at_most
 from planner.search.objectives.loss import LossResult, batches_around, sizes_to_loss, to_loss
 from planner.search.values import Scored
 
@@ -105,9 +99,7 @@ class LossOptions:
 
     def request(self, request: SearchRequest, tokens: str | None) -> LossRequest:
         """What the options request; raises UsageError where they do not say when to stop."""
-        if self.loss is not None and not LOSS.holds(self.loss):
-            limits = f"from {LOSS.least:g} to {LOSS.most:g}"
-            raise UsageError(f"--loss: expected a number {limits}, got {self.loss:g}")
+        within("--loss", self.loss, LOSS)
         named = integers("--batches", self.batches, BATCH)
         if named is not None and len(named) > MOST_BATCHES:
             raise UsageError(f"--batches: expected at most {MOST_BATCHES}, got {len(named)}")
@@ -132,12 +124,8 @@ def answer_loss(
     def better(scored: Scored, batch: int) -> None:
         if output is not None:
             with suppress(OutputError):  # said at the end, where it is tried again
-                _write(
-                    scored,
-                    replace(request, model=request.model.trained_with(global_batch=batch)),
-                    output,
-                    None,
-                )
+                model = request.model.trained_with(global_batch=batch)
+                write(replace(request, model=model).plan_file(scored, None), output)
 
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
         result = to_loss(
@@ -157,11 +145,8 @@ def answer_loss(
     _show(result, request, wanted.batches, top, output, as_json, quiet)
     if unwritten is not None:
         raise unwritten
-    if result.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if result.best is None:
-        raise typer.Exit(INFEASIBLE if result.search.status == "infeasible" else NO_PLAN_IN_TIME)
-    raise typer.Exit(ANSWER)
+    infeasible = result.search.status == "infeasible"
+    raise typer.Exit(exit_code(result.interrupted, result.best is not None, infeasible))
 
 
 def _kept(result: LossResult, request: SearchRequest, output: Path | None) -> OutputError | None:
@@ -170,22 +155,11 @@ def _kept(result: LossResult, request: SearchRequest, output: Path | None) -> Ou
     if output is None or best is None:
         return None
     try:
-        _write(best, replace(request, model=result.model), output, summary_of(result.search))
+        trained = replace(request, model=result.model)
+        write(trained.plan_file(best, summary_of(result.search)), output)
     except OutputError as error:
         return error
     return None
-
-
-def _write(scored: Scored, request: SearchRequest, output: Path, summary: Summary | None) -> None:
-    """The plan with the model trained by its own batch."""
-    file = PlanFile(
-        plan=scored.plan,
-        cluster=request.cluster,
-        model=request.model,
-        summary=summary,
-        calibration=request.used,
-    )
-    write(file, output)
 
 
 def _show(
@@ -210,11 +184,8 @@ def _show(
     if quiet:
         show(last=line)
         return
-    following = "the same with -o plan.yaml to keep the plan"
-    if output is not None:
-        following = typed("hetplan", "emit", output, "-o", "run/")
     goal = goal_text(result.convergence, batches, request.model)
-    show(*loss_report(result, goal, cluster, top), then=following, last=line)
+    show(*loss_report(result, goal, cluster, top), then=next_command(result.search, output), last=line)
 
 
 def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, quiet: bool) -> NoReturn:
@@ -235,17 +206,10 @@ def answer_sizes(request: SearchRequest, wanted: LossRequest, as_json: bool, qui
         show_document(sizes_document(sizes, request.cluster, request.model))
     else:
         goal = goal_text(wanted.steps, wanted.batches, request.model)
-        following = None
-        if sizes.worth is not None:
-            options = use_at_most(sizes.points[sizes.worth].devices, request.cluster)
-            following = f"the same with {options} -o plan.yaml in place of --pareto"
+        devices = None if sizes.worth is None else sizes.points[sizes.worth].devices
         show(
             None if quiet else Paragraph(f"goal: {goal}"),
             sizes_section(sizes, request.cluster),
-            then=None if quiet else following,
+            then=None if quiet else next_on(devices, request.cluster),
         )
-    if sizes.interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if sizes.points:
-        raise typer.Exit(ANSWER)
-    raise typer.Exit(NO_PLAN_IN_TIME if sizes.unfinished else INFEASIBLE)
+    raise typer.Exit(exit_code(sizes.interrupted, bool(sizes.points), not sizes.unfinished))

@@ -162,6 +162,13 @@ def seconds_of(option: str, text: str | None, least: float = RUN_SECONDS.least) 
     return seconds
 
 
+def require_name(name: str | None) -> str | None:
+    """The value of ``--name``; raises UsageError for one that a cluster file could not hold."""
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
+    return name
+
+
 LONGEST_RANGE = 10_000
 """Numbers that a range like ``1..64`` may stand for."""
 
@@ -190,6 +197,14 @@ def _range(option: str, part: str, allowed: Range) -> range:
         limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
         raise UsageError(f"{option}: expected numbers {limits}, in rising order, got {part!r}")
     return range(low, high + 1)
+
+
+def within(option: str, value: float | None, allowed: Range, what: str = "a number") -> float | None:
+    """The value of an option; raises UsageError for one that is out of range."""
+    if value is not None and not allowed.holds(value):
+        limits = f"from {allowed.least:g} to {allowed.most:g}"
+        raise UsageError(f"{option}: expected {what} {limits}, got {value:g}")
+    return value
 
 
 def a_number(value: float | None) -> float | None:

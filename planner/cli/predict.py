@@ -136,14 +136,13 @@ def _many(
 ) -> tuple[Contender, ...]:
     """All plans of a file, priced by one estimator."""
     estimator = Estimator(cluster, model, calibration)
-    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     contenders = []
     for index, decided in enumerate(load_plans(path, cluster, model)):
         name = f"plans[{index}]"
         with concerning(path):
             scored = Scored(plan=decided, estimate=estimator.estimate(decided))
         note = "; ".join(misfits(scored.estimate))
-        contenders.append(Contender(name=name, scored=scored, cluster_devices=devices, note=note))
+        contenders.append(Contender(name=name, scored=scored, cluster_devices=cluster.devices, note=note))
     return tuple(contenders)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from planner.cli.options import Force
+from planner.cli.options import Force, require_name
 from planner.cli.output import require_new, typed
 from planner.cli.process import warn, write
 from planner.errors import UsageError
@@ -77,8 +76,7 @@ def probe(
         return
     if output is not None:
         require_new(output, force, EXAMPLE)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise UsageError(f"--name: expected letters, digits, dots, dashes and underscores, got {name!r}")
+    require_name(name)
     files = {
         "nvidia_smi": nvidia_smi,
         "gpu_list": gpu_list,

@@ -46,7 +46,21 @@ MEANINGS: dict[int, str] = {
 """What each code says."""
 
 
+def exit_code(interrupted: bool, found: bool, infeasible: bool) -> int:
+    """That of a search; ``infeasible``: proven, where nothing was found."""
+    if interrupted:
+        return INTERRUPTED
+    if found:
+        return ANSWER
+    return INFEASIBLE if infeasible else NO_PLAN_IN_TIME
+
+
 _marked: list[float] = []
+
+
+def as_typed() -> str:
+    """The command that runs."""
+    return " ".join(["hetplan", *sys.argv[1:]])
 
 
 def mark_start() -> None:

@@ -18,15 +18,10 @@ from planner.cli.options import (
     TargetName,
     proven_gap,
     time_limit,
+    within,
 )
 from planner.cli.output import require_writable, show, show_document, typed
-from planner.cli.process import (
-    ANSWER,
-    INFEASIBLE,
-    INTERRUPTED,
-    NO_PLAN_IN_TIME,
-    warn,
-)
+from planner.cli.process import exit_code, warn
 from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
 from planner.errors import UsageError
@@ -39,7 +34,7 @@ from planner.report.layout import Answer
 from planner.report.numbers import count
 from planner.report.rent import rent_document, rent_line, rent_report
 from planner.search.milp.renting import Wanted
-from planner.search.objectives.renting import Rent, RentGoal, RentSearch
+from planner.search.objectives.renting import RentGoal, RentSearch
 from planner.search.values import Limits
 
 Offers = Annotated[
@@ -169,7 +164,8 @@ def rent(
             following = following if output else "the same with -o cluster.yaml to keep the cluster"
         line = Answer(rent_line(answer, goal, model_spec))
         show(*rent_report(answer, goal, model_spec), then=following, last=line)
-    raise typer.Exit(_exit_code(answer))
+    infeasible = answer.status == "infeasible"
+    raise typer.Exit(exit_code(answer.interrupted, answer.best is not None, infeasible))
 
 
 def _wanted(objective: str | None, deadline: str | None, budget: float | None) -> Wanted:
@@ -188,10 +184,7 @@ def _table(
 ) -> OffersFile:
     """The offers of the file, or of gpuhunt's catalogue, that are asked for."""
     card = None if network is None else _card(network)
-    if interruptions is not None and not FAILURES.holds(interruptions):
-        raise UsageError(
-            f"--interruptions: expected a number from 0 to {FAILURES.most:g}, got {interruptions:g}"
-        )
+    within("--interruptions", interruptions, FAILURES)
     if path is not None:
         given = "--network" if network is not None else "--interruptions"
         if card is not None or interruptions is not None:
@@ -242,11 +235,3 @@ def _chosen(offers: tuple[Offer, ...], provider: str | None, region: str | None)
 
 def _listed(names: Sequence[str]) -> str:
     return first_of(names, LISTED) or "none"
-
-
-def _exit_code(answer: Rent) -> int:
-    if answer.interrupted:
-        return INTERRUPTED
-    if answer.best is not None:
-        return ANSWER
-    return INFEASIBLE if answer.status == "infeasible" else NO_PLAN_IN_TIME

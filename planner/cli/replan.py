@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from planner.cli.process import warn
 from planner.cli.progress import reporter
 from planner.emit.interface import Prepared, prepared_files, write_folder
 from planner.errors import UsageError
-from planner.files.short_lists import expand_hosts
+from planner.files.short_lists import expand_hosts, parted
 from planner.plan.file import PlanFile, UsedCalibration, write
 from planner.plan.placement import ranks
 from planner.report.brief import summary_of
@@ -176,14 +175,10 @@ def replan(
         show(*replan_report(losses[0], cost), then=then or "the same with -o without.yaml to keep the plan")
 
 
-_COMMA = re.compile(r",(?![^\[]*\])")
-"""One that is not inside brackets."""
-
-
 def _named(texts: Sequence[str]) -> list[str]:
     """Hosts of the option, each once; raises UsageError for what can be none."""
     try:
-        return list(dict.fromkeys(expand_hosts(part for text in texts for part in _COMMA.split(text))))
+        return list(dict.fromkeys(expand_hosts(part for text in texts for part in parted(text))))
     except ValueError as error:
         raise UsageError(
             f"--without: {error}", hint="e.g. --without node-3 or --without node-[2-4]"

@@ -47,19 +47,10 @@ from planner.cli.options import (
     proven_gap,
 )
 from planner.cli.output import require_writable
-from planner.cli.process import (
-    ANSWER,
-    INFEASIBLE,
-    INTERRUPTED,
-    NO_PLAN_IN_TIME,
-    Wish,
-    keeping_the_best,
-    started,
-    warn,
-)
+from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter, searching
 from planner.errors import OutputError, UsageError
-from planner.plan.file import PlanFile, Summary, write
+from planner.plan.file import Summary, write
 from planner.plan.values import Sync
 from planner.ranges import (
     BATCH,
@@ -84,7 +75,6 @@ from planner.targets import TARGETS, in_words, target
 
 if TYPE_CHECKING:
     from planner.cli.answer import Detail
-    from planner.search.objectives.pareto import Front
 
 
 PAUSE_SECONDS = 0.5
@@ -140,14 +130,7 @@ class KeptPlan:
         )
 
     def _write(self, scored: Scored, summary: Summary | None) -> None:
-        file = PlanFile(
-            plan=scored.plan,
-            cluster=self._request.cluster,
-            model=self._request.model,
-            summary=summary,
-            calibration=self._request.used,
-        )
-        write(file, self._path)
+        write(self._request.plan_file(scored, summary), self._path)
 
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
@@ -163,15 +146,7 @@ def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoRet
             deadline=deadline,
         )
     show_front(table, request, as_json, detail)
-    raise typer.Exit(_front_exit_code(table))
-
-
-def _front_exit_code(table: Front) -> int:
-    if table.interrupted:
-        return INTERRUPTED
-    if table.points:
-        return ANSWER
-    return NO_PLAN_IN_TIME if table.unfinished else INFEASIBLE
+    raise typer.Exit(exit_code(table.interrupted, bool(table.points), not table.unfinished))
 
 
 Output = Annotated[
@@ -341,6 +316,12 @@ AllowBackup = Annotated[
 ]
 
 
+WHOLE_GRADIENTS, EQUAL_SHARDS = (
+    "exchanges whole gradients in every step",
+    "deals equal shards to all replicas",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceOptions:
     """Which plans are searched."""
@@ -363,6 +344,8 @@ class SpaceOptions:
 
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
         """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
+        if target is not None:
+            self._require(target)
         recompute = choices("--recompute", self.recompute, RECOMPUTES)
         offload = choices("--offload", self.offload, (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PARTS))
         return Limits(
@@ -376,63 +359,37 @@ class SpaceOptions:
             micro_batch=integers("--micro-batch", self.micro_batch, BATCH),
             recompute=cast("tuple[Recompute, ...] | None", recompute),
             offload=cast("tuple[OffloadPart, ...] | None", offload),
-            syncs=_syncs(self.allow_local_sgd, self.allow_compression, target),
-            grids=_grids(self.allow_tensor_grids, target),
-            quantised=_quantised(self.allow_quantised_zero, target),
-            unequal_shards=_unequal(self.allow_unequal_shards, target),
-            backup=_backup(self.allow_backup, target),
+            syncs=_syncs(self.allow_local_sgd, self.allow_compression),
+            grids=self.allow_tensor_grids,
+            quantised=self.allow_quantised_zero,
+            unequal_shards=self.allow_unequal_shards,
+            backup=self.allow_backup or 0,
             gap=gap,
             time_limit_seconds=None if time_limit == math.inf else time_limit,
         )
 
-
-def _unequal(asked: bool, name: str | None) -> bool:
-    """Whether replicas may hold more or less of what ZeRO shards."""
-    if asked and name is not None and not target(name).unequal_shards:
-        able = in_words([row.name for row in TARGETS.values() if row.unequal_shards], "or")
-        what = f"{name} deals equal shards to all replicas, expected --target {able}"
-        raise UsageError(f"--allow-unequal-shards: {what}")
-    return asked
-
-
-def _quantised(asked: bool, name: str | None) -> bool:
-    """Whether ZeRO 3 may round what it sends."""
-    if asked and name is not None and not target(name).zero_plus:
-        able = in_words([row.name for row in TARGETS.values() if row.zero_plus], "or")
-        raise UsageError(f"--allow-quantised-zero: {name} has no ZeRO++, expected --target {able}")
-    return asked
+    def _require(self, name: str) -> None:
+        """Raise UsageError for an option that allows what the target does not have: it was not meant."""
+        for option, given, capability, instead in (
+            ("--allow-local-sgd", self.allow_local_sgd, "syncs", WHOLE_GRADIENTS),
+            ("--allow-compression", self.allow_compression, "syncs", WHOLE_GRADIENTS),
+            ("--allow-tensor-grids", self.allow_tensor_grids, "grids", "divides matrices in one dimension"),
+            ("--allow-quantised-zero", self.allow_quantised_zero, "zero_plus", "has no ZeRO++"),
+            ("--allow-unequal-shards", self.allow_unequal_shards, "unequal_shards", EQUAL_SHARDS),
+            ("--allow-backup", self.allow_backup, "backup_zero", "waits for all replicas"),
+        ):
+            if given not in (None, False) and not getattr(target(name), capability):
+                able = in_words([row.name for row in TARGETS.values() if getattr(row, capability)], "or")
+                raise UsageError(f"{option}: {name} {instead}, expected --target {able}")
 
 
-def _backup(most: int | None, name: str | None) -> int:
-    """How many of the slowest replicas' gradients a step may drop."""
-    if most and name is not None and not target(name).backup_zero:
-        able = in_words([row.name for row in TARGETS.values() if row.backup_zero], "or")
-        raise UsageError(f"--allow-backup: {name} waits for all replicas, expected --target {able}")
-    return most or 0
-
-
-def _syncs(steps: str | None, narrow: str | None, name: str | None) -> tuple[Sync, ...]:
+def _syncs(steps: str | None, narrow: str | None) -> tuple[Sync, ...]:
     """What islands may exchange: weights once in so many steps, in fp32 or a format of the list; or gradients."""
-    option = "--allow-local-sgd" if steps is not None else "--allow-compression"
-    if (steps, narrow) != (None, None) and name is not None and not target(name).syncs:
-        able = in_words([row.name for row in TARGETS.values() if row.syncs], "or")
-        raise UsageError(
-            f"{option}: {name} exchanges whole gradients in every step, expected --target {able}"
-        )
     asked = integers("--allow-local-sgd", steps, Range(2, EXCHANGE_STEPS.most)) or ()
     ways = [_way(part.strip()) for part in narrow.split(",")] if narrow is not None else []
     formats: list[SyncFormat] = ["fp32", *(way.format for way in ways if way.format != "fp32")]
     local = (Sync(every=every, format=each) for every in asked for each in formats)
     return tuple(dict.fromkeys((*local, *ways)))
-
-
-def _grids(wanted: bool, name: str | None) -> bool:
-    """Whether plans may have grids; a target without them was not meant."""
-    if wanted and name is not None and not target(name).grids:
-        able = in_words([row.name for row in TARGETS.values() if row.grids], "or")
-        what = f"{name} divides matrices in one dimension, expected --target {able}"
-        raise UsageError(f"--allow-tensor-grids: {what}")
-    return wanted
 
 
 def _way(part: str) -> Sync:
@@ -567,7 +524,7 @@ def _answer(
         write_model(
             write_lp, result.best, request.cluster, request.model, request.calibration, request.limits
         )
-    raise typer.Exit(_exit_code(result))
+    raise typer.Exit(exit_code(result.interrupted, result.best is not None, result.status == "infeasible"))
 
 
 def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchResult:
@@ -605,11 +562,3 @@ def _tell_of_reasons(error: Exception) -> None:
     )
     if os.environ.get("HETPLAN_DEBUG") == "1":
         traceback.print_exception(error)
-
-
-def _exit_code(result: SearchResult) -> int:
-    if result.interrupted:
-        return INTERRUPTED
-    if result.status == "infeasible":
-        return INFEASIBLE
-    return ANSWER if result.best is not None else NO_PLAN_IN_TIME

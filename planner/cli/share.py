@@ -12,12 +12,7 @@ import typer
 from planner.cli.inputs import read_calibration, used_calibration
 from planner.cli.options import AsJson, CalibrationFile, ClusterFile, TargetName, proven_gap, time_limit
 from planner.cli.output import show, show_document, typed
-from planner.cli.process import (
-    ANSWER,
-    INFEASIBLE,
-    INTERRUPTED,
-    NO_PLAN_IN_TIME,
-)
+from planner.cli.process import exit_code
 from planner.cli.progress import searching
 from planner.cluster.file import load_cluster
 from planner.emit.interface import write_folder
@@ -28,7 +23,7 @@ from planner.report.share import share_document, share_files, share_line, share_
 from planner.search.values import Limits
 from planner.share.crossover import Crossing, Crossover
 from planner.share.jobs import load_jobs
-from planner.share.search import OBJECTIVES, Share, ShareObjective, ShareSearch
+from planner.share.search import OBJECTIVES, ShareObjective, ShareSearch
 from planner.targets import in_words
 from planner.targets import target as runtime
 
@@ -119,7 +114,7 @@ def share(
         show(*share_report(answer, cluster_spec.name, pairs), then=following, last=Answer(share_line(answer)))
     if unwritten is not None:
         raise unwritten
-    raise typer.Exit(INTERRUPTED if ends.interrupted else _exit_code(answer))
+    raise typer.Exit(exit_code(ends.interrupted, bool(answer.portions), bool(answer.conflict)))
 
 
 def _kept(files: Sequence[EmittedFile], output: Path | None, force: bool) -> OutputError | None:
@@ -130,9 +125,3 @@ def _kept(files: Sequence[EmittedFile], output: Path | None, force: bool) -> Out
     except OutputError as error:
         return error
     return None
-
-
-def _exit_code(answer: Share) -> int:
-    if answer.portions:
-        return ANSWER
-    return INFEASIBLE if answer.conflict else NO_PLAN_IN_TIME

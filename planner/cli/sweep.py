@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -258,9 +257,9 @@ def _write(rows: Sequence[Row], options: Sequence[str], output: Path) -> None:
         write_whole(text.getvalue(), output, "results.csv")
         return
     frame = _library("pandas").DataFrame([{name: row.get(name) for name in columns} for row in rows])
-    draft = output.with_name(f".{output.name}.{os.getpid()}")
-    frame.to_parquet(draft)
-    draft.replace(output)
+    table_of = io.BytesIO()
+    frame.to_parquet(table_of)
+    write_whole(table_of.getvalue(), output, "results.parquet")
 
 
 def _best(rows: Sequence[Row], options: Sequence[str]) -> Indented:

@@ -1,25 +1,32 @@
-"""``hetplan validate``: how true the cost model is, on measured runs."""
+"""``hetplan validate`` and ``hetplan calibrate fit``: the cost model against measured runs, and fitted to them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import Progress as Bar
 
+from planner.calibration.file import save_calibration, shipped
+from planner.calibration.values import Calibration
+from planner.cli.calibrate import EXAMPLE
 from planner.cli.inputs import read_calibration
-from planner.cli.options import AsJson, CalibrationFile
-from planner.cli.output import require_writable, show, show_document
-from planner.cli.process import colours
+from planner.cli.options import AsJson, CalibrationFile, Force
+from planner.cli.output import require_new, require_writable, show, show_document, typed
+from planner.cli.process import colours, warn
 from planner.errors import UsageError
+from planner.measured.fit import Fit, fit, fit_memory, memory_spread
+from planner.measured.fit import Progress as Rounds
 from planner.measured.predictions import Progress, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
 from planner.ranges import COUNT
+from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 from planner.report.validation import (
     Validation,
@@ -98,8 +105,7 @@ def validate(
 
 def _check(half: str | None, plot: Path | None) -> None:
     """Refuse before the work what could not be answered after it."""
-    if half is not None and half not in HALVES:
-        raise UsageError(f"--half: expected {' or '.join(HALVES)}, got {half!r}")
+    _check_half(half)
     if plot is None:
         return
     if plot.suffix.lower() != ".png":
@@ -107,6 +113,11 @@ def _check(half: str | None, plot: Path | None) -> None:
     require_writable(plot, "errors.png")
 
     require_matplotlib()
+
+
+def _check_half(half: str | None) -> None:
+    if half is not None and half not in HALVES:
+        raise UsageError(f"--half: expected {' or '.join(HALVES)}, got {half!r}")
 
 
 def _read(path: Path | None, sources: list[str] | None, half: str | None) -> Table:
@@ -119,13 +130,6 @@ def _read(path: Path | None, sources: list[str] | None, half: str | None) -> Tab
             skipped=tuple(row for row in table.skipped if row.source in sources),
         )
     return Table(runs=_half(table.runs, half), skipped=table.skipped)
-
-
-def asked_runs(path: Path | None, sources: list[str] | None, half: str | None) -> tuple[Run, ...]:
-    """The measured runs that the options ask for."""
-    if half is not None and half not in HALVES:
-        raise UsageError(f"--half: expected {' or '.join(HALVES)}, got {half!r}")
-    return _read(path, sources, half).runs
 
 
 def _require_known(sources: list[str], table: Table) -> None:
@@ -180,3 +184,63 @@ def _progress() -> Iterator[Progress | None]:
     with Bar(console=PlainConsole(stderr=True, color_system=colours()), transient=True) as bar:
         task = bar.add_task("predicting", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+MaybeOutput = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")
+]
+
+
+def fit_constants(
+    measured: MeasuredFile = None,
+    source: Sources = None,
+    half: Half = None,
+    output: MaybeOutput = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit the constants of the cost model to measured runs.
+
+    Prints each constant with its spread, and the errors of the fitted runs with and without their own
+    source in the fit. Fits to your own runs start from the built-in constants; fits to the published runs start
+    from microbenchmarks.
+    """
+    if output is not None:
+        require_new(output, force, EXAMPLE)
+    fitted, calibration = _fitted(measured, source, half)
+    if output is not None:
+        save_calibration(calibration, output)
+    for line in fitted.warnings:
+        warn(line)
+
+    if as_json:
+        show_document(fitted_document(fitted, calibration, output))
+        return
+    then = "add -o calibration.yaml to keep them"
+    if output:
+        then = typed("hetplan", "validate", "--calibration", output)
+    show(*fitted_sections(fitted, calibration, output), then=then)
+
+
+def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
+    _check_half(half)
+    runs = _read(measured, source, half).runs
+    with _rounds() as progress:
+        fitted = fit(runs, shipped() if measured else None, progress)
+    words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]
+    words += [f"--source {name}" for name in source or ()] + ([f"--half {half}"] if half else [])
+    told = {"command": " ".join(words), "runs": str(len(fitted.runs))}
+    spread = memory_spread(runs, fitted.calibration)
+    constants = fit_memory(runs, replace(fitted.calibration, memory_spread=spread))
+    return fitted, replace(constants, provenance=told)
+
+
+@contextmanager
+def _rounds() -> Iterator[Rounds | None]:
+    """Rounds and error so far on stderr while it is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    with PlainConsole(stderr=True, color_system=colours()).status("fitting") as status:
+        yield lambda rounds, error: status.update(f"fitting: round {rounds}, mean error {error:.1%}")

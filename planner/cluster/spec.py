@@ -204,6 +204,11 @@ class ClusterSpec(Frozen):
     storage_gBps: Rate | None = None
     """What all nodes together read from the storage with the training data, gigabyte/s; no limit when absent."""
 
+    @property
+    def devices(self) -> int:
+        """Devices of all nodes."""
+        return sum(len(pool.hosts) * len(pool.devices) for pool in self.pools)
+
     def watts_of(self, pool: PoolSpec, gpu: str) -> float | None:
         """Power of one ``gpu`` of the pool, watt: the pool's, else its limit or board power; None when unknown."""
         if pool.watts_per_gpu is not None:

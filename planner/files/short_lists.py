@@ -28,6 +28,11 @@ def expand_hosts(patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+def parted(text: str) -> list[str]:
+    """The patterns of ``a-[1-3,7],b-1``: commas outside of brackets part them."""
+    return re.split(r",(?![^\[]*\])", text)
+
+
 def compress_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
     """The shortest patterns of consecutive hosts; ``expand_hosts`` gives the hosts back."""
     patterns: list[str] = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -24,11 +24,12 @@ LONGEST = 150
 """Bytes of a file's name that are repeated in that of its draft."""
 
 
-def write_whole(text: str, path: Path, example: str) -> None:
-    """Write the text as UTF-8, whole or not at all; raises OutputError, whose hint names an ``example`` file.
+def write_whole(content: str | bytes, path: Path, example: str) -> None:
+    """Write bytes, or text as UTF-8, whole or not at all; raises OutputError, whose hint names an ``example`` file.
 
     A link is followed; a file that exists keeps its permissions. When this returns the text is on the disk.
     """
+    whole = content.encode() if isinstance(content, str) else content
     try:
         if path.is_dir():
             raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / example}")
@@ -36,23 +37,23 @@ def write_whole(text: str, path: Path, example: str) -> None:
         if real.exists() and not os.access(real, os.W_OK):
             raise PermissionError
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8", newline="\n")  # a pipe or a device is never replaced
+            path.write_bytes(whole)  # a pipe or a device is never replaced
             return
-        _replace(real, text)
+        _replace(real, whole)
     except OSError as error:
         raise OutputError(
             f"{path}: {_reason(path, error)}", hint="name a file in a folder of yours"
         ) from None
 
 
-def _replace(real: Path, text: str) -> None:
+def _replace(real: Path, content: bytes) -> None:
     """Write a draft beside the file and give it the file's name."""
     _remove_drafts(real)
     part, draft = _draft(real)
     try:
         with draft as file:
             _take_over(file.fileno(), real)
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
             part.replace(real)
@@ -67,11 +68,11 @@ def _replace(real: Path, text: str) -> None:
             os.close(folder)
 
 
-def _draft(real: Path) -> tuple[Path, TextIO]:
+def _draft(real: Path) -> tuple[Path, BinaryIO]:
     """A new file that no process on any host has, locked for as long as it is open."""
     while True:
         part = real.with_name(f".{_start(real)}.{secrets.token_hex(16)}.part")
-        file = part.open("x", encoding="utf-8", newline="\n")
+        file = part.open("xb")
         with suppress(OSError):  # without locks a draft that is left behind stays
             fcntl.flock(file, fcntl.LOCK_EX)
         if part.exists():  # another writer may have deleted it ahead of the lock

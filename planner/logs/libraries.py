@@ -18,15 +18,41 @@ _BAR = r"(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
 
 
 class _Library:
-    """What these libraries do not tell."""
+    """What these libraries do not tell, or tell in one way."""
 
     from_last_rank = False
     parts: tuple[PartTime, ...] = ()
     memory: tuple[RankMemory, ...] = ()
 
+    def __init__(self) -> None:
+        self.batches: dict[int, None] = {}
+        """Global batches that were printed."""
+
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Nothing of the job."""
+        """The global batch, where it was printed."""
+        return tuple(Fact(field="global batch", value=batch) for batch in self.batches)
+
+
+class _StepLines(_Library):
+    """A library that prints a line with the number of a step."""
+
+    pattern: re.Pattern[str]
+    number: int
+    """Group of the pattern that has the number."""
+    averaged = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = Series(averaged=self.averaged)
+
+    def restarts(self, line: str) -> bool:
+        """True when the line begins another run."""
+        return any(self.steps.restarts(int(match[self.number])) for match in self.pattern.finditer(line))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to add."""
         return ()
 
 
@@ -84,9 +110,9 @@ class NemoLines(_Library):
     lines = "global_step: 9 | .. train_step_timing in s: .."
 
     def __init__(self) -> None:
+        super().__init__()
         self._timed = Series(averaged=False)
         self._bar = _Bar()
-        self._batches: dict[int, None] = {}
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
@@ -97,7 +123,7 @@ class NemoLines(_Library):
         """Take what the line says, if anything."""
         for batch, number, seconds in _NEMO.findall(line):
             if float(seconds) > 0:
-                self._batches[int(batch)] = None
+                self.batches[int(batch)] = None
                 self._timed.add(int(number), float(seconds))
         step, bar = _NEMO_STEP.search(line), _NEMO_BAR.search(line)
         if step is None or bar is None:
@@ -116,11 +142,6 @@ class NemoLines(_Library):
         for start, end, seconds in self._bar.windows():
             series.add(end, seconds / (end - start))
         return series
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """The global batch."""
-        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -160,6 +181,7 @@ class TrainerLines(_Library):
     lines = "12/100 [00:30<03:40, ..] with {'loss': .., 'epoch': ..}, {'train_runtime': ..}"
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__()
         self._batch = plan.global_batch
         self._bars: dict[int, _Bar] = {}
         """By their length."""
@@ -250,21 +272,18 @@ class TrainerLines(_Library):
 _TITAN = re.compile(r"(?<!validate )\bstep: +(\d{1,12})  ?loss: .*?\b[tw]ps: ([\d,]{1,16})(?![\d,])")
 
 
-class TitanLines(_Library):
+class TitanLines(_StepLines):
     """Reads torchtitan's ``step: 10  loss: ..  memory: ..  tps: 7,890  tflops: ..  mfu: ..``."""
 
     source = "torchtitan"
     lines = "step: 10  loss: ..  tps: .."
+    pattern, number = _TITAN, 1
+    averaged = True
 
     def __init__(self, plan: Plan, sequence_length: int) -> None:
+        super().__init__()
         self._tokens = plan.global_batch * sequence_length
         self._devices = plan.devices
-        self.steps = Series(averaged=True)
-
-    def restarts(self, line: str) -> bool:
-        """True when the line begins another run."""
-        match = _TITAN.search(line)
-        return match is not None and self.steps.restarts(int(match[1]))
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
@@ -293,6 +312,7 @@ class LightningLines(_Library):
     lines = "Epoch 0:  22%|..| 4/18 [00:17<01:02, ..], metrics.csv with columns step and train/time"
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__()
         accumulation = {group.accumulation_steps for stage in plan.stages for group in stage.replicas}
         self._accumulation = accumulation.pop() if len(accumulation) == 1 else None
         """Batches of a step; None where replicas differ, so that the bar's batches tell no step."""
@@ -361,19 +381,12 @@ class LightningLines(_Library):
 _NANO = re.compile(r"\biter (\d{1,12}): loss \S{1,20}, time (\d{1,12}\.\d\d)ms(?!\S{2})")
 
 
-class NanoLines(_Library):
+class NanoLines(_StepLines):
     """Reads nanoGPT's ``iter 10: loss 3.2202, time 893.76ms, mfu 16.68%``."""
 
     source = "nanoGPT"
     lines = "iter 10: loss .., time .. ms"
-    notes: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.steps = Series(averaged=False)
-
-    def restarts(self, line: str) -> bool:
-        """True when the line begins another run."""
-        return any(self.steps.restarts(int(number)) for number, _ in _NANO.findall(line))
+    pattern, number = _NANO, 1
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
@@ -389,22 +402,18 @@ _LIT = re.compile(
 )
 
 
-class LitLines(_Library):
+class LitLines(_StepLines):
     """Reads LitGPT's ``Epoch 1 | iter 8 step 2 | loss train: .. | iter time: 121.17 ms (step)``."""
 
     source = "LitGPT"
     lines = "iter 8 step 2 | .. iter time: .. ms (step)"
-    notes: tuple[str, ...] = ()
+    pattern, number = _LIT, 2
 
     def __init__(self) -> None:
-        self.steps = Series(averaged=False)
+        super().__init__()
         self._last: int | None = None
         self._seconds: float | None = None
         """Of the step's micro-batches so far; None where some were not printed."""
-
-    def restarts(self, line: str) -> bool:
-        """True when the line begins another run."""
-        return any(self.steps.restarts(int(step)) for _, step, _, _ in _LIT.findall(line))
 
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
@@ -430,34 +439,20 @@ _NANOTRON = re.compile(
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6}
 
 
-class NanotronLines(_Library):
+class NanotronLines(_StepLines):
     """Reads nanotron's ``iteration: 9 / 100 | .. | elapsed_time_per_iteration_ms: 2.31K | ..``."""
 
     source = "nanotron"
     lines = "iteration: 9 / 100 | .. elapsed_time_per_iteration_ms: 2.31K"
-    notes: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.steps = Series(averaged=False)
-        self._batches: dict[int, None] = {}
-
-    def restarts(self, line: str) -> bool:
-        """True when the line begins another run."""
-        match = _NANOTRON.search(line)
-        return match is not None and self.steps.restarts(int(match[1]))
+    pattern, number = _NANOTRON, 1
 
     def read(self, line: str) -> None:
-        """Take what the line says, if anything."""
+        """Take what the line says, if anything; batches from 1000 on are rounded."""
         for number, milliseconds, thousands, batch in _NANOTRON.findall(line):
             if float(milliseconds) > 0:
                 self.steps.add(int(number), float(milliseconds) * _THOUSANDS[thousands] / 1000)
             if batch:
-                self._batches[int(batch)] = None
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """Batches below 1000: larger ones are rounded."""
-        return tuple(Fact(field="global batch", value=batch) for batch in self._batches)
+                self.batches[int(batch)] = None
 
 
 def _columns(line: str) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 from planner.described import told
 from planner.errors import SpecError, UsageError
@@ -20,6 +20,7 @@ from planner.logs.libraries import (
     TitanLines,
     TrainerLines,
 )
+from planner.measure.samples import sample
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
@@ -92,8 +93,7 @@ class Observed:
         """Distance of the quartiles as a relative standard deviation; None for fewer than four records."""
         if len(self.seconds) < 4:
             return None
-        low, _, high = quantiles(self.seconds, n=4, method="inclusive")
-        return (high - low) / 1.349 / self.step_seconds
+        return sample(self.seconds).spread
 
 
 def observed(log: Log) -> Observed:

@@ -245,7 +245,6 @@ _CARD = re.compile(r"card(\d{1,4})")
 LEAST_MIB = 1024
 """Graphics inside a processor are given less memory than that."""
 TITLE = "Link Type between two GPUs"
-_AMD_COLUMN = re.compile(r"GPU(\d{1,4})")
 
 
 def is_amd(text: Text) -> bool:
@@ -320,7 +319,7 @@ def parse_amd_topo(text: Text) -> Topo:
     rows = list(text.lines())
     at = next(at for at, (_, line) in enumerate(rows) if TITLE in line)
     head = rows[at + 1][1].split() if at + 1 < len(rows) else []
-    if not head or not all(map(_AMD_COLUMN.fullmatch, head)):
+    if not head or not all(map(_COLUMN.fullmatch, head)):
         raise text.broken(rows[at][0], "expected a header GPU0 GPU1 ... below", _AMD_TOPO_HINT)
     table: dict[str, list[str]] = {}
     for number, line in rows[at + 2 : at + 2 + len(head)]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from planner.files.short_lists import expand_hosts
+from planner.files.short_lists import expand_hosts, parted
 from planner.probe.text import Text, short
 
 _SLOTS = re.compile(r"slots=(\d{1,4})")
@@ -89,9 +89,10 @@ def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[ListedHo
 
 
 def _names(text: Text, number: int, node_list: str) -> tuple[str, ...]:
-    """Hosts of ``a[1-3,7],b01``: commas outside of brackets part them."""
-    patterns = re.split(r",(?![^\[]*\])", node_list)
-    return tuple(name for pattern in patterns for name in _expand(text, number, pattern, _SLURM_HINT))
+    """Hosts of ``a[1-3,7],b01``."""
+    return tuple(
+        name for pattern in parted(node_list) for name in _expand(text, number, pattern, _SLURM_HINT)
+    )
 
 
 def _expand(text: Text, number: int, pattern: str, hint: str) -> tuple[str, ...]:

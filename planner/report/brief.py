@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.values import Estimate, GroupEstimate
+from planner.cost.values import Estimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, Summary
 from planner.report.explain import advice_text, considered, families_table, ratio_text, work_seconds
@@ -28,17 +28,17 @@ from planner.report.goal import (
 )
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
-    at_most,
     count,
     duration,
     gib,
     long_text,
     money,
     percent,
+    proof,
     rate,
     significant,
 )
-from planner.report.plan_table import StageRun, headline, memory_text, stage_runs
+from planner.report.plan_table import StageRun, group_text, headline, memory_text, stage_runs
 from planner.search.values import Ratio, Scored, SearchResult
 from planner.units import format_count
 from planner.visible import visible
@@ -83,10 +83,9 @@ def brief(
 def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
     """``gpt2_345m (355 M parameters, 512 x 1024 tokens, fp16) on lab (6 devices)``."""
     training = model.training
-    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     batch = f"{training.global_batch} x {training.sequence_length} tokens"
     what = f"{format_count(model.parameters)} parameters, {batch}, {training.precision}"
-    return f"{model.name} ({what}) on {cluster.name} ({count(devices, 'device')})"
+    return f"{model.name} ({what}) on {cluster.name} ({count(cluster.devices, 'device')})"
 
 
 def _stages(estimate: Estimate) -> Iterator[RenderableType]:
@@ -114,17 +113,11 @@ def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:
         share = work_seconds(group) / slowest
         yield [
             *((run.indices, run.layers) if position == 0 else ("", "")),
-            _devices(group, len(run.stages)),
+            group_text(group, len(run.stages)) + (f" by tp {group.tp}" if group.tp > 1 else ""),
             f"{group.micro_batch} x {group.steps}",
             f"{gib(memory.used_bytes)} of {gib(memory.capacity_bytes)}",
             f"{bar(share)} {percent(share):>5}",
         ]
-
-
-def _devices(group: GroupEstimate, stages: int) -> str:
-    many = f"{stages} x " if stages > 1 else ""
-    split = f" by tp {group.tp}" if group.tp > 1 else ""
-    return f"{many}{group.tp * group.count} {group.gpu} ({group.pool}){split}"
 
 
 def _families(entries: Sequence[Considered], top: int) -> RenderableType:
@@ -192,9 +185,9 @@ def _claim(result: SearchResult) -> str:
     stopped = "stopped early, " if result.interrupted else ""
     if result.gap >= 1:
         return f"{stopped}nothing proven"
-    if result.status == "optimal":
-        return f"{stopped}proven optimal" if result.gap <= 0 else f"proven within {at_most(result.gap)}{best}"
-    return f"{stopped}within {at_most(result.gap)} of the bound"
+    if result.status != "optimal":
+        return f"{stopped}{proof(result.gap, result.status)}"
+    return f"{stopped}proven optimal" if result.gap <= 0 else f"{proof(result.gap, result.status)}{best}"
 
 
 def _nothing(result: SearchResult) -> str:

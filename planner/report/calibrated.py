@@ -104,8 +104,8 @@ def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> li
 
 def _errors(fit: Fit) -> FittedTable:
     rows = [
-        (source, str(len(own)), percent(float(np.mean(own))), percent(float(np.mean(left))))
-        for source, own, left in _by_source(fit)
+        (entry.source, str(entry.runs), percent(entry.mean_error), percent(entry.left_out_error))
+        for entry in _by_source(fit)
     ]
     columns = [words("source"), number("runs"), number("mean error"), number("own source\nleft out")]
     return table(columns, rows)
@@ -117,16 +117,6 @@ def _bars(calibration: Calibration) -> FittedTable:
         for item in calibration.residuals
     ]
     return table([words("family"), words("framework"), words("work"), number("runs"), number("spread")], rows)
-
-
-def _by_source(fit: Fit) -> list[tuple[str, list[float], list[float]]]:
-    """(source, errors, errors with the own source of the run left out) of every source, sorted."""
-    errors: dict[str, tuple[list[float], list[float]]] = {}
-    for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
-        own, others = errors.setdefault(run.source, ([], []))
-        own.append(abs(expm1(error)))
-        others.append(abs(expm1(left)))
-    return [(source, *errors[source]) for source in sorted(errors)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +149,21 @@ class FittedDocument(JsonDocument):
     """Spreads of later estimates."""
 
 
+def _by_source(fit: Fit) -> tuple[FittedSource, ...]:
+    """All sources, sorted by name."""
+    errors: dict[str, tuple[list[float], list[float]]] = {}
+    for run, error, left in zip(fit.runs, fit.errors, fit.left_out_errors, strict=True):
+        own, others = errors.setdefault(run.source, ([], []))
+        own.append(abs(expm1(error)))
+        others.append(abs(expm1(left)))
+    return tuple(
+        FittedSource(
+            source=source, runs=len(own), mean_error=float(np.mean(own)), left_out_error=float(np.mean(left))
+        )
+        for source, (own, left) in sorted(errors.items())
+    )
+
+
 def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> FittedDocument:
     """The same for ``--json``."""
     return FittedDocument(
@@ -166,15 +171,7 @@ def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Fi
         file=None if path is None else str(path),
         runs=len(fit.runs),
         constants=calibration.constants,
-        sources=tuple(
-            FittedSource(
-                source=source,
-                runs=len(own),
-                mean_error=float(np.mean(own)),
-                left_out_error=float(np.mean(left)),
-            )
-            for source, own, left in _by_source(fit)
-        ),
+        sources=_by_source(fit),
         residuals=calibration.residuals,
     )
 

@@ -24,8 +24,6 @@ from planner.report.numbers import MISSING, percent, significant
 from planner.targets import TARGETS
 
 BARS = "▁▂▃▄▅▆▇█"
-Curve = tuple[str, str, list[tuple[float, float]]]
-"""Name, unit of its rate, and rates by abscissa."""
 
 
 def calibration_sections(calibration: Calibration, path: Path) -> list[RenderableType]:
@@ -97,21 +95,13 @@ def calibration_document(
     calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
 ) -> CalibrationDocument:
     """The same for ``--json``."""
-    curves = tuple(
-        RateCurve(
-            curve=name,
-            rate_unit=unit,
-            points=tuple(RatePoint(size=size, rate=rate) for size, rate in points),
-        )
-        for name, unit, points in (*_layer_curves(calibration), *_links(calibration))
-    )
     return CalibrationDocument(
         command="show calibration",
         file=str(path),
         provenance=calibration.provenance,
         sources=calibration.sources,
         constants=calibration.constants,
-        curves=curves,
+        curves=(*_layer_curves(calibration), *_links(calibration)),
         curve_errors=calibration.curve_errors,
         coverage=rows,
     )
@@ -143,35 +133,40 @@ def _constants(calibration: Calibration) -> FittedTable:
     return table([words("constant", least=34), number("value"), number("spread"), words("from")], rows)
 
 
-def _layer_curves(calibration: Calibration) -> Iterator[Curve]:
+def _layer_curves(calibration: Calibration) -> Iterator[RateCurve]:
     """Sequences a second through forward and backward of one layer."""
-    curves: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[RatePoint]] = {}
     for point in calibration.layers:
         rate = point.micro_batch / (point.forward_seconds + point.backward_seconds)
-        curves.setdefault(f"layers of {point.model} on {point.gpu}, tp {point.tp}", []).append(
-            (point.micro_batch, rate)
-        )
-    yield from ((name, "seq/s", sorted(points)) for name, points in curves.items())
+        name = f"layers of {point.model} on {point.gpu}, tp {point.tp}"
+        curves.setdefault(name, []).append(RatePoint(size=point.micro_batch, rate=rate))
+    yield from (_curve(name, "seq/s", points) for name, points in curves.items())
 
 
-def _links(calibration: Calibration) -> Iterator[Curve]:
+def _links(calibration: Calibration) -> Iterator[RateCurve]:
     """Gigabytes of the whole tensor a second."""
-    curves: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[RatePoint]] = {}
     for point in calibration.link_points:
+        rate = point.size_bytes / point.seconds / 1e9
         name = f"{point.operation} of {point.members} over {point.link}"
-        curves.setdefault(name, []).append((point.size_bytes, point.size_bytes / point.seconds / 1e9))
-    yield from ((name, "GB/s", sorted(points)) for name, points in curves.items())
+        curves.setdefault(name, []).append(RatePoint(size=point.size_bytes, rate=rate))
+    yield from (_curve(name, "GB/s", points) for name, points in curves.items())
 
 
-def _plots(curves: list[Curve]) -> FittedTable:
+def _curve(name: str, unit: str, points: list[RatePoint]) -> RateCurve:
+    ordered = sorted(points, key=lambda point: (point.size, point.rate))
+    return RateCurve(curve=name, rate_unit=unit, points=tuple(ordered))
+
+
+def _plots(curves: list[RateCurve]) -> FittedTable:
     rows = [
         (
-            name,
-            f"{points[0][0]:.3g} to {points[-1][0]:.3g}",
-            plot([rate for _, rate in points]),
-            f"{significant(max(rate for _, rate in points))} {unit}",
+            curve.curve,
+            f"{curve.points[0].size:.3g} to {curve.points[-1].size:.3g}",
+            plot([point.rate for point in curve.points]),
+            f"{significant(max(point.rate for point in curve.points))} {curve.rate_unit}",
         )
-        for name, unit, points in curves
+        for curve in curves
     ]
     return table([words("curve", least=30), words("sizes"), words("rate"), number("best")], rows)
 

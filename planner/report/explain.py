@@ -12,7 +12,7 @@ from planner.described import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
 from planner.report.layout import Column, FittedTable, Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
-from planner.report.plan_table import misfits, stage_runs
+from planner.report.plan_table import group_text, misfits, round_seconds, stage_runs
 from planner.search.explain.neighbours import Neighbour
 from planner.search.values import Advice, Alternative, Ratio, Scored
 
@@ -123,7 +123,7 @@ def time_section(estimate: Estimate) -> Group:
 def balance_section(estimate: Estimate) -> Group:
     """Every group against the slowest: who decides the pace and who waits."""
     groups = [group for stage in estimate.stages for group in stage.groups]
-    unit = time_unit(_round(group) for group in groups)
+    unit = time_unit(map(round_seconds, groups))
     slowest = max(work_seconds(group) for group in groups)
     columns = (
         number("stage"),
@@ -146,19 +146,17 @@ def balance_section(estimate: Estimate) -> Group:
 def _balance(groups: Sequence[GroupEstimate], stages: int, unit: TimeUnit, slowest: float) -> list[str]:
     """Devices, time and load of the slowest of some groups that share a row."""
     group = max(groups, key=work_seconds)
-    many = f"{stages} x " if stages > 1 else ""
-    devices = f"{many}{group.tp * group.count} {device_text(group)}"
-    return [devices, unit.show(_round(group)), str(group.steps), percent(work_seconds(group) / slowest)]
-
-
-def _round(group: GroupEstimate) -> float:
-    """Seconds of one micro-batch."""
-    return group.forward_seconds + group.backward_seconds
+    return [
+        group_text(group, stages),
+        unit.show(round_seconds(group)),
+        str(group.steps),
+        percent(work_seconds(group) / slowest),
+    ]
 
 
 def work_seconds(group: GroupEstimate) -> float:
     """Seconds of all micro-batches of a step; the smaller ones of an uneven share counted in proportion."""
-    return _round(group) * group.share / group.micro_batch
+    return round_seconds(group) * group.share / group.micro_batch
 
 
 def _links(stage: StageEstimate) -> str:

@@ -25,6 +25,7 @@ from planner.report.numbers import (
     long_text,
     money,
     percent,
+    proof,
     significant,
     time_unit,
 )
@@ -137,9 +138,7 @@ def loss_line(result: LossResult, cluster: ClusterSpec) -> str:
     step = duration(best.scored.estimate.step_seconds)
     price = "" if best.run.price is None else f" for {money(best.run.price)}"
     batches = count(len(result.points), "batch", "batches")
-    known = f"within {at_most(result.gap)}"
-    claim = f"proven {known}" if result.status == "optimal" else f"{known} of the bound"
-    claim += f" over {batches}"
+    claim = f"{proof(result.gap, result.status)} over {batches}"
     stopped = "stopped early, " if result.interrupted else ""
     return (
         f"{result.model.name} on {cluster.name}: {best.batch} sequences a step, {format_count(best.steps)} steps of "
@@ -197,10 +196,9 @@ def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]
     if sizes.worth is None:
         return
     best, fastest = sizes.points[sizes.worth], sizes.points[-1]
-    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     text = (
-        f"worth using: {best.total} of {count(total, 'device')}, {_devices(best, cluster)}, with {best.point.batch} "
-        f"sequences a step, where time x {what} is least"
+        f"worth using: {best.total} of {count(cluster.devices, 'device')}, {_devices(best, cluster)}, with "
+        f"{best.point.batch} sequences a step, where time x {what} is least"
     )
     if fastest is not best and fastest.point.seconds and best.point.seconds:
         sooner = significant(best.point.seconds / fastest.point.seconds)

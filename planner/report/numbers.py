@@ -64,6 +64,11 @@ def at_most(fraction: float) -> str:
     return f"{tenths / 10:.1f} %" if tenths < 100 else f"{math.ceil(tenths / 10)} %"
 
 
+def proof(gap: float, status: str) -> str:
+    """``proven within 0.8 %`` where the status is optimal, else ``within 0.8 % of the bound``."""
+    return f"proven within {at_most(gap)}" if status == "optimal" else f"within {at_most(gap)} of the bound"
+
+
 def duration(seconds: float, spread: float = 0.0) -> str:
     """A duration with its error: ``412 ms ±15 %``."""
     if not math.isfinite(seconds):
@@ -138,7 +143,12 @@ def runs(numbers: Sequence[int]) -> str:
             ranges[-1][1] = value
         else:
             ranges.append([value, value])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    return ", ".join(span(first, last + 1) for first, last in ranges)
+
+
+def span(first: int, end: int) -> str:
+    """``3``, or ``3-17`` for an end of 18."""
+    return str(first) if end == first + 1 else f"{first}-{end - 1}"
 
 
 def names(words: Sequence[str]) -> str:

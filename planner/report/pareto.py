@@ -111,11 +111,10 @@ def worth_text(front: Front, cluster: ClusterSpec) -> str:
     """How many devices are worth it, and what all further speed costs."""
     assert front.worth is not None
     best, fastest = front.points[front.worth], front.points[-1]
-    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     what = "cost" if front.objective == "cost" else "energy"
     parts = [
-        f"worth using: {best.scored.plan.devices} of {count(total, 'device')}, {devices_text(best.scored.plan)}, "
-        f"where time x {what} is lowest"
+        f"worth using: {best.scored.plan.devices} of {count(cluster.devices, 'device')}, "
+        f"{devices_text(best.scored.plan)}, where time x {what} is lowest"
     ]
     if front.worth > 0:
         parts.append(f"with fewer, speed drops by more than {what} does")

@@ -26,6 +26,7 @@ from planner.report.numbers import (
     percent,
     rate,
     significant,
+    span,
     time_unit,
 )
 from planner.search.values import IdleCost, Scored, SearchResult
@@ -45,18 +46,14 @@ class StageRun:
     @property
     def indices(self) -> str:
         """``3``, or ``3-17``."""
-        return _span(self.first, self.first + len(self.stages))
+        return span(self.first, self.first + len(self.stages))
 
     @property
     def layers(self) -> str:
         """``12-15``, or ``12-71: 4 each`` for several stages."""
         first, last = self.stages[0], self.stages[-1]
-        span = _span(first.first_layer, last.end_layer)
-        return span if len(self.stages) == 1 else f"{span}: {first.end_layer - first.first_layer} each"
-
-
-def _span(first: int, end: int) -> str:
-    return str(first) if end == first + 1 else f"{first}-{end - 1}"
+        layers = span(first.first_layer, last.end_layer)
+        return layers if len(self.stages) == 1 else f"{layers}: {first.end_layer - first.first_layer} each"
 
 
 def stage_runs(stages: Sequence[StageEstimate], few: int = FEW) -> tuple[StageRun, ...]:
@@ -79,7 +76,7 @@ def _shape(stage: StageEstimate) -> tuple[object, ...]:
 def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
     """Rows with the slowest time, the largest memory and the least free of the stages they stand for."""
     groups = [group for stage in estimate.stages for group in stage.groups]
-    unit = time_unit(group.forward_seconds + group.backward_seconds for group in groups)
+    unit = time_unit(map(round_seconds, groups))
     columns = (
         number("stage"),
         words("layers", least=6),
@@ -100,17 +97,26 @@ def _rows(run: StageRun, unit: TimeUnit) -> Iterator[list[str]]:
         yield [
             *where,
             *_group(groups[0], len(run.stages)),
-            unit.show(max(group.forward_seconds + group.backward_seconds for group in groups)),
+            unit.show(max(map(round_seconds, groups))),
             gib(max(group.memory.used_bytes for group in groups)),
             gib(min(group.memory.headroom_bytes for group in groups)),
         ]
 
 
-def _group(group: GroupEstimate, stages: int) -> list[str]:
+def group_text(group: GroupEstimate, stages: int = 1) -> str:
+    """``8 A100 (a100)``; ``4 x 8 A100 (a100)`` of four stages."""
     many = f"{stages} x " if stages > 1 else ""
-    devices = f"{many}{group.tp * group.count} {group.gpu} ({group.pool})"
+    return f"{many}{group.tp * group.count} {group.gpu} ({group.pool})"
+
+
+def round_seconds(group: GroupEstimate) -> float:
+    """Seconds of one micro-batch."""
+    return group.forward_seconds + group.backward_seconds
+
+
+def _group(group: GroupEstimate, stages: int) -> list[str]:
     replicas = f"{group.count} x tp {group.tp}" if group.tp > 1 else str(group.count)
-    return [devices, replicas, f"{group.micro_batch} x {group.steps}"]
+    return [group_text(group, stages), replicas, f"{group.micro_batch} x {group.steps}"]
 
 
 Proof = SearchResult | Summary
@@ -267,7 +273,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
     yield time_text(estimate.breakdown)
     if any(group.memory.spread for stage in estimate.stages for group in stage.groups):
         yield memory_text(estimate)
-    total = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    total = cluster.devices
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
     told = {(entry.pool, entry.gpu) for entry in idle}
     yield f"uses {used} devices{_idle_text(estimate, cluster, told)}"

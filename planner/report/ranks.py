@@ -11,7 +11,7 @@ from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan
 from planner.report.layout import bullets, section, table, words
-from planner.report.numbers import count, names, runs
+from planner.report.numbers import count, names, runs, span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
     """Ranks, stage, hosts, devices and replicas on a host of each run."""
     return [
         (
-            _span(run.first_rank, run.ranks),
+            span(run.first_rank, run.first_rank + run.ranks),
             str(run.stage),
             names(run.hosts),
             runs(run.devices),
@@ -135,10 +135,6 @@ def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
         )
         for run in rank_runs(plan, cluster)
     ]
-
-
-def _span(first: int, length: int) -> str:
-    return str(first) if length == 1 else f"{first}-{first + length - 1}"
 
 
 def idle_lines(plan: Plan, cluster: ClusterSpec) -> list[str]:

@@ -19,6 +19,7 @@ from planner.report.numbers import (
     long_text,
     money,
     percent,
+    proof,
     significant,
     time_unit,
 )
@@ -153,15 +154,10 @@ def rent_line(answer: Rent, goal: RentGoal, model: ModelSpec) -> str:
         if answer.status == "unknown":
             return f"{what}: no plan found in time, nothing proven"
         return f"{what}: proven: no machines of these offers {_failing(goal)}"
-    claim = (
-        f"proven within {at_most(answer.gap)}"
-        if answer.status == "optimal"
-        else f"within {at_most(answer.gap)} of the bound"
-    )
     stopped = "stopped early, " if answer.interrupted else ""
     return (
         f"{what}: rent {machines_text(best)}{place_text(best)}: {long_text(best.seconds)} for {money(best.price)}, "
-        f"{stopped}{WORDS[answer.wanted]} {claim}"
+        f"{stopped}{WORDS[answer.wanted]} {proof(answer.gap, answer.status)}"
     )
 
 

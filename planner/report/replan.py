@@ -27,7 +27,7 @@ from planner.report.numbers import (
     time_unit,
 )
 from planner.report.plan_table import in_short
-from planner.search.replan import Replan, devices_of
+from planner.search.replan import Replan
 from planner.units import gib_from_bytes
 
 
@@ -146,7 +146,7 @@ def replan_report(loss: Loss, failures: FailureCost | None) -> list[RenderableTy
     name = f"without {names(loss.without)}"
     contenders = (
         Contender(name="before", scored=answer.before, cluster_devices=answer.cluster_devices),
-        Contender(name=name, scored=answer.chosen.scored, cluster_devices=devices_of(answer.chosen.cluster)),
+        Contender(name=name, scored=answer.chosen.scored, cluster_devices=answer.chosen.cluster.devices),
     )
     return [compare_section(contenders), _move_section(loss), *failures_section(failures)]
 

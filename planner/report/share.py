@@ -25,6 +25,7 @@ from planner.report.numbers import (
     long_text,
     names,
     percent,
+    proof,
     rate,
     runs,
     significant,
@@ -233,13 +234,8 @@ def share_line(answer: Share) -> str:
         return f"{what}: proven: {names(who)} fit nowhere together"
     if answer.value is None:
         return f"{what}: no partition found in time, nothing proven"
-    claim = (
-        f"proven within {at_most(answer.gap)}"
-        if answer.status == "optimal"
-        else f"within {at_most(answer.gap)} of the bound"
-        if answer.bound is not None
-        else "nothing proven"
-    )
+    known = answer.status == "optimal" or answer.bound is not None
+    claim = proof(answer.gap, answer.status) if known else "nothing proven"
     stopped = "stopped early, " if answer.interrupted else ""
     return f"{what}: {value_text(answer.objective, answer.value)}, {stopped}{claim}"
 

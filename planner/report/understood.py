@@ -200,11 +200,10 @@ def understood(
 
 def _cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     nodes = sum(len(pool.hosts) for pool in cluster.pools)
-    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
     memory = sum(
         len(pool.hosts) * sum(cluster.gpus[gpu].memory_gib for gpu in pool.devices) for pool in cluster.pools
     )
-    totals = f"{count(nodes, 'node')}, {count(devices, 'device')}, {memory_text(memory)}"
+    totals = f"{count(nodes, 'node')}, {count(cluster.devices, 'device')}, {memory_text(memory)}"
     safe = "" if cluster.safe is None else f", out of memory with a chance of at most {percent(cluster.safe)}"
     yield "cluster", f"{cluster.name}: {totals}, {cluster.reserve_gib:g} GiB kept free per device{safe}"
     for pool in cluster.pools:

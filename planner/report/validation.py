@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.described import JsonDocument, told
-from planner.errors import OutputError, UsageError
+from planner.errors import UsageError
+from planner.files.writing import write_whole
 from planner.measured.predictions import (
     Errors,
     FitTruth,
@@ -307,7 +307,7 @@ def write_plot(predictions: Sequence[Prediction], path: Path) -> None:
     require_matplotlib()
     content = BytesIO()
     _figure(predictions).savefig(content, format="png", dpi=150, bbox_inches="tight")
-    _replace(path, content.getvalue())
+    write_whole(content.getvalue(), path, "errors.png")
 
 
 def _figure(predictions: Sequence[Prediction]) -> Figure:
@@ -362,21 +362,3 @@ def _draw_diagonal(axes: Axes, timed: Sequence[Prediction]) -> None:
     low, high = ([end * factor for end in ends] for factor in (1 - BAND, 1 + BAND))
     axes.fill_between(ends, low, high, color="0.5", alpha=0.2, linewidth=0, label=f"±{percent(BAND)}")
     axes.set(xlim=ends, ylim=ends)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put the content where the path leads; a reader sees the old file or the new one."""
-    real = Path(os.path.realpath(path))
-    part = real.with_name(f".{real.name[:200]}.{os.getpid()}.part")
-    try:
-        if real.exists() and not real.is_file():
-            real.write_bytes(content)  # a pipe is never replaced
-            return
-        part.write_bytes(content)
-        part.replace(real)
-    except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}", hint="name a file in a folder of yours"
-        ) from None
-    finally:
-        part.unlink(missing_ok=True)

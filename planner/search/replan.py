@@ -109,7 +109,7 @@ class Replanner:
         return Replan(
             without=tuple(hosts),
             before=self._before,
-            cluster_devices=devices_of(self._cluster),
+            cluster_devices=self._cluster.devices,
             chosen=chosen,
             fastest=fastest,
             result=_with(result, chosen.scored, self._limits),
@@ -161,11 +161,6 @@ class Replanner:
             cluster=here,
             move=move(plan, here, self._model, self._held, self._calibration, self._storage),
         )
-
-
-def devices_of(cluster: ClusterSpec) -> int:
-    """Devices of all nodes."""
-    return sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
 
 
 def _refuse(result: SearchResult, without: Sequence[str]) -> NoReturn:

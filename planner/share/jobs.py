@@ -88,7 +88,7 @@ def load_jobs(path: Path, cluster: ClusterSpec, *, need_tokens: bool = False) ->
     problems = document.problems(JobsFile)
     fail_on(problems)
     jobs = document.to(JobsFile).jobs
-    devices = sum(len(pool.hosts) * len(pool.devices) for pool in cluster.pools)
+    devices = cluster.devices
     if len(jobs) > devices:
         what = f"expected at most one for each of the {devices} devices of the cluster, got {len(jobs)}"
         problems.append(document.problem(("jobs",), what))

@@ -13,6 +13,7 @@ import pytest
 
 from planner.plan.file import read
 from tests.cli.running import ROOT, Command, Outcome, separately, write_plan
+from tests.quick import first
 
 COMMANDS = {
     "help": "--help",
@@ -74,16 +75,16 @@ def run(command: str, redirection: str, **environment: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-QUICK = ("help", "search", "emit")
-"""Commands that lose their answers in ``make test`` too: one that only prints, one that writes a file, one a folder."""
+QUICK = {"check": (0, 1), "help": (1, 2, 3), "emit": (2,)}
+"""Situations, by their index, in which commands lose their answers in ``make test`` too: one that lays out a report,
+one that does not even begin, one that writes a folder; one that writes a file is tried with all streams closed."""
 
 
 def lost_answers() -> Iterator[object]:
-    """Commands with situations: all for one command and one for three others; the rest are slow tests."""
+    """Commands with situations; all but a few are slow tests."""
     for name in COMMANDS:
         for number, (redirection, reason) in enumerate(SITUATIONS):
-            quick = name == "check" or (name in QUICK and number == (2 if name in WRITTEN else 1))
-            marks = () if quick else (pytest.mark.slow,)
+            marks = () if number in QUICK.get(name, ()) else (pytest.mark.slow,)
             yield pytest.param(name, redirection, reason, id=f"{name}{redirection}", marks=marks)
 
 
@@ -109,7 +110,7 @@ def test_standard_error_is_missed_only_where_something_was_said(
     whole = run("check cluster.yaml", redirection)
     assert whole.code == 0
     assert whole.out == hetplan("check", "cluster.yaml").out
-    assert run("check nothing.yaml" if redirection == "2>&-" else "nonsense", redirection).code == 2
+    assert run("nonsense" if redirection == "2>&-" else "check nothing.yaml", redirection).code == 2
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
@@ -118,14 +119,14 @@ def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: st
     assert run("search cluster.yaml model.yaml --precision fp8 -o found.yaml", redirection).code == 3
 
 
-def test_a_lost_warning(folder: Path) -> None:
+def test_a_lost_warning(folder: Path, hetplan: Command) -> None:
     """A merge that has to choose between two measurements says so on standard error."""
     newer = (
         (folder / "two.yaml").read_text().replace("micro_batch: 2", "micro_batch: 1").replace("0.1", "0.9")
     )
     (folder / "one.yaml").write_text((folder / "one.yaml").read_text() + "provenance: {date: 2026-01-01}\n")
     (folder / "two.yaml").write_text(newer + "provenance: {date: 2026-01-02}\n")
-    said = run(COMMANDS["merge"], "")
+    said = hetplan(*shlex.split(COMMANDS["merge"]))
     assert said.code == 0
     assert said.err.startswith("warning: ")
     assert run(COMMANDS["merge"] + " --force", "2>/dev/full").code == 2
@@ -139,14 +140,19 @@ def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
     assert all(path.read_bytes() == text for path, text in texts.items())
 
 
-@pytest.mark.parametrize("redirection", ["", "2>&1"])
 @pytest.mark.parametrize(
-    "command",
-    [
-        "check cluster.yaml",
-        pytest.param("--help", marks=pytest.mark.slow),
-        pytest.param("search cluster.yaml model.yaml -o found.yaml", marks=pytest.mark.slow),
-    ],
+    ("command", "redirection"),
+    first(
+        2,
+        [
+            ("check cluster.yaml", ""),
+            ("--help", "2>&1"),
+            ("check cluster.yaml", "2>&1"),
+            ("--help", ""),
+            ("search cluster.yaml model.yaml -o found.yaml", ""),
+            ("search cluster.yaml model.yaml -o found.yaml", "2>&1"),
+        ],
+    ),
 )
 def test_a_reader_that_has_gone(folder: Path, command: str, redirection: str) -> None:
     """A pipe that nobody reads is as closed as any; with ``2>&1`` there is nowhere to say so."""
@@ -176,25 +182,33 @@ def test_a_reader_that_leaves_after_a_line(folder: Path) -> None:
 FORCING = {"FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TTY_COMPATIBLE": "1", "COLORTERM": "truecolor"}
 
 
-def test_colour_only_when_asked(folder: Path, hetplan: Command) -> None:
+def test_colour_only_when_asked(folder: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """No escape sequence in a pipe unless it is forced."""
     assert "\033" not in hetplan("check", "cluster.yaml").out
-    assert "\033[1m" in separately("check", "cluster.yaml", FORCE_COLOR="1").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\033[1m" in hetplan("check", "cluster.yaml").out
 
 
-@pytest.mark.parametrize(
-    "forced",
-    [
-        pytest.param({}, marks=pytest.mark.slow),
-        *(pytest.param({name: value}, marks=pytest.mark.slow) for name, value in FORCING.items()),
-        {**FORCING, "TERM": "xterm-256color"},
-    ],
-)
-def test_no_color_wins(folder: Path, hetplan: Command, forced: dict[str, str]) -> None:
+@pytest.mark.parametrize("forced", [*({name: value} for name, value in FORCING.items()), FORCING])
+def test_no_color_wins(
+    folder: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch, forced: dict[str, str]
+) -> None:
     """No escape sequence with NO_COLOR, whatever forces them, in answers, errors and help."""
     plain = hetplan("check", "cluster.yaml").out
-    assert "\033" not in plain
-    done = separately("check", "cluster.yaml", NO_COLOR="1", **forced)
+    for name, value in {**forced, "TERM": "xterm-256color", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = hetplan("check", "cluster.yaml")
     assert (done.out, done.err) == (plain, "")
-    assert "\033" not in separately("check", "nothing.yaml", NO_COLOR="1", **forced).err
-    assert "\033" not in separately("--help", NO_COLOR="1", **forced).out
+    assert "\033" not in hetplan("check", "nothing.yaml").err
+    assert "\033" not in hetplan("--help").out
+
+
+@pytest.mark.slow
+def test_no_color_wins_in_a_process_of_its_own(folder: Path, hetplan: Command) -> None:
+    """As the shell starts it."""
+    environment = {**FORCING, "TERM": "xterm-256color", "NO_COLOR": "1"}
+    plain = hetplan("check", "cluster.yaml").out
+    done = separately("check", "cluster.yaml", **environment)
+    assert (done.out, done.err) == (plain, "")
+    assert "\033" not in separately("check", "nothing.yaml", **environment).err
+    assert "\033" not in separately("--help", **environment).out

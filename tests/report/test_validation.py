@@ -224,13 +224,12 @@ def test_a_picture_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mo
     """The old one stays, nothing half-written stays beside it."""
     pytest.importorskip("matplotlib")
 
-    def full(path: Path, _: bytes) -> None:
-        path.touch()
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "errors.png"
     path.write_text("old")
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OutputError, match=r"errors\.png: cannot be written: No space left"):
         write_plot(several(), path)
     assert path.read_text() == "old"

@@ -56,7 +56,15 @@ from planner.report.page.drawing import (
     tornado,
 )
 from planner.report.pareto import FrontDocument, front_document, short, worth_text
-from planner.report.plan_table import StageRun, differences, headline, misfits, proof_text, stage_runs
+from planner.report.plan_table import (
+    StageRun,
+    differences,
+    group_text,
+    headline,
+    misfits,
+    proof_text,
+    stage_runs,
+)
 from planner.report.ranks import rank_rows
 from planner.search.explain.neighbours import Neighbour, all_neighbours
 from planner.search.objectives.pareto import Front
@@ -318,7 +326,7 @@ class _View:
         self.estimate: Estimate = subject.scored.estimate
         self.summary = self.saved.summary
         self.headline = headline(self.plan)
-        self.total = sum(len(pool.hosts) * len(pool.devices) for pool in self.cluster.pools)
+        self.total = self.cluster.devices
         self.warnings = [f"does not fit: {line}" for line in misfits(self.estimate)]
         self.warnings += self.estimate.warnings
         missed = training_lines(subject.training, subject.goal, self.estimate.spread)[1:]
@@ -372,7 +380,7 @@ class _View:
         shade = colour(index, many)
         estimate = self.estimate.stages[stage]
         groups = estimate.groups if group is None else (estimate.groups[group],)
-        devices = " + ".join(f"{each.tp * each.count} {each.gpu} ({each.pool})" for each in groups)
+        devices = " + ".join(map(group_text, groups))
         layers = f"layers {estimate.first_layer}-{estimate.end_layer - 1}"
         return Colours(
             fill=shade.fill,
