@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 
@@ -17,7 +18,9 @@ from planner.search.bounds.groups import Group, group_rates, grouped, searched
 from planner.search.data_parallel import choices
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
+from planner.search.heuristics.greedy import layered
 from planner.search.heuristics.quick import (
+    CHEAP_TRIES,
     FirstPlans,
     Wanted,
     _both_ways,
@@ -33,7 +36,7 @@ from planner.search.heuristics.quick import (
 from planner.search.space.choices import Choice, Family
 from planner.search.space.partitions import NetworkPartition
 from planner.search.space.stages import StageOptions
-from planner.search.values import Limits, Silent
+from planner.search.values import Limits, Scored, Silent
 from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
@@ -97,6 +100,8 @@ def test_families_that_need_little_memory_are_first() -> None:
     ]
     mixed = random.Random(1).sample(order, len(order))
     assert sorted(mixed, key=_thrift) == order
+    # Where each stage has its own, it may be none.
+    assert _thrift(first._replace(recompute=None)) == _thrift(first._replace(recompute="none"))
 
 
 def test_depths_that_are_tried() -> None:
@@ -237,6 +242,25 @@ def test_first_plans_by_one_means_alone() -> None:
     while not exact.closed:
         exact.step(explorer.incumbent, NO_LIMIT)
     assert exact.bound >= explorer.incumbent * (1 - 2 * MEGATRON.gap)
+
+
+def test_pipelines_are_tried_both_ways() -> None:
+    """Where time is short the first that fits is enough, and few degrees of those are looked at."""
+    explorer, _ = opened()
+    tried: list[tuple[object, list[int]]] = []
+
+    def looked(stages: StageOptions, slots: list[int], scorer: Estimator) -> Scored | None:
+        tried.append((stages.choice, slots))
+        return layered(stages, slots, scorer)
+
+    with patch("planner.search.heuristics.quick.layered", looked):
+        quick_plan(explorer.estimator, MEGATRON, everywhere(explorer.estimator))
+        every = tried.copy()
+        tried.clear()
+        cheap_plan(explorer.estimator, MEGATRON, everywhere(explorer.estimator), NO_LIMIT)
+    assert any(len(slots) > 1 for _, slots in every)
+    assert all((choice, slots[::-1]) in every for choice, slots in every)
+    assert len({id(choice) for choice, _ in tried}) == len(tried) == CHEAP_TRIES
 
 
 def test_quick_plans_are_close_to_the_best() -> None:
