@@ -21,6 +21,7 @@ from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import layered
 from planner.search.heuristics.quick import (
     CHEAP_TRIES,
+    PROMISING,
     FirstPlans,
     Wanted,
     _both_ways,
@@ -212,6 +213,37 @@ def test_stages_on_wanted_devices() -> None:
     assert pools(2, replace(everyone, least={("b", "V100"): 3})) == "bb"
     assert pools(3, Wanted(pools=frozenset("b"))) == "bbb"
     assert pools(3, Wanted(pools=frozenset("a"))) == ""
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
+    """Of the groups that promise most, the most replicas first; groups that promise too little are left."""
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[tuple[int, int]]()
+    explorer.cutoff_seconds = 1e9
+
+    def looked(family: Family, check: object) -> bool:
+        asked.append((family.batch // (family.dp or 1), family.dp or 1))
+        explorer.cutoff_seconds /= 2 if better else 1
+        return True
+
+    partition = explorer.partition(families[0])
+    groups = sorted(grouped(families), key=lambda group: _promised_seconds(group, partition))
+    with patch.object(first, "of_family", looked):
+        first.promising((group, partition) for group in groups[::-1])
+    sizes = [group.first.micro_batch for group in groups[:PROMISING]]
+    numbers = [
+        sorted({family.dp or 1 for family in group.families}, reverse=True) for group in groups[:PROMISING]
+    ]
+    expected = [
+        (size, dp) for size, each in zip(sizes, numbers, strict=True) for dp in each[: None if better else 1]
+    ]
+    assert asked == expected
+    explorer.cutoff_seconds = _promised_seconds(groups[1], partition)
+    asked.clear()
+    with patch.object(first, "of_family", looked):
+        first.promising((group, partition) for group in groups)
+    assert {size for size, _ in asked} == {sizes[0]}
 
 
 def test_first_plans_by_one_means_alone() -> None:
