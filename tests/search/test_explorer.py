@@ -1,0 +1,147 @@
+"""The best-first search without its parts: what is expanded, what is kept, and where it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.search.deadline import NO_LIMIT, Struck
+from planner.search.explorer import Explorer, _way
+from planner.search.space.choices import Family
+from planner.search.values import Limits, Scored, Silent
+from tests.report import examples
+
+PHASES = ("_open", "_other_runtimes", "_one_degree", "_first_plans", "polish", "_best_first")
+
+
+def explorer(**limits: Any) -> Explorer:
+    """A search of the example's cluster that has begun nothing."""
+    return Explorer(Estimator(examples.cluster(), examples.model()), Limits(**limits), Silent())
+
+
+def test_what_is_offered() -> None:
+    """What fits, is allowed and is faster is kept, and told once."""
+    told: list[Scored] = []
+    found = explorer(target="megatron")
+    found._better = told.append
+    slow, quick = examples.scored(step_seconds=30.0), examples.scored(step_seconds=20.0)
+    assert (found.incumbent, found.gap, found.status) == (float("inf"), 1.0, "unknown")
+    for scored in (None, slow, examples.scored(step_seconds=30.0), quick, slow):
+        found.offer(scored)
+    found.offer(examples.scored(step_seconds=10.0, activations_gib=60.0))
+    found.offer(replace(quick, plan=replace(quick.plan, target="torch")))
+    assert told == [slow, quick]
+    assert found.best is quick
+    assert found.met.plans == {"megatron: pipeline + tensor": quick}
+    found.cutoff_seconds = 15.0
+    assert found.incumbent == 15.0
+    found.offer(examples.scored(step_seconds=16.0))
+    assert found.best is quick
+
+
+def test_the_least_bound_is_expanded_until_none_may_win() -> None:
+    """By more than the gap; what is left says how far the answer may be from the best."""
+    found = explorer(gap=0.01)
+    found.best = examples.scored(step_seconds=100.0)
+    expanded: list[str] = []
+    found._raise_bounds = lambda: None  # type: ignore[method-assign]
+    found._expand = lambda bound, item: expanded.append(item)  # type: ignore[assignment, method-assign]
+    for bound, item in ((50.0, "b"), (98.9, "c"), (20.0, "a"), (99.1, "d"), (float("inf"), "never")):
+        found._push(bound, item)  # type: ignore[arg-type]
+    found._taken_bound = float("inf")
+    assert found.bound == 20.0
+    assert found.gap == pytest.approx(0.8)
+    assert found.status == "feasible"
+    found._rounds = 2
+    found._best_first(2)
+    assert (expanded, found.finished) == ([], False)
+    found._best_first(3)
+    assert expanded == ["a", "b", "c"]
+    assert found.finished
+    assert found.bound == 99.1
+    assert found.status == "optimal"
+    found.closed_bound = 99.05
+    assert found.bound == 99.05
+    found._heap = []
+    found.closed_bound = float("inf")
+    assert found.bound == 100.0
+
+
+def test_what_is_cut_off_is_expanded_again() -> None:
+    """Until then its bound is that of the search."""
+    found = explorer()
+    found._raise_bounds = lambda: None  # type: ignore[method-assign]
+    seen: list[float] = []
+
+    def expand(bound: float, item: object) -> None:
+        seen.append(found.bound)
+        if len(seen) == 1:
+            raise Struck
+
+    found._expand = expand  # type: ignore[method-assign]
+    found._taken_bound = float("inf")
+    for bound in (3.0, 7.0):
+        found._push(bound, "item")  # type: ignore[arg-type]
+    with pytest.raises(Struck):
+        found._best_first(None)
+    assert found.bound == 3.0
+    found._best_first(None)
+    assert seen == [3.0, 3.0, 7.0]
+    assert found.bound == float("inf")
+    assert found.status == "infeasible"
+
+
+def test_a_search_goes_on_where_it_was_struck() -> None:
+    """Each part runs to its end once, in their order."""
+    found, log = explorer(), list[str]()
+
+    def struck_once(name: str) -> Callable[..., None]:
+        def part(*_: object) -> None:
+            log.append(name)
+            if log.count(name) == 1:
+                raise Struck
+
+        return part
+
+    for name in PHASES:
+        setattr(found._first if name == "polish" else found, name, struck_once(name))
+    for _ in range(len(PHASES) + 1):
+        found.go_on(NO_LIMIT, 5.0)
+        assert not found.interrupted
+    assert log == [name for name in PHASES for _ in range(2)]
+    assert found.incumbent == 5.0
+    found.run()
+    assert len(log) == 2 * len(PHASES)
+
+
+def test_a_quick_search() -> None:
+    """Polished on small clusters only."""
+    for devices, parts in ((256, ["_open", "_first_plans", "polish"]), (257, ["_open", "_first_plans"])):
+        found, log = explorer(), list[str]()
+        found._devices = devices
+        for name in PHASES:
+            setattr(
+                found._first if name == "polish" else found,
+                name,
+                lambda *_, name=name, log=log: log.append(name),
+            )
+        found.best = examples.scored()
+        assert found.quick() is found.best
+        assert log == parts
+
+
+def test_families_whose_first_plans_count_together() -> None:
+    """Those that differ in their batch, their ZeRO stage or recomputation only."""
+    one = Family(target="torch", zero=1, recompute="none", tp=2, dp=4, batch=8, micro_batches=2)
+    assert _way(one) == _way(one._replace(zero=3, recompute="full", batch=4, micro_batches=4))
+    others = (
+        one._replace(tp=1),
+        one._replace(dp=2),
+        one._replace(network="x"),
+        one._replace(target="megatron"),
+    )
+    assert len({_way(family) for family in (one, *others)}) == 5

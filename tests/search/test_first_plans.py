@@ -1,0 +1,316 @@
+"""The first plans of a search: which families are looked at, at what depths, and what is kept."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from unittest.mock import patch
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.cost.schedules import uniform_seconds
+from planner.cost.training import devices_of
+from planner.model.spec import ModelSpec
+from planner.plan.values import Context, Folding
+from planner.search.bounds.groups import Group, group_rates, grouped, searched
+from planner.search.data_parallel import choices
+from planner.search.deadline import NO_LIMIT
+from planner.search.explorer import Explorer
+from planner.search.heuristics.greedy import layered
+from planner.search.heuristics.quick import (
+    CHEAP_TRIES,
+    PROMISING,
+    FirstPlans,
+    Wanted,
+    _both_ways,
+    _promised_seconds,
+    _rank,
+    _slots,
+    _thrift,
+    _waiting,
+    cheap_plan,
+    everywhere,
+    quick_plan,
+)
+from planner.search.space.choices import Choice, Family
+from planner.search.space.partitions import NetworkPartition
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits, Scored, Silent
+from planner.targets import TARGETS
+from tests.worlds import cluster, gpt, pool
+
+MEGATRON = Limits(target="megatron", tp=(1,), recompute=("none",))
+SMALL = gpt(12, 1024, 8, global_batch=8)
+
+
+def opened(model: ModelSpec = SMALL, limits: Limits = MEGATRON) -> tuple[Explorer, list[Family]]:
+    """A search of two fast and four slow devices that has begun nothing, and its families."""
+    estimator = Estimator(cluster(pool("a", per_node=2), pool("b", "V100", per_node=4)), model)
+    found, every = Explorer(estimator, limits, Silent()), []
+    for row, name, partition, families in searched(estimator, limits, one_degree=False):
+        found._partitions[row.name, name] = partition
+        every += families
+    return found, every
+
+
+@cache
+def usual() -> tuple[Explorer, list[Family], NetworkPartition]:
+    """One that nothing is offered to."""
+    explorer, families = opened()
+    return explorer, families, explorer.partition(families[0])
+
+
+def of(families: list[Family], dp: int, batch: int) -> Family:
+    """The one with so many replicas and sequences at once."""
+    return next(family for family in families if (family.dp, family.batch) == (dp, batch))
+
+
+def test_a_pipeline_and_its_reverse() -> None:
+    """Where there is one, and they differ."""
+    assert _both_ways([0, 1, 1]) == [[0, 1, 1], [1, 1, 0]]
+    assert _both_ways([0, 1, 0]) == [[0, 1, 0]]
+    assert _both_ways([]) == []
+
+
+def test_wanted_devices() -> None:
+    """No others, and not fewer."""
+    wanted = Wanted(pools=frozenset("a"), least={("a", "A100"): 2})
+    assert wanted.met_by({("a", "A100"): 2, ("b", "V100"): 0})
+    assert wanted.met_by({("a", "A100"): 3})
+    assert not wanted.met_by({("a", "A100"): 1})
+    assert not wanted.met_by({("a", "A100"): 2, ("b", "V100"): 1})
+    assert not wanted.met_by({})
+
+
+def test_families_that_need_little_memory_are_first() -> None:
+    """Small micro-batches, much recomputation, wide replicas, many of them, and much sharded."""
+    first = Family(target="megatron", zero=3, recompute="full", tp=2, dp=4, batch=4, micro_batches=2)
+    first = first._replace(context=Context(ways=2, kind="ring"), folding=Folding(ep=4), batch=2)
+    order = [
+        first,
+        first._replace(zero=1),
+        first._replace(dp=2, batch=1),
+        first._replace(tp=1),
+        first._replace(folding=Folding(ep=2)),
+        first._replace(context=Context(ways=1), batch=4),
+        first._replace(recompute="selective"),
+        first._replace(recompute="none"),
+        first._replace(batch=4),
+    ]
+    mixed = random.Random(1).sample(order, len(order))
+    assert sorted(mixed, key=_thrift) == order
+    # Where each stage has its own, it may be none.
+    assert _thrift(first._replace(recompute=None)) == _thrift(first._replace(recompute="none"))
+
+
+def test_depths_that_are_tried() -> None:
+    """Where the fast devices are used up, and halves of the deepest; of those that are possible."""
+    explorer, families, partition = usual()
+    first, family = FirstPlans(explorer), of(families, 1, 1)
+    possible = partition.depths(family, MEGATRON)
+    assert possible == (1, 2, 3, 4, 5, 6)
+    assert first._sample(family, possible) == (6, 3, 2, 1)
+    assert first._sample(family, possible[3:]) == (6,)
+    assert first._sample(of(families, 2, 2), (1, 2, 3)) == (3, 1)
+
+
+def test_the_shallowest_pipeline_that_holds_the_model() -> None:
+    """Of a power of two of stages, or all of them."""
+    explorer, families = opened(gpt(48, 4096, 32, global_batch=8))
+    first, found = FirstPlans(explorer), {}
+    for family in families:
+        partition = explorer.partition(family)
+        holds = partition.bounds.uniform(family).holds
+        possible = partition.depths(family, MEGATRON)
+        found[family] = first._shallowest(partition, family)
+        if found[family]:
+            assert holds(found[family])
+        less = [
+            depth for depth in (1, 2, 4, possible[-1]) if depth in possible and depth < (found[family] or 99)
+        ]
+        assert not any(map(holds, less))
+    assert {0, 4} <= {*found.values()}
+    assert first._shallowest(partition, families[0]._replace(dp=None)) == 0
+
+
+def of_group(group: Group, partition: NetworkPartition) -> tuple[float, float, int]:
+    """Layers a second of all devices, of the fastest one, and the steps of one replica."""
+    rates = group_rates(group, partition.bounds)
+    rate = sum(slots * each for slots, each in rates)
+    return rate, max(each for _, each in rates), SMALL.training.global_batch // (group.first.micro_batch or 1)
+
+
+def test_what_a_group_promises() -> None:
+    """All devices at their rate: with as many replicas as devices no time is lost, with one a pipeline fills."""
+    _, families, partition = usual()
+    for group in grouped(families):
+        rate, _, steps = of_group(group, partition)
+        most = max(family.dp or 1 for family in group.families)
+        one = Group((of(families, 1, group.first.micro_batch or 1),))
+        assert _promised_seconds(one, partition) == pytest.approx(uniform_seconds(12 / rate, 6, steps))
+        each = -(-steps // most)
+        assert _promised_seconds(group, partition) == pytest.approx(
+            12 * most / rate * (each + max(0.0, min(12, 6 / most) - 1))
+        )
+
+
+def test_no_family_is_looked_at_too_late() -> None:
+    """What is known of one before its depths are ranked is below all of them, and close for equal devices."""
+    _, families, partition = usual()
+    wanted = everywhere(partition.estimator)
+    closest = 0.0
+    for group in grouped(families):
+        for item in _waiting(group, partition, MEGATRON):
+            ranked = list(_rank(item.family, partition, MEGATRON, wanted))
+            assert all(item.least_seconds <= choice.seconds for choice in ranked)
+            closest = max(closest, *(item.least_seconds / choice.seconds for choice in ranked), 0.0)
+    assert 0.7 < closest < 1
+
+
+def test_depths_are_ranked_by_what_their_devices_do() -> None:
+    """The fast ones first, or those that are wanted; a depth without room for all layers is left out."""
+    _, families, partition = usual()
+    family = of(families, 1, 1)
+    speeds = {speed.device_type[0]: speed for speed in partition.bounds.rates.speeds(family)}
+    fast, slow = (speeds[name] for name in "ab")
+
+    def ranked(wanted: Wanted) -> dict[int, float]:
+        return {item.choice.depth: item.seconds for item in _rank(family, partition, MEGATRON, wanted)}
+
+    def seconds(fast_ones: int, slow_ones: int) -> float:
+        depth = fast_ones + slow_ones
+        rate = fast_ones / fast.layer_seconds + slow_ones / slow.layer_seconds
+        used = [speed for speed, count in ((fast, fast_ones), (slow, slow_ones)) if count]
+        tail = 12 / depth * max(speed.tail_seconds for speed in used)
+        return uniform_seconds(12 / rate, depth, 8) + tail
+
+    everyone = everywhere(partition.estimator)
+    found = ranked(everyone)
+    assert found == pytest.approx({1: seconds(1, 0), 2: seconds(2, 0), 3: seconds(2, 1), 6: seconds(2, 4)})
+    must = ranked(replace(everyone, least={("b", "V100"): 2}))
+    assert must[2] == pytest.approx(seconds(0, 2))
+    assert must[3] == pytest.approx(seconds(1, 2))
+    assert ranked(Wanted(pools=frozenset("b"))) == pytest.approx(
+        {1: seconds(0, 1), 2: seconds(0, 2), 4: seconds(0, 4)}
+    )
+
+
+def test_stages_on_wanted_devices() -> None:
+    """First those that must work, then the fastest; none where there are too few."""
+    _, families, partition = usual()
+
+    def pools(depth: int, wanted: Wanted) -> str:
+        choice = Choice(family=of(families, 1, 1), depth=depth, interleave=1)
+        stages = StageOptions(choice, partition.estimator, MEGATRON)
+        return "".join(stages.compositions[index][0].pool for index in _slots(stages, wanted))
+
+    everyone = everywhere(partition.estimator)
+    assert pools(3, everyone) == "aab"
+    assert pools(6, everyone) == "aabbbb"
+    assert pools(3, replace(everyone, least={("b", "V100"): 2})) == "abb"
+    assert pools(2, replace(everyone, least={("b", "V100"): 3})) == "bb"
+    assert pools(3, Wanted(pools=frozenset("b"))) == "bbb"
+    assert pools(3, Wanted(pools=frozenset("a"))) == ""
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
+    """Of the groups that promise most, the most replicas first; groups that promise too little are left."""
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[tuple[int, int]]()
+    explorer.cutoff_seconds = 1e9
+
+    def looked(family: Family, check: object) -> bool:
+        asked.append((family.batch // (family.dp or 1), family.dp or 1))
+        explorer.cutoff_seconds /= 2 if better else 1
+        return True
+
+    partition = explorer.partition(families[0])
+    groups = sorted(grouped(families), key=lambda group: _promised_seconds(group, partition))
+    with patch.object(first, "of_family", looked):
+        first.promising((group, partition) for group in groups[::-1])
+    sizes = [group.first.micro_batch for group in groups[:PROMISING]]
+    numbers = [
+        sorted({family.dp or 1 for family in group.families}, reverse=True) for group in groups[:PROMISING]
+    ]
+    expected = [
+        (size, dp) for size, each in zip(sizes, numbers, strict=True) for dp in each[: None if better else 1]
+    ]
+    assert asked == expected
+    explorer.cutoff_seconds = _promised_seconds(groups[1], partition)
+    asked.clear()
+    with patch.object(first, "of_family", looked):
+        first.promising((group, partition) for group in groups)
+    assert {size for size, _ in asked} == {sizes[0]}
+
+
+def test_first_plans_by_one_means_alone() -> None:
+    """Each finds a plan that fits, of the kind that it is for."""
+    explorer, families = opened()
+    partition = explorer.partition(families[0])
+    FirstPlans(explorer).any(partition, families)
+    assert explorer.best is not None
+    assert {group.micro_batch for stage in explorer.best.plan.stages for group in stage.replicas} == {1}
+    explorer, _ = opened(limits=Limits(target="torch"))
+    every = tuple(choices(TARGETS["torch"], Limits(), explorer.estimator))
+    FirstPlans(explorer).evenly(every, partition)
+    assert explorer.best is not None
+    assert devices_of(explorer.best.plan) == {("a", "A100"): 2, ("b", "V100"): 4}
+    assert explorer.best.plan.pp == 1
+    explorer, families = opened()
+    whole = explorer.partition(families[0])
+    first = FirstPlans(explorer)
+    first.promising((group, whole) for group in grouped(families))
+    assert explorer.best is not None
+    before = explorer.incumbent
+    first.refine()
+    first.polish()
+    assert explorer.incumbent <= before
+    choice = first._promising
+    assert choice is not None
+    exact = explorer.open_choice(0.0, choice)
+    while not exact.closed:
+        exact.step(explorer.incumbent, NO_LIMIT)
+    assert exact.bound >= explorer.incumbent * (1 - 2 * MEGATRON.gap)
+
+
+def test_pipelines_are_tried_both_ways() -> None:
+    """Where time is short the first that fits is enough, and few degrees of those are looked at."""
+    explorer, _ = opened()
+    tried: list[tuple[object, list[int]]] = []
+
+    def looked(stages: StageOptions, slots: list[int], scorer: Estimator) -> Scored | None:
+        tried.append((stages.choice, slots))
+        return layered(stages, slots, scorer)
+
+    with patch("planner.search.heuristics.quick.layered", looked):
+        quick_plan(explorer.estimator, MEGATRON, everywhere(explorer.estimator))
+        every = tried.copy()
+        tried.clear()
+        cheap_plan(explorer.estimator, MEGATRON, everywhere(explorer.estimator), NO_LIMIT)
+    assert any(len(slots) > 1 for _, slots in every)
+    assert all((choice, slots[::-1]) in every for choice, slots in every)
+    assert len({id(choice) for choice, _ in tried}) == len(tried) == CHEAP_TRIES
+
+
+def test_quick_plans_are_close_to_the_best() -> None:
+    """Of the wanted devices alone; one that is known and faster stays."""
+    explorer, _ = opened()
+    estimator, limits = explorer.estimator, Limits()
+    whole = Explorer(estimator, limits, Silent())
+    whole.run()
+    quick = quick_plan(estimator, limits, everywhere(estimator))
+    cheap = cheap_plan(estimator, limits, everywhere(estimator), NO_LIMIT)
+    assert quick is not None
+    assert cheap is not None
+    assert whole.incumbent * (1 - 1e-9) <= quick.estimate.step_seconds <= 1.02 * whole.incumbent
+    assert whole.incumbent * (1 - 1e-9) <= cheap.estimate.step_seconds <= 1.1 * whole.incumbent
+    assert cheap_plan(estimator, limits, everywhere(estimator), NO_LIMIT, whole.best) is whole.best
+    slow = quick_plan(estimator, limits, Wanted(pools=frozenset("b")))
+    assert slow is not None
+    assert {pool for pool, _ in devices_of(slow.plan)} == {"b"}
+    must = quick_plan(estimator, limits, Wanted(pools=frozenset("ab"), least={("b", "V100"): 3}))
+    assert must is not None
+    assert devices_of(must.plan)["b", "V100"] >= 3

@@ -1,0 +1,105 @@
+"""Quick plans of a choice, next to every order of the device types and every cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, permutations, product
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from planner.cluster.spec import PoolSpec
+from planner.cost.estimate import Estimator
+from planner.search.heuristics.greedy import _filled, _Layers, _orders, fastest, greedy
+from planner.search.pipeline import score
+from planner.search.space.choices import Choice, families
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits
+from planner.targets import TARGETS
+from tests.worlds import cluster, gpt, pool
+
+TWO = (pool("a", per_node=2), pool("b", "V100", per_node=2, gbps=10))
+THREE = (*(pool(name, "V100", per_node=1, gbps=speed) for name, speed in (("b", 10), ("c", 200))), pool("a"))
+
+
+def options(pools: tuple[PoolSpec, ...], depth: int, layers: int = 7, chunks: int = 1) -> StageOptions:
+    """Stages of one device each, for eight micro-batches."""
+    estimator = Estimator(cluster(*pools), gpt(layers, 1024, 8, global_batch=8))
+    limits = Limits(tp=(1,), recompute=("none",))
+    every = families(TARGETS["megatron"], limits, estimator.model, estimator.topology.device_types)
+    family = next(item for item in every if (item.dp, item.batch) == (1, 1))
+    return StageOptions(Choice(family=family, depth=depth, interleave=chunks), estimator, limits)
+
+
+def cuts(layers: int, depth: int, least: int) -> Iterator[tuple[int, ...]]:
+    """All numbers of layers of the stages."""
+    for ends in product(range(least, layers + 1), repeat=depth - 1):
+        bounds = (0, *ends, layers)
+        if all(after - before >= least for before, after in pairwise(bounds)):
+            yield tuple(after - before for before, after in pairwise(bounds))
+
+
+@pytest.mark.parametrize(("depth", "chunks"), [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_the_layers_end_about_as_soon_as_the_best_cut(depth: int, chunks: int) -> None:
+    """Whatever the order of two device types along the pipeline."""
+    stages, compared = options(TWO, depth, chunks=chunks), 0
+    for slots in product(range(2), repeat=depth):
+        if max(slots.count(0), slots.count(1)) <= 2:
+            layers = _Layers(stages, list(slots))
+            found = layers.best()
+            assert found is not None
+            least = min(layers._ending(cut)[0] for cut in cuts(7, depth, chunks))
+            assert least * (1 - 1e-12) <= found[0] <= 1.02 * least
+            assert sum(option.layers for option in found[1]) == 7
+            compared += 1
+    assert compared > 1
+
+
+def test_the_quick_plan_is_the_best_of_both_orders() -> None:
+    """Of a small pipeline of two devices of the faster type and one of the other, however it is cut."""
+    stages = options(TWO, 3)
+    every = [
+        score(
+            stages.estimator,
+            stages,
+            [stages.option(*place) for place in zip(range(3), slots, cut, strict=True)],
+        )
+        for slots in ((0, 0, 1), (1, 0, 0))
+        for cut in cuts(7, 3, 1)
+    ]
+    best, found = fastest(every), greedy(stages.choice, stages.estimator, Limits())
+    assert best is not None
+    assert found is not None
+    least, seconds = best.estimate.step_seconds, found.estimate.step_seconds
+    assert least * (1 - 1e-12) <= seconds <= 1.02 * least
+    assert fastest([None]) is None
+
+
+def test_stages_stand_on_the_fastest_devices_in_every_order() -> None:
+    """As long as they last; of three types all orders, each once."""
+    assert list(_orders(options(TWO, 4))) == [[0, 0, 1, 1], [1, 1, 0, 0]]
+    assert list(_orders(options(TWO, 2))) == [[0, 0]]
+    stages = options(TWO, 3)
+    assert _filled(stages, [0, 1]) == {0: 2, 1: 1}
+    assert _filled(stages, [1, 0]) == {1: 2, 0: 1}
+    three = options((pool("a", per_node=1), *THREE[:2]), 3)
+    assert sorted(map(tuple, _orders(three))) == sorted(permutations(range(3)))
+
+
+def test_layers_that_are_too_many_are_taken_from_one_end_or_the_other() -> None:
+    """Or where the end of the step is longest; each stage keeps one for each chunk."""
+
+    def trimmed(counts: list[int], total: int, tails: list[float], chunks: int = 1) -> list[list[int]]:
+        options = SimpleNamespace(
+            option=lambda stage, slot, layers: SimpleNamespace(tail_seconds=tails[stage])
+        )
+        layers = cast("_Layers", SimpleNamespace(stages=options, slots=tails, chunks=chunks, total=total))
+        return list(_Layers._trimmed(layers, counts))
+
+    assert trimmed([3, 3, 3], 9, [1, 2, 1]) == [[3, 3, 3]] * 3
+    assert trimmed([3, 3, 3], 8, [1, 2, 1]) == [[3, 3, 2], [2, 3, 3], [3, 2, 3]]
+    assert trimmed([3, 3, 3], 7, [1, 1, 1]) == [[3, 2, 2], [2, 2, 3], [3, 2, 2]]
+    assert trimmed([1, 4, 1], 4, [2, 1, 2]) == [[1, 2, 1]] * 3
+    assert trimmed([2, 3, 2], 6, [1, 1, 1], chunks=2) == [[2, 2, 2]] * 3
+    assert trimmed([1, 1, 1], 2, [1, 1, 1]) == []

@@ -1,0 +1,238 @@
+"""Ways to choose devices, to fill stages with them and to stand, by hand and counted one by one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from planner.cluster.spec import PoolSpec
+from planner.cluster.topology import Topology
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.plan.placement import place_stages
+from planner.plan.values import Folding
+from planner.search.islands import MOST_ISLANDS, _taking_part
+from planner.search.milp.program import added, combined, ones, total
+from planner.search.milp.together import Together
+from planner.search.space.choices import (
+    MAX_DEPTH,
+    MOST_ODD,
+    MOST_WAITING,
+    Choice,
+    Family,
+    _fill,
+    depths,
+    leaves_over,
+    most_mixed,
+    unequal_steps,
+    uniform,
+)
+from planner.search.space.device_sets import Box, Counts, all_sets
+from planner.search.space.stages import StageOptions
+from planner.search.values import Limits
+from tests.worlds import cluster, gpt, pool
+
+
+def sets(box: Box, unit: int = 1) -> set[Counts]:
+    """All sets of a box."""
+    return set(product(*(range(low, high + 1, unit) for low, high in zip(box.low, box.high, strict=True))))
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+def test_halves_of_a_box_share_no_set(unit: int) -> None:
+    """And leave none out; both have some."""
+    for low, high in product(product((0, 2, 4), repeat=2), product((2, 6, 8), repeat=2)):
+        box = Box(low, high)
+        if box.single or any(a > b for a, b in zip(low, high, strict=True)):
+            continue
+        one, two = box.halves([1.0, 2.0], unit)
+        assert sets(one, unit) | sets(two, unit) == sets(box, unit)
+        assert not sets(one, unit) & sets(two, unit)
+        assert sets(one, unit)
+        assert sets(two, unit)
+
+
+def test_boxes_by_hand() -> None:
+    """Divided where most is open, by what devices are worth; cut to a part; filled first types first."""
+    box = Box((0, 0), (4, 2))
+    assert box.halves([1.0, 1.0]) == (Box((0, 0), (2, 2)), Box((3, 0), (4, 2)))
+    assert box.halves([1.0, 3.0]) == (Box((0, 0), (4, 1)), Box((0, 2), (4, 2)))
+    assert box.halves([1.0, 2.0]) == box.halves([1.0, 1.0])
+    assert Box((2, 0), (2, 3)).halves([9.0, 0.0]) == (Box((2, 0), (2, 1)), Box((2, 2), (2, 3)))
+    assert Box((1, 1), (4, 2)).halves([1.0, 2.9]) == (Box((1, 1), (2, 2)), Box((3, 1), (4, 2)))
+    assert Box((0,), (8,)).halves([1.0], 2) == (Box((0,), (4,)), Box((6,), (8,)))
+    assert box.within((1, 0), (3, 9)) == Box((1, 0), (3, 2))
+    assert box.within((1, 1), (3, 1), 2) is None
+    assert box.within((1, 1), (3, 3), 2) == Box((2, 2), (2, 2))
+    assert [Box((1, 0), (4, 2)).fullest(most) for most in (0, 1, 3, 5, 6, 9)] == [
+        (1, 0),
+        (1, 0),
+        (3, 0),
+        (4, 1),
+        (4, 2),
+        (4, 2),
+    ]
+    assert Box((0, 0), (4, 4)).fullest(7, 2) == (4, 2)
+    assert Box((2,), (2,)).single
+    assert not box.single
+
+
+def test_all_sets_of_device_types() -> None:
+    """No more than there are sequences, in groups that nodes hold."""
+    kinds = Topology(cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=3))).device_types
+    assert all_sets(kinds, 99) == Box((0, 0), (8, 3))
+    assert all_sets(kinds, 5) == Box((0, 0), (5, 3))
+    assert all_sets(kinds, 7, 4) == Box((0, 0), (4, 0))
+    assert all_sets(kinds, 2, 4) == Box((0, 0), (4, 0))
+
+
+def test_replicas_over_several_device_types() -> None:
+    """In proportion to what there is, one of each at least, and no more than there are."""
+    assert _fill([5, 3, 1], 4) == [2, 1, 1]
+    assert _fill([5, 3, 1], 8) == [5, 2, 1]
+    assert _fill([1, 1, 9], 3) == [1, 1, 1]
+    for room in product((1, 2, 5), repeat=3):
+        for replicas in range(3, sum(room) + 1):
+            counts = _fill(list(room), replicas)
+            assert sum(counts) == replicas
+            assert all(0 < count <= most for count, most in zip(counts, room, strict=True))
+
+
+def test_nodes_that_leave_devices_over() -> None:
+    """Several nodes whose replicas are no power of two."""
+    found = {
+        (nodes, per_node, tp): leaves_over(
+            Topology(cluster(pool("a", nodes=nodes, per_node=per_node))).device_types[0], tp
+        )
+        for nodes, per_node, tp in product((1, 2), range(1, 9), (1, 2))
+        if tp <= per_node
+    }
+    assert {key for key, left in found.items() if left} == {
+        *((2, per_node, 1) for per_node in (3, 5, 6, 7)),
+        *((2, per_node, 2) for per_node in (6, 7)),
+    }
+    kinds = Topology(cluster(pool("a"), pool("b", "V100"))).device_types
+    assert most_mixed(kinds) == 1
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        (pool("a", nodes=3, per_node=5), pool("b", "V100", per_node=4)),
+        (pool("a", nodes=2, per_node=6), pool("b", "V100", nodes=4, per_node=2)),
+    ],
+)
+def test_stages_of_one_kind_that_the_cluster_holds(pools: tuple[PoolSpec, ...]) -> None:
+    """As many as can be placed, each part of a node on one."""
+    estimator = Estimator(cluster(*pools), gpt(global_batch=24))
+    family = Family(target="flagscale", zero=1, recompute=None, tp=None, dp=None, batch=24, micro_batches=1)
+    stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
+    assert len(stages.compositions) > 10
+    for index, groups in enumerate(stages.compositions):
+        most = stages.most_stages(index)
+        place_stages([groups] * most, estimator.cluster, whole=True)
+        with pytest.raises(PlanError):
+            place_stages([groups] * (most + 1), estimator.cluster, whole=True)
+
+
+def test_depths_by_hand() -> None:
+    """As many stages as there are layers, devices, and at most; one alone where the degrees are not for pipelines."""
+    wide = cluster(pool("a", nodes=16), pool("b", "V100", per_node=3))
+    kinds = Topology(wide).device_types
+    family = Family(target="megatron", zero=1, recompute="none", tp=2, dp=4, batch=4, micro_batches=2)
+
+    def found(layers: int, **changes: object) -> tuple[int, ...]:
+        return depths(family._replace(**changes), Limits(), gpt(layers), kinds)  # type: ignore[arg-type]
+
+    assert found(40) == tuple(range(1, 17))
+    assert found(5) == (1, 2, 3, 4, 5)
+    assert found(200, dp=1, tp=1, batch=1) == tuple(range(1, MAX_DEPTH + 1))
+    assert found(40, dp=65, batch=65) == (1,)
+    assert found(40, dp=66, batch=66) == ()
+    assert depths(family, Limits(pp=(2, 3, 99)), gpt(40), kinds) == (2, 3)
+    # A batch per device holds equal batches.
+    assert 1 not in found(40, target="torch", tp=1)
+    assert 1 in found(40, target="torch", tp=2)
+
+
+def test_unequal_numbers_of_micro_batches() -> None:
+    """Some replicas run one less; of the micro-batches that need the same number of steps the smallest."""
+    model, limits = gpt(global_batch=30), Limits()
+    found = list(unequal_steps(model, 8, limits))
+    expected = []
+    for replicas in range(2, 9):
+        odd = replicas
+        while odd % 2 == 0:
+            odd //= 2
+        known = set()
+        for size in (1, 2, 3, 5, 6, 10, 15, 30):
+            pieces = 30 // size
+            steps = -(-pieces // replicas)
+            if odd > MOST_ODD or steps in known:
+                continue
+            known.add(steps)
+            waiting = steps * replicas - pieces
+            if steps > 1 and waiting and waiting <= MOST_WAITING * steps * replicas:
+                expected.append((replicas, replicas * size))
+    assert found == expected
+    assert len(found) > 4
+    few = list(unequal_steps(model, 8, Limits(micro_batch=(2, 3))))
+    assert few
+    assert all(batch // replicas in (2, 3) for replicas, batch in few)
+
+
+def test_the_parts_of_a_family_with_one_degree() -> None:
+    """Every way to have the same degrees everywhere for which there are devices; one that has them is itself."""
+    model, kinds = (
+        gpt(global_batch=8),
+        Topology(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))).device_types,
+    )
+    free = Family(target="flagscale", zero=1, recompute=None, tp=None, dp=None, batch=4, micro_batches=2)
+    found = {(family.tp, family.dp) for family in uniform(free, Limits(), model, kinds)}
+    assert found == {(1, 1), (1, 2), (1, 4), (2, 1), (2, 2)}
+    small = {(family.tp, family.dp) for family in uniform(free, Limits(micro_batch=(2,)), model, kinds)}
+    assert small == {(1, 2), (2, 2)}
+    one = free._replace(tp=1, dp=2, folding=Folding())
+    assert list(uniform(one, Limits(), model, kinds)) == [one]
+
+
+def test_islands_that_take_part() -> None:
+    """Any two or more of a few, most first; all of many."""
+    a, b, c = ("a",), ("b", "x"), ("c",)
+    assert list(_taking_part((a, b, c))) == [(a, b, c), (a, b), (a, c), (b, c)]
+    many = tuple((str(number),) for number in range(MOST_ISLANDS + 1))
+    assert list(_taking_part(many)) == [many]
+    assert len(list(_taking_part(many[:-1]))) == 2**MOST_ISLANDS - 1 - MOST_ISLANDS
+
+
+def test_expressions_by_hand() -> None:
+    """Columns may occur in both."""
+    assert added({0: 1.0, 1: 2.0}, {1: 3.0, 2: 4.0}) == {0: 1.0, 1: 5.0, 2: 4.0}
+    assert added({0: 1.0, 1: 2.0}, {1: 3.0, 2: 4.0}, -2.0) == {0: 1.0, 1: -4.0, 2: -8.0}
+    assert total([(2.0, 0), (0.0, 1), (3.0, 0)]) == {0: 5.0}
+    assert ones([4, 4, 5]) == {4: 2.0, 5: 1.0}
+    assert combined([(2.0, {0: 1.0, 1: 3.0}), (0.0, {7: 1.0}), (-1.0, {1: 2.0})]) == {0: 2.0, 1: 4.0}
+
+
+def test_what_machines_do_together() -> None:
+    """No more than the sum, nor than what is known of as many of each kind; of one set the least is kept."""
+    found = Together(rates=[10.0, 20.0, 40.0], most=[2, 3, 1], kinds=((0, 2), (1,)))
+    assert found.everything == (2, 3, 1)
+    assert found.by_kind((2, 3, 1)) == (3, 3)
+    assert found.rate((1, 2, 1)) == found.most_rate((1, 2, 1)) == 90.0
+    found.learn((1, 2, 1), 50.0)
+    found.learn((2, 2, 0), 45.0)
+    found.learn((2, 2, 0), 60.0)
+    assert found.known == {(2, 2): 45.0}
+    assert [found.most_rate(machines) for machines in ((1, 2, 1), (2, 1, 0), (0, 2, 0), (2, 3, 0))] == [
+        45.0,
+        40.0,
+        40.0,
+        80.0,
+    ]
+    found.learn((2, 3, 0), 45.0)
+    found.learn((0, 3, 0), 44.0)
+    assert found._beaten((2, 2), 45.0)
+    assert not found._beaten((2, 3), 45.0)
+    assert not found._beaten((0, 3), 44.0)
