@@ -12,14 +12,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.topology import Topology
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.records import dataclass
+from planner.targets import target
 
 
 class Slot(NamedTuple):
@@ -190,13 +194,57 @@ def node_span(tp: int, per_node: int) -> int:
 
 
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
-    """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
+    """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few.
+
+    Where one node of a pool has room, and its other nodes would cost all ranks their RDMA, the plan stands on that one.
+    """
     # Replicas that share sequences or experts stay together.
     whole = plan.cp > 1 or plan.folding.ways > max(
         group.tp for stage in plan.stages for group in stage.replicas
     )
-    stages = [stage.replicas for stage in plan.stages]
-    return place_stages(stages, cluster, spans=plan.grid is not None, whole=whole)
+    put = partial(
+        place_stages, [stage.replicas for stage in plan.stages], spans=plan.grid is not None, whole=whole
+    )
+    placement = put(cluster)
+    row = target(plan.target)
+    if row.network_per_group or not plan.sync.exact:
+        return placement
+    lone = _with_lone_nodes(placement, cluster)
+    if lone is not None:
+        with suppress(PlanError):
+            together = put(lone)
+            if not (row.hosts_once and split_nodes(together)):
+                return together
+    return placement
+
+
+def _with_lone_nodes(placement: Placement, cluster: ClusterSpec) -> ClusterSpec | None:
+    """The cluster with one node of each pool that Ethernet alone keeps from RDMA; None where that gives none."""
+    slots = [*chain.from_iterable(placement)]
+    used, alone = {slot.pool for slot in slots}, lone_nodes(slots)
+    devices: Counter[tuple[str, str]] = Counter()
+    for slot in slots:
+        devices[slot.pool, slot.gpu] += slot.replicas * slot.tp
+
+    def would_do(pool: PoolSpec) -> bool:
+        """True where one node has room, and cards of both kinds: by Ethernet to its like, by RDMA to others."""
+        kinds = {cluster.fabrics[nic.fabric].kind == "ethernet" for nic in pool.nics}
+        return len(kinds) == 2 and all(
+            devices[pool.name, gpu] <= pool.devices.count(gpu) for gpu in {*pool.devices}
+        )
+
+    candidates = [pool.name for pool in cluster.pools if pool.name in used - alone and would_do(pool)]
+    if not candidates or len(used) == 1:
+        return None
+    topology = Topology(cluster)
+    slow = {name for name in candidates if not topology.on_rdma(name, name)}
+    if not slow or topology.needs_sockets(used, slow | alone):
+        return None
+    pools = (
+        pool.model_copy(update={"hosts": pool.hosts[:1]}) if pool.name in slow else pool
+        for pool in cluster.pools
+    )
+    return cluster.model_copy(update={"pools": tuple(pools)})
 
 
 def place_stages(
@@ -256,8 +304,13 @@ def _place(
 
 def lone_nodes(slots: Iterable[Slot]) -> set[str]:
     """Pools of which these slots stand on one node."""
-    nodes = {(slot.pool, slot.first_node + index) for slot in slots for index in range(slot.nodes)}
-    return {pool for pool, count in Counter(pool for pool, _ in nodes).items() if count == 1}
+    first: dict[str, int] = {}
+    several = {
+        slot.pool
+        for slot in slots
+        if first.setdefault(slot.pool, slot.first_node) != slot.first_node or slot.nodes > 1
+    }
+    return first.keys() - several
 
 
 def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:

@@ -10,10 +10,11 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.errors import PlanError
 from planner.plan.placement import Rank, agents, place, place_stages, ranks, split_nodes
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from tests import worlds
 
 KINDS = ("A", "B")
 
@@ -200,6 +201,39 @@ def test_a_pipeline_comes_back_to_a_node_with_room() -> None:
     placed = place_stages([[group(name, "A", 1, 1)] for name in ("p0", "p1", "p0", "p1", "p0")], spec)
     nodes = [(slots[0].pool, slots[0].first_node, slots[0].first_device) for slots in placed]
     assert nodes == [("p0", 0, 0), ("p1", 0, 0), ("p0", 1, 0), ("p1", 0, 1), ("p0", 0, 1)]
+
+
+WIDE, NARROW = {"eth": 100.0, "ib": 10.0}, {"eth": 10.0, "ib": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("target", "count", "cards", "nodes"),
+    [
+        ("deepspeed", 1, WIDE, [0, 0, 0]),
+        ("deepspeed", 2, WIDE, [0, 0, 0]),
+        ("deepspeed", 3, WIDE, [0, 0, 1]),
+        ("deepspeed", 1, NARROW, [0, 0, 1]),
+        ("deepspeed", 1, {"eth": 10.0}, [0, 0, 1]),
+        ("megatron", 1, WIDE, [0, 0, 1]),
+        ("flagscale", 1, WIDE, [0, 0, 1]),
+    ],
+)
+def test_a_second_node_that_would_cost_rdma_is_left_alone(
+    target: str, count: int, cards: dict[str, float], nodes: list[int]
+) -> None:
+    """Where the first has room, one network serves all ranks, and a node may be started twice."""
+    here, there = (
+        worlds.pool(
+            name,
+            ("A100",) * 4,
+            number,
+            tuple(NicSpec(fabric=fabric, bandwidth_gbps=rate) for fabric, rate in own.items()),
+        )
+        for name, number, own in (("here", 1, {"eth": 1.0, "ib": 200.0}), ("there", 2, cards))
+    )
+    stages = [(worlds.group(name, "A100", count=count),) for name in ("there", "here", "there")]
+    placed = place(worlds.plan(target, 0, [1, 1, 1], stages), worlds.cluster(here, there))
+    assert [slots[0].first_node for slots in placed] == nodes
 
 
 @pytest.mark.parametrize(("nodes", "rests"), [(4, [2, 3]), (3, [2, 2])])
