@@ -264,3 +264,12 @@ def test_rests_of_one_stage_stay_together() -> None:
     """Groups that differ only in their share of the batch."""
     (slots,) = place_stages([[group("p0", "A", 1, 2), group("p0", "A", 1, 1)]], cluster(("AAAA", 2)))
     assert [slot.first_node for slot in slots] == [0, 0]
+
+
+@pytest.mark.parametrize("before", [("A", 1), ("B", 1), ("A", 2), ("B", 2)])
+def test_rests_of_several_device_types_come_to_one_node(before: tuple[str, int]) -> None:
+    """An untouched node has room for all of them, whichever type has begun another."""
+    gpu, count = before
+    mixed = [group("p0", "A", 1, 1), group("p0", "B", 1, 1)]
+    _, slots = place_stages([[group("p0", gpu, 1, count)], mixed], cluster(("AABB", 3)))
+    assert [slot.first_node for slot in slots] == [1, 1]
