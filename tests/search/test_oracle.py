@@ -869,6 +869,12 @@ def test_hundreds_with_devices_left_over(target: str, seed: int) -> None:
     check_left_over(seed, target, 10 * QUICK)
 
 
+@pytest.mark.parametrize("zero", first(1, [3, 0, 1, 2]))
+def test_devices_on_rdma_are_not_bounded_on_sockets(zero: int) -> None:
+    """Which constants far from any network say are faster: a runtime of one network uses RDMA where it can."""
+    check(with_constants(18399), Limits(gap=0.0, target="deepspeed", zero=(zero,), pp=(1,)))
+
+
 def check_lone_nodes(seed: int, most: int | None = None) -> None:
     """Pipelines of three stages, some of which come back to a node."""
     target = ("deepspeed", "torch", "flagscale")[seed % 3]
