@@ -301,6 +301,30 @@ def with_fast_nodes(seed: int) -> Problem:
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
 
 
+def with_lone_nodes(seed: int) -> Problem:
+    """Two nodes that reach each other by Ethernet, which is wide there, and those of the other pool by RDMA."""
+    _, model = small_problem(seed)
+    draw = random.Random(seed + 25)
+    counts, wide = draw.choice([(1, 2), (1, 3), (2, 2)]), draw.choice([25, 100])
+    cards = (("ib", 200.0), ("eth", draw.choice([1.0, 10.0]))), (("eth", wide), ("ib", 0.8 * wide))
+    pools = tuple(
+        PoolSpec(
+            name=name,
+            devices=(name,) * count,
+            hosts=tuple(f"{name}{index}" for index in range(nodes)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([12, 300])),
+            nics=tuple(NicSpec(fabric=fabric, bandwidth_gbps=rate) for fabric, rate in both),
+        )
+        for name, count, nodes, both in zip("AB", counts, (1, 2), cards, strict=True)
+    )
+    gpus = {
+        name: GpuSpec(name=name, memory_gib=memory, memory_bandwidth_gBps=900, tflops={"fp16": peak})
+        for name, memory, peak in (("A", draw.choice([2, 3, 4]), 125), ("B", 16, draw.choice([30, 65])))
+    }
+    found = model.model_copy(update={"layers": draw.randint(3, 5), "vocab": draw.choice([1000, 50000])})
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), found, ASSUMED
+
+
 def with_experts(seed: int) -> Problem:
     """Experts of every kind, on nodes that are fast inside now and then, so that dividing them is worth it or not."""
     spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)

@@ -12,14 +12,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.topology import Topology
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.records import dataclass
+from planner.targets import target
 
 
 class Slot(NamedTuple):
@@ -87,7 +91,8 @@ class _Kind:
         self.gpu = gpu
         self.per_node = pool.devices.count(gpu)
         self.nodes = len(pool.hosts)
-        self.next_fresh = 0
+        self.whole = 0
+        """The first nodes, which stages fill."""
         self.used: dict[int, int] = {}
         self.rests: dict[int, set[int]] = {}
         """Nodes that hold what is less than a node of a stage."""
@@ -98,19 +103,26 @@ class _Kind:
         nodes = group.count // per_node
         if not nodes:
             return []
-        if self.next_fresh + nodes > self.nodes:
+        if self.whole + nodes > self.nodes:
             raise PlanError(f"pool {self.pool}: fewer than {nodes} nodes left for {group.count} replicas")
-        first, self.next_fresh = self.next_fresh, self.next_fresh + nodes
+        first, self.whole = self.whole, self.whole + nodes
         if per_node * group.tp < self.per_node:
-            self.used.update(dict.fromkeys(range(first, self.next_fresh), per_node * group.tp))
+            self.used.update(dict.fromkeys(range(first, self.whole), per_node * group.tp))
         return [self._slot(group, first, nodes, 0, per_node)]
 
-    def take_rest(self, group: ReplicaGroup, stage: int, beside: int, how: _Rests) -> list[Slot]:
-        """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests."""
+    def take_rest(
+        self, group: ReplicaGroup, stage: int, beside: int, how: _Rests, others: Sequence[_Kind] = ()
+    ) -> list[Slot]:
+        """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests.
+
+        ``others``: types of the same nodes of which the stage has rests; all come to one node if one is untouched by
+        them.
+        """
         count = group.count % self.replicas_per_node(group)
         if not count:
             return []
-        node = self._node_for(count * group.tp, self.rests.get(beside, set()), how)
+        near = self.rests.get(beside, set()).union(*(other.rests.get(stage, ()) for other in others))
+        node = self._node_for(count * group.tp, near, how, others)
         counts = {node: count} if node is not None else {}
         if node is None and how == "divided":
             counts = self._left_over(count, group.tp)
@@ -150,14 +162,28 @@ class _Kind:
             )
         return self.per_node // group.tp
 
-    def _node_for(self, devices: int, near: set[int], how: _Rests) -> int | None:
+    def _node_for(
+        self, devices: int, near: set[int], how: _Rests, others: Sequence[_Kind] = ()
+    ) -> int | None:
         """A node that is near and has room, else an untouched one, else the fullest with room; None for none."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
-        candidates = gaps & near
-        if not candidates and self.next_fresh < self.nodes and not (gaps and how == "gaps first"):
-            self.next_fresh += 1
-            return self.next_fresh - 1
-        return min(candidates or gaps, key=lambda node: (-self.used[node], node), default=None)
+        candidates = gaps & near or {node for node in near if self._is_fresh(node)}
+        fresh = self._fresh(others)
+        if not candidates and fresh is not None and not (gaps and how == "gaps first"):
+            return fresh
+        return min(candidates or gaps, key=lambda node: (-self.used.get(node, 0), node), default=None)
+
+    def _is_fresh(self, node: int) -> bool:
+        """True for an untouched node."""
+        return self.whole <= node and node not in self.used
+
+    def _fresh(self, others: Sequence[_Kind]) -> int | None:
+        """The first node that is untouched by the others too, else by this type alone; None for none."""
+        for kinds in ((self, *others), (self,)):
+            for node in range(self.whole, self.nodes):
+                if all(kind._is_fresh(node) for kind in kinds):
+                    return node
+        return None
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
         return Slot(
@@ -190,13 +216,57 @@ def node_span(tp: int, per_node: int) -> int:
 
 
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
-    """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few."""
+    """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few.
+
+    Where one node of a pool has room, and its other nodes would cost all ranks their RDMA, the plan stands on that one.
+    """
     # Replicas that share sequences or experts stay together.
     whole = plan.cp > 1 or plan.folding.ways > max(
         group.tp for stage in plan.stages for group in stage.replicas
     )
-    stages = [stage.replicas for stage in plan.stages]
-    return place_stages(stages, cluster, spans=plan.grid is not None, whole=whole)
+    put = partial(
+        place_stages, [stage.replicas for stage in plan.stages], spans=plan.grid is not None, whole=whole
+    )
+    placement = put(cluster)
+    row = target(plan.target)
+    if row.network_per_group or not plan.sync.exact:
+        return placement
+    lone = _with_lone_nodes(placement, cluster)
+    if lone is not None:
+        with suppress(PlanError):
+            together = put(lone)
+            if not (row.hosts_once and split_nodes(together)):
+                return together
+    return placement
+
+
+def _with_lone_nodes(placement: Placement, cluster: ClusterSpec) -> ClusterSpec | None:
+    """The cluster with one node of each pool that Ethernet alone keeps from RDMA; None where that gives none."""
+    slots = [*chain.from_iterable(placement)]
+    used, alone = {slot.pool for slot in slots}, lone_nodes(slots)
+    devices: Counter[tuple[str, str]] = Counter()
+    for slot in slots:
+        devices[slot.pool, slot.gpu] += slot.replicas * slot.tp
+
+    def would_do(pool: PoolSpec) -> bool:
+        """True where one node has room, and cards of both kinds: by Ethernet to its like, by RDMA to others."""
+        kinds = {cluster.fabrics[nic.fabric].kind == "ethernet" for nic in pool.nics}
+        return len(kinds) == 2 and all(
+            devices[pool.name, gpu] <= pool.devices.count(gpu) for gpu in {*pool.devices}
+        )
+
+    candidates = [pool.name for pool in cluster.pools if pool.name in used - alone and would_do(pool)]
+    if not candidates or len(used) == 1:
+        return None
+    topology = Topology(cluster)
+    slow = {name for name in candidates if not topology.on_rdma(name, name)}
+    if not slow or topology.needs_sockets(used, slow | alone):
+        return None
+    pools = (
+        pool.model_copy(update={"hosts": pool.hosts[:1]}) if pool.name in slow else pool
+        for pool in cluster.pools
+    )
+    return cluster.model_copy(update={"pools": tuple(pools)})
 
 
 def place_stages(
@@ -210,10 +280,10 @@ def place_stages(
 
     Groups that fill nodes get untouched ones. A stage smaller than a node never straddles two: it shares
     the node of the stage before it while that has room, so neighbours in the pipeline are neighbours on the
-    node. Remainders of larger or mixed stages come last, those of one stage together. What finds no untouched node
-    fills gaps; where nodes are then too few, remainders fill gaps first; where they still are, stage after stage takes
-    its place, and what no node has room for is divided over what nodes have left. ``spans``: replicas may fill several
-    nodes. ``whole``: nothing is divided.
+    node. Remainders of larger or mixed stages come last, those of one stage together, of several device types too. What
+    finds no untouched node fills gaps; where nodes are then too few, remainders fill gaps first; where they still are,
+    stage after stage takes its place, and what no node has room for is divided over what nodes have left. ``spans``:
+    replicas may fill several nodes. ``whole``: nothing is divided.
     """
     ways: tuple[_Rests, ...] = ("nodes first", "gaps first") if whole else get_args(_Rests)
     for how in ways[:-1]:
@@ -240,6 +310,10 @@ def _place(
     taken = {(item.stage, item.index): item.device_type.take_whole_nodes(item.group) for item in wanted}
     if how != "divided":
         wanted.sort(key=lambda item: (not item.is_small_stage, item.stage, item.index))
+    together: dict[tuple[int, str], list[_Kind]] = {}
+    for item in wanted:
+        if not item.alone and item.group.count % item.device_type.replicas_per_node(item.group):
+            together.setdefault((item.stage, item.device_type.pool), []).append(item.device_type)
     for item in wanted:
         small = item.is_small_stage
         taken[item.stage, item.index] += item.device_type.take_rest(
@@ -247,6 +321,7 @@ def _place(
             item.stage,
             item.stage - small,
             "nodes first" if small and how == "gaps first" else how,
+            together.get((item.stage, item.device_type.pool), ()),
         )
     return tuple(
         tuple(slot for index in range(len(groups)) for slot in taken[stage, index])
@@ -256,8 +331,13 @@ def _place(
 
 def lone_nodes(slots: Iterable[Slot]) -> set[str]:
     """Pools of which these slots stand on one node."""
-    nodes = {(slot.pool, slot.first_node + index) for slot in slots for index in range(slot.nodes)}
-    return {pool for pool, count in Counter(pool for pool, _ in nodes).items() if count == 1}
+    first: dict[str, int] = {}
+    several = {
+        slot.pool
+        for slot in slots
+        if first.setdefault(slot.pool, slot.first_node) != slot.first_node or slot.nodes > 1
+    }
+    return first.keys() - several
 
 
 def split_nodes(placement: Placement) -> dict[tuple[str, int], int]:

@@ -523,9 +523,21 @@ class Explorer:
         counts = sets.box.fullest(sets.shares.batch, sets.shares.unit)
         key = sets.shares, counts
         if key not in self._tried:
+            seen = sets.shares.estimator
             self._tried[key], plan = sets.shares.best(counts, self.incumbent)
-            if plan is not None:
-                self.offer(priced_on(self.estimator, plan, sets.shares.estimator))
+            scored = priced_on(self.estimator, plan, seen) if plan is not None else None
+            self.offer(scored)
+            choice = sets.shares.choice
+            if (
+                plan is not None
+                and scored is not None
+                and choice.one_copy
+                and not choice.shards
+                and seen.uses_sockets(plan)
+                and not self.estimator.uses_sockets(scored.plan)
+            ):
+                # These devices use RDMA: the choice on a network that has it is about them.
+                self._tried[key] = float("inf")
         return self._tried[key]
 
     @property

@@ -10,10 +10,11 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.errors import PlanError
 from planner.plan.placement import Rank, agents, place, place_stages, ranks, split_nodes
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from tests import worlds
 
 KINDS = ("A", "B")
 
@@ -202,6 +203,39 @@ def test_a_pipeline_comes_back_to_a_node_with_room() -> None:
     assert nodes == [("p0", 0, 0), ("p1", 0, 0), ("p0", 1, 0), ("p1", 0, 1), ("p0", 0, 1)]
 
 
+WIDE, NARROW = {"eth": 100.0, "ib": 10.0}, {"eth": 10.0, "ib": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("target", "count", "cards", "nodes"),
+    [
+        ("deepspeed", 1, WIDE, [0, 0, 0]),
+        ("deepspeed", 2, WIDE, [0, 0, 0]),
+        ("deepspeed", 3, WIDE, [0, 0, 1]),
+        ("deepspeed", 1, NARROW, [0, 0, 1]),
+        ("deepspeed", 1, {"eth": 10.0}, [0, 0, 1]),
+        ("megatron", 1, WIDE, [0, 0, 1]),
+        ("flagscale", 1, WIDE, [0, 0, 1]),
+    ],
+)
+def test_a_second_node_that_would_cost_rdma_is_left_alone(
+    target: str, count: int, cards: dict[str, float], nodes: list[int]
+) -> None:
+    """Where the first has room, one network serves all ranks, and a node may be started twice."""
+    here, there = (
+        worlds.pool(
+            name,
+            ("A100",) * 4,
+            number,
+            tuple(NicSpec(fabric=fabric, bandwidth_gbps=rate) for fabric, rate in own.items()),
+        )
+        for name, number, own in (("here", 1, {"eth": 1.0, "ib": 200.0}), ("there", 2, cards))
+    )
+    stages = [(worlds.group(name, "A100", count=count),) for name in ("there", "here", "there")]
+    placed = place(worlds.plan(target, 0, [1, 1, 1], stages), worlds.cluster(here, there))
+    assert [slots[0].first_node for slots in placed] == nodes
+
+
 @pytest.mark.parametrize(("nodes", "rests"), [(4, [2, 3]), (3, [2, 2])])
 def test_rests_take_untouched_nodes_until_these_are_too_few(nodes: int, rests: list[int]) -> None:
     """Then they share: two rests of three on one node of six."""
@@ -230,3 +264,12 @@ def test_rests_of_one_stage_stay_together() -> None:
     """Groups that differ only in their share of the batch."""
     (slots,) = place_stages([[group("p0", "A", 1, 2), group("p0", "A", 1, 1)]], cluster(("AAAA", 2)))
     assert [slot.first_node for slot in slots] == [0, 0]
+
+
+@pytest.mark.parametrize("before", [("A", 1), ("B", 1), ("A", 2), ("B", 2)])
+def test_rests_of_several_device_types_come_to_one_node(before: tuple[str, int]) -> None:
+    """An untouched node has room for all of them, whichever type has begun another."""
+    gpu, count = before
+    mixed = [group("p0", "A", 1, 1), group("p0", "B", 1, 1)]
+    _, slots = place_stages([[group("p0", gpu, 1, count)], mixed], cluster(("AABB", 3)))
+    assert [slot.first_node for slot in slots] == [1, 1]

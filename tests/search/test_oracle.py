@@ -41,6 +41,7 @@ from tests.worlds import (
     with_grids,
     with_hosts,
     with_islands,
+    with_lone_nodes,
     with_long_sequences,
     with_measurements,
     with_odd_nodes,
@@ -866,6 +867,32 @@ def test_devices_left_over(seed: int) -> None:
 def test_hundreds_with_devices_left_over(target: str, seed: int) -> None:
     """The same on many more."""
     check_left_over(seed, target, 10 * QUICK)
+
+
+@pytest.mark.parametrize("zero", first(1, [3, 0, 1, 2]))
+def test_devices_on_rdma_are_not_bounded_on_sockets(zero: int) -> None:
+    """Which constants far from any network say are faster: a runtime of one network uses RDMA where it can."""
+    check(with_constants(18399), Limits(gap=0.0, target="deepspeed", zero=(zero,), pp=(1,)))
+
+
+def check_lone_nodes(seed: int, most: int | None = None) -> None:
+    """Pipelines of three stages, some of which come back to a node."""
+    target = ("deepspeed", "torch", "flagscale")[seed % 3]
+    check(with_lone_nodes(seed), Limits(gap=0.0, target=target, pp=(3,), zero=(seed // 3 % 2,)), most)
+
+
+@pytest.mark.parametrize("seed", [25, 27])
+def test_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
+    """One of them on RDMA, or both on sockets."""
+    check_lone_nodes(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
+    """The same of more of them."""
+    check_lone_nodes(seed, QUICK)
 
 
 def test_one_micro_batch_may_take_longer_than_the_durations_of_the_ilp_say() -> None:

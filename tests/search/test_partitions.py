@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
 from planner.plan.placement import Slot
@@ -65,6 +66,34 @@ def test_one_node_of_a_pool_whose_nodes_ethernet_joins_uses_rdma(target: str) ->
     assert as_one.best.plan.devices == 4
     assert not Estimator(cluster(here, there), model).uses_sockets(as_one.best.plan)
     assert as_one.best.estimate.step_seconds == pytest.approx(as_two.best.estimate.step_seconds, rel=1e-9)
+
+
+def test_stages_apart_share_a_node_that_rdma_reaches() -> None:
+    """As they do where each node is a pool of its own, so that both ways to write the nodes have one answer."""
+    here = pool("b", "B", per_node=1, gbps=100, cards=1)
+    here = here.model_copy(update={"nics": (*here.nics, NicSpec(fabric="eth", bandwidth_gbps=1, count=1))})
+    there = pool("a", "T4", nodes=2, per_node=2, fabric="eth", gbps=25, cards=1)
+    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=20, count=1))})
+    apart = [
+        there.model_copy(update={"name": f"a{index}", "hosts": (host,)})
+        for index, host in enumerate(there.hosts)
+    ]
+    # It has no room for the embedding, nor for the head.
+    gpus = {"B": GpuSpec(name="B", memory_gib=4, memory_bandwidth_gBps=2039, tflops={"fp16": 312})}
+    model, limits = (
+        gpt(8, 1024, 8, global_batch=4, vocab=100000),
+        Limits(gap=0.0, target="deepspeed", pp=(3,)),
+    )
+    found = [
+        search(cluster(here, *others, gpus=gpus), model, limits=limits, explain=False).best
+        for others in ((there,), apart)
+    ]
+    assert all(best is not None for best in found)
+    one, two = (best for best in found if best is not None)
+    assert one.estimate.step_seconds == pytest.approx(two.estimate.step_seconds, rel=1e-9)
+    assert not Estimator(cluster(here, there, gpus=gpus), model).uses_sockets(one.plan)
+    for best in (one, two):
+        assert "".join(stage.replicas[0].pool[0] for stage in best.plan.stages) == "aba"
 
 
 def two_networks() -> ClusterSpec:
