@@ -18,7 +18,8 @@ from planner.cli.options import AsJson, Force
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import colours, warn
 from planner.cli.validate import Half, MeasuredFile, Sources, asked_runs
-from planner.measured.fit import Fit, Progress, fit, fit_memory, memory_spread
+from planner.measured.fit import Fit, Progress, fit
+from planner.measured.peaks import fit_memory, memory_spread
 from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 
