@@ -317,10 +317,19 @@ class Calibration:
         """Constants of a type of fabric; the defaults for an unknown one."""
         return self.links.get(kind, ASSUMED_LINK)
 
-    def spread(self, families: Iterable[str], framework: str, work: Work = "dense") -> float:
-        """Relative standard error of a step time on these families: the widest that applies."""
+    def spread(
+        self,
+        families: Iterable[str],
+        framework: str,
+        work: Work = "dense",
+        products: str = "matmul_efficiency",
+    ) -> float:
+        """Relative standard error of a step time on these families: the widest that applies.
+
+        ``products`` is the constant that products in the model's format reach a share of their peak by.
+        """
         return max(
-            self._foreign(family, framework, work)
+            self._foreign(family, framework, work, products)
             if (item := self._residual(family, framework, work)) is None
             else item.spread
             for family in families
@@ -332,7 +341,7 @@ class Calibration:
                 return item
         return None
 
-    def _foreign(self, family: str, framework: str, work: Work) -> float:
+    def _foreign(self, family: str, framework: str, work: Work, products: str) -> float:
         """That of a pair without a residual: kernels that its maker's other devices have run are half of it."""
         library = catalog.library_of(family)
         own = [item.spread for item in self.residuals if (item.family, item.work) == (family, work)]
@@ -349,9 +358,9 @@ class Calibration:
             # No kernels are surer than those that somebody has run at such layers.
             return max(self.default_spread, min((item.spread for item in alike), default=0.0))
         # Nor is it surer than what is known of its products, or than the families that somebody has measured.
-        name = f"families.{family}.matmul_efficiency"
-        products = next((item.spread for item in self.constants if item.name == name), None)
-        return max(self.family_spread, products or 0.0, min(others))
+        name = f"families.{family}.{products}"
+        of_products = next((item.spread for item in self.constants if item.name == name), None)
+        return max(self.family_spread, of_products or 0.0, min(others))
 
     def spread_alone(self, family: str, framework: str, gpu: str, work: Work = "dense") -> float:
         """What comes to that of a family, of the same kind, for a device type of which its siblings alone tell."""

@@ -20,8 +20,9 @@ from planner.cli.options import AsJson, CalibrationFile, Force
 from planner.cli.output import require_new, require_writable, show, show_document, typed
 from planner.cli.process import colours, warn
 from planner.errors import UsageError
-from planner.measured.fit import Fit, fit, fit_memory, memory_spread
+from planner.measured.fit import Fit, fit
 from planner.measured.fit import Progress as Rounds
+from planner.measured.peaks import fit_memory, memory_spread
 from planner.measured.predictions import Progress, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half

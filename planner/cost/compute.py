@@ -8,7 +8,7 @@ the matrix units at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import ceil, log, log2, sqrt
 
@@ -149,7 +149,7 @@ class Device:
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
-        self._two_bytes = max((device_type.peak_flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
+        self._two_bytes = peak_in_two_bytes(device_type.peak_flops)
         self._known: dict[str, tuple[float, float]] = {}
         """Of a format, the share of its peak that products of a training step reach, and steps that fill a tile."""
 
@@ -210,12 +210,17 @@ class Device:
             share = min(share, 0.9 * self._share(name))
         return flops / (peak * share) + self.family.kernel_seconds
 
+    def vectors(self, flops: float) -> float:
+        """Seconds of operations on vector units, beside their traffic."""
+        name = "fp32" if "fp32" in self.kind.peak_flops else self.precision
+        return flops / (self.kind.peak_flops[name] * self._share(name))
+
     def _share(self, precision: str) -> float:
         """Share of a format's peak that large products reach."""
-        if precision == "fp32" and self._two_bytes > self.kind.peak_flops["fp32"]:
-            vector: float = self.family.vector_efficiency
-            return vector
-        share: float = self.family.matmul_efficiency
+        constant = share_of_products(self.kind.peak_flops, precision)
+        share: float = getattr(self.family, constant)
+        if constant != "matmul_efficiency":
+            return share
         capability = self.kind.compute_capability or 0.0
         found = [one for least, one in FORMAT_SHARES.get(precision, ()) if least <= capability]
         return share * found[-1] if found else share
@@ -233,6 +238,17 @@ class Device:
         first, last = product.lines or (product.inner, product.columns)
         unaligned = first * self.size % 16 or last * self.size % 16
         return min(peak, peaks.get("fp32", peak)) if unaligned and self.size == 2 else peak
+
+
+def peak_in_two_bytes(peak_flops: Mapping[str, float]) -> float:
+    """FLOP/s of products in the formats that matrix units were made for first; 0 without any."""
+    return max(peak_flops.get(name, 0.0) for name in TWO_BYTES)
+
+
+def share_of_products(peak_flops: Mapping[str, float], precision: str) -> str:
+    """The constant of a family that products in a format reach a share of their peak by."""
+    on_vectors = precision == "fp32" and peak_in_two_bytes(peak_flops) > peak_flops.get("fp32", 0.0)
+    return "vector_efficiency" if on_vectors else "matmul_efficiency"
 
 
 def _stacked(products: Sequence[Product]) -> Product:
@@ -458,8 +474,7 @@ def state_seconds(
     if state.kind in CHUNKED:
         return device.flash(flops) + streams, device.flash(again * flops) + again * streams
     # Scans channel by channel run on vector units.
-    peak = device.kind.peak_flops.get("fp32", device.kind.peak_flops[device.precision])
-    scan = flops / (peak * device.family.matmul_efficiency)
+    scan = device.vectors(flops)
     return scan + streams, again * (scan + streams)
 
 

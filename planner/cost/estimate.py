@@ -15,7 +15,7 @@ from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
-from planner.cost.compute import ELEMENT_BYTES, model_flops
+from planner.cost.compute import ELEMENT_BYTES, model_flops, share_of_products
 from planner.cost.feed import NOTHING, Fed, feed_of
 from planner.cost.grids import copies_of
 from planner.cost.islands import islands_of, ring_between
@@ -274,7 +274,8 @@ class Estimator:
     def _spread_of(self, pricer: Pricer, group: ReplicaGroup) -> float:
         device_type = self.topology.device_type(group.pool, group.gpu)
         work = work_of(self.model, pricer.target)
-        known = self.calibration.spread((device_type.family,), pricer.kernels, work)
+        products = share_of_products(device_type.peak_flops, self.model.training.precision)
+        known = self.calibration.spread((device_type.family,), pricer.kernels, work, products)
         if self.model.states or self.model.tower is not None or self.model.encoder is not None:
             # No run with such layers stands behind the constants.
             known = max(known, self.calibration.default_spread)

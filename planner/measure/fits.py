@@ -22,7 +22,14 @@ from planner.calibration.values import (
     LinkPoint,
 )
 from planner.cluster.topology import DeviceType, Host
-from planner.cost.compute import TILE_FILL, TWO_BYTES, Device, Product
+from planner.cost.compute import (
+    TILE_FILL,
+    TWO_BYTES,
+    Device,
+    Product,
+    peak_in_two_bytes,
+    share_of_products,
+)
 from planner.cost.measured_curves import LinkCurves, straight
 from planner.described import told
 from planner.errors import UsageError
@@ -194,7 +201,7 @@ def measured_peaks(points: Iterable[KernelPoint]) -> Peaks:
     for point in sorted(large, key=lambda point: point.precision not in TWO_BYTES):
         steps, rate = point.sizes[2], point.flops / point.seconds
         endless = rate * (steps + TILE_FILL) / steps
-        two_bytes = max((flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
+        two_bytes = peak_in_two_bytes(flops)
         if point.precision not in TWO_BYTES and endless < two_bytes:
             # Filling takes as long as in two bytes, which is fewer steps.
             endless = 1.0 / (1.0 / rate - TILE_FILL / steps / two_bytes)
@@ -222,9 +229,7 @@ def fit_family(
     for point in known:
         if point.kernel == "launch":
             constants["launch_seconds"] = point.seconds / host_factor, point.spread
-    faster = max((peaks.flops.get(name, 0.0) for name in TWO_BYTES), default=0.0)
-    on_vectors = precision == "fp32" and faster > peaks.flops.get("fp32", 0.0)
-    products = "vector_efficiency" if on_vectors else "matmul_efficiency"
+    products = share_of_products(peaks.flops, precision)
     for key, kernels, ideal in (
         (products, ("matmul",), lambda point: device.product(Product(*point.sizes))),
         ("attention_efficiency", ("attention",), lambda point: device.flash(point.flops)),

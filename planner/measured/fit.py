@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from itertools import groupby
+from functools import partial
 from math import exp, log, sqrt
 from statistics import fmean
 
@@ -23,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner import catalog
-from planner.calibration.tables import import_layers_csv
-from planner.calibration.values import Calibration, Constant, LayerPoint, Residual, Work
-from planner.cost.estimate import Estimator, Priced, work_of
+from planner.calibration.values import Calibration, Constant, Residual, Work
+from planner.cost.estimate import Estimator, work_of
 from planner.errors import HetplanError, UsageError
 from planner.measured.dual import Dual, slopes_of
-from planner.measured.predictions import Estimators, predict
+from planner.measured.predictions import Estimators
 from planner.measured.priors import (
     FAMILY,
     FRAMEWORK,
@@ -43,111 +41,8 @@ from planner.measured.priors import (
     measured_devices,
     priors,
 )
-from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
 from planner.targets import target
-
-BOUNDS_BYTES = (0.3e9, 12e9)
-
-
-@cache
-def profiles() -> tuple[LayerPoint, ...]:
-    """Published layers of a model whose runs are published too."""
-    return import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
-
-
-def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
-    """The calibration with ``runtime_bytes`` of every framework with enough measured peaks: least absolute log error.
-
-    Layers whose profile is known are anchored to it, so that errors of their formula do not end up in the constant.
-    """
-    return _with_runtime_bytes(_peaks(runs, base), base)
-
-
-def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
-    """How far off the peaks of sources are that were left out of the fit of their kernel sets.
-
-    The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
-    """
-    measured = _peaks(runs, base)
-    widths = [base.memory_spread]
-    for source in sorted({peak.run.source for peak in measured}):
-        own = [peak.run for peak in measured if peak.run.source == source]
-        frameworks = {kernels_of(run) for run in own}
-        others = [
-            peak for peak in measured if peak.run.source != source and kernels_of(peak.run) in frameworks
-        ]
-        constants = _with_runtime_bytes(others, base)
-        errors = [each.memory_error for each in predict(own, constants) if each.memory_error is not None]
-        widths.append(robust_spread(np.log1p(errors)))
-    return float(f"{sqrt(fmean(width**2 for width in widths)):.3g}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Peak:
-    """A run with a measured peak, priced but for its bytes."""
-
-    run: Run
-    estimator: Estimator
-    priced: Priced
-
-    def error(self, calibration: Calibration) -> float:
-        """Logarithm of predicted over measured bytes of the fullest device."""
-        stages = self.estimator.with_calibration(calibration).memories(self.run.plan, self.priced)
-        return log(max(memory.used_bytes for stage in stages for memory in stage) / self.measured)
-
-    @property
-    def measured(self) -> float:
-        """Bytes."""
-        assert self.run.peak_memory_bytes is not None
-        return self.run.peak_memory_bytes
-
-
-def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
-    """Those that can be priced, by kernel set."""
-    found = []
-    for run in runs:
-        if run.peak_memory_bytes:
-            with suppress(HetplanError):
-                estimator = Estimator(run.cluster, run.model, base)
-                found.append(_Peak(run, estimator, estimator.price(run.plan)))
-    return sorted(found, key=lambda peak: kernels_of(peak.run))
-
-
-def _with_runtime_bytes(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
-    fitted = base
-    for framework, own in groupby(peaks, lambda peak: kernels_of(peak.run)):
-        measured = list(own)
-        if len(measured) >= FEWEST:
-            fitted = _fitted(framework, measured, fitted)
-    return fitted
-
-
-def _fitted(framework: str, peaks: Sequence[_Peak], base: Calibration) -> Calibration:
-    from scipy.optimize import minimize_scalar
-
-    def with_runtime(runtime_bytes: float) -> Calibration:
-        one = replace(base.framework(framework), runtime_bytes=runtime_bytes)
-        return replace(base, frameworks={**base.frameworks, framework: one})
-
-    def errors(logarithm: float) -> list[float]:
-        calibration = replace(with_runtime(exp(logarithm)), layers=base.layers or profiles())
-        return [peak.error(calibration) for peak in peaks]
-
-    bounds = tuple(map(log, BOUNDS_BYTES))
-    optimum = float(minimize_scalar(lambda x: sum(map(abs, errors(x))), bounds=bounds, method="bounded").x)
-    slope = np.array(errors(optimum + 0.01)) - np.array(errors(optimum))
-    left = float(np.quantile(np.abs(errors(optimum)), HELD))
-    spread = left * 0.01 / max(1e-9, float(np.sqrt(np.sum(slope**2))))
-    constant = Constant(
-        name=f"frameworks.{framework}.runtime_bytes",
-        value=float(f"{exp(optimum):.3g}"),
-        provenance="fitted",
-        spread=float(f"{spread:.2g}"),
-    )
-    others = (item for item in base.constants if item.name != constant.name)
-    return replace(with_runtime(constant.value), constants=(*others, constant))
-
 
 MOST: dict[str, float] = {
     "families.matmul_efficiency": 0.98,
@@ -339,7 +234,7 @@ ROBUST = 1.5
 SIBLING_SPREAD = 0.10
 """Of it before any run: datasheets of siblings promise clocks that their power allows to a tenth or so."""
 FEWEST = 5
-"""Runs that a family and framework need for an error bar of their own; measured peaks that a framework needs."""
+"""Runs that a family and framework need for an error bar of their own."""
 HELD = 0.6827
 """Share of the runs that an error bar holds: that of a standard error."""
 ROUNDS = 12

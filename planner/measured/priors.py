@@ -128,6 +128,14 @@ FRAMEWORKS = {
 """Where a kernel set is known to differ: unfused kernels are what the cost model counts, Megatron of 2021 reduces
 gradients after the last backward, and host time is told in its launches; later ones fuse and compile."""
 
+RUNTIME = Prior(3e9, 0.7)
+"""Bytes of a process beside its tensors, which all kernel sets have in common: half a gigabyte of context on today's
+devices, up to two more of kernels that older libraries load whether they are called or not, work space of products,
+and buffers of NCCL, some hundreds of megabytes for each of the two to five communicators of a device."""
+
+OWN_RUNTIME = 0.3
+"""What a kernel set has of its own next to it, relative."""
+
 NETWORKS = {
     "rdma": {"efficiency": Prior(0.82, 0.08), "rail": Prior(0.99, 0.01)},
     "ethernet": {

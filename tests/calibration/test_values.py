@@ -106,6 +106,18 @@ def test_kernels_that_a_maker_s_other_devices_have_run_narrow_the_bar() -> None:
     assert replace(calibration, constants=(vague,)).spread(["T4"], "megatron") == 0.25
 
 
+def test_products_in_fp32_are_as_sure_as_their_own_share() -> None:
+    """Of a family without runs, whose vector units somebody has measured better or worse than its other ones."""
+    residuals = (Residual(family="A100", framework="megatron", rows=40, spread=0.05),)
+    constants = tuple(
+        Constant(name=f"families.H100.{name}", value=0.8, provenance="assumed", spread=spread)
+        for name, spread in (("matmul_efficiency", 0.3), ("vector_efficiency", 0.4))
+    )
+    calibration = Calibration(residuals=residuals, constants=constants, default_spread=0.5, family_spread=0.2)
+    assert calibration.spread(["H100"], "megatron") == 0.3
+    assert calibration.spread(["H100"], "megatron", products="vector_efficiency") == 0.4
+
+
 def test_siblings_alone_tell_less() -> None:
     """A device type without a run of its own is further off, unless nobody tells which had some; aliases are names."""
     named = Residual(family="B200", framework="megatron", rows=9, spread=0.2, devices=("B300",))

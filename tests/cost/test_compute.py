@@ -40,11 +40,12 @@ from planner.cost.compute import (
     layer_pass,
     model_flops,
     optimizer_seconds,
+    state_seconds,
 )
 from planner.cost.measured_curves import LayerTimes, with_host
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
-from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
+from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec, StateSpec
 from planner.targets import TARGETS, target
 from tests.worlds import cluster, gpt, pool
 
@@ -312,6 +313,27 @@ def test_fp32_has_a_share_of_its_own_beside_faster_units() -> None:
     wide = Product(8192, 8192, 8192)
     vector, plain = (Device(kind, known, "fp32").product(wide) for kind in (KIND, slow))
     assert plain / vector == pytest.approx(0.9 / 0.5, rel=0.05)
+
+
+def test_scans_of_channels_run_on_vector_units() -> None:
+    """Whatever the format of the layer's products; where fp32 has no peak, at the rate of the format."""
+    known = calibrated(matmul_efficiency=0.5, vector_efficiency=0.8)
+    peaks = KIND.peak_flops
+    assert Device(KIND, known, "fp16").vectors(1e12) == pytest.approx(1e12 / peaks["fp32"] / 0.8)
+    alone = replace(KIND, peak_flops={"fp16": peaks["fp16"]})
+    assert Device(alone, known, "fp16").vectors(1e12) == pytest.approx(1e12 / peaks["fp16"] / 0.5)
+    state = StateSpec(kind="mamba", heads=1, head_dim=4096, size=16, rank=128)
+    slow, fast = (
+        state_seconds(
+            state,
+            Device(replace(KIND, memory_bytes_per_second=1e18), calibrated(**shares), "fp16"),
+            TARGETS["torch"],
+            tp=1,
+            tokens=2**20,
+        )
+        for shares in ({"vector_efficiency": 0.4}, {"vector_efficiency": 0.8})
+    )
+    assert slow == pytest.approx([2 * seconds for seconds in fast], rel=0.01)
 
 
 def test_every_kernel_has_its_ramp() -> None:

@@ -10,7 +10,8 @@ from textwrap import fill
 
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration, LayerPoint
-from planner.measured.fit import Fit, fit, fit_memory, profiles
+from planner.measured.fit import Fit, fit
+from planner.measured.peaks import fit_memory, profiles
 from planner.measured.predictions import Prediction, Truth, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Table

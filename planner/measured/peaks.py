@@ -1,0 +1,207 @@
+"""Fits what a process holds beside its tensors to measured peaks of memory.
+
+Context, libraries and buffers of collectives are of the driver and of NCCL more than of a framework: the logarithms of
+``runtime_bytes`` of all kernel sets have a value in common, next to which each has a smaller part of its own, so that a
+set that nobody has measured takes what the others have. Errors of peaks have the parts that those of step times have
+(``planner.measured.fit``): a run's own, robust, and one that a source shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from math import exp, log, sqrt
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.calibration.tables import import_layers_csv
+from planner.calibration.values import Calibration, Constant, LayerPoint
+from planner.cost.estimate import Estimator, Priced
+from planner.cost.memory import MOST_CONTEXT
+from planner.errors import HetplanError
+from planner.measured.fit import (
+    COMMON_ERROR,
+    DOUBT_ERROR,
+    OWN_ERROR,
+    TOLD,
+    kernels_of,
+    robust_spread,
+    robust_variance,
+)
+from planner.measured.predictions import predict
+from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME
+from planner.measured.table import PUBLISHED
+from planner.measured.values import Run
+
+Vector = NDArray[np.float64]
+
+BOUNDS_BYTES = (0.3e9, 12e9)
+"""A process takes something, and not half of a device."""
+
+ROUNDS = 30
+"""Gauss-Newton steps at most."""
+
+SETTLED = 1e-4
+"""Step of the logarithms below which nothing is left to fit."""
+
+NUDGE = 0.01
+"""Step of a logarithm by which slopes are taken."""
+
+GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure")
+"""Words of doubts that concern what is held, or the peak itself."""
+
+
+@cache
+def profiles() -> tuple[LayerPoint, ...]:
+    """Published layers of a model whose runs are published too."""
+    return import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
+
+
+def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
+    """The calibration with the most likely ``runtime_bytes`` given measured peaks of whole devices, if there are any.
+
+    A kernel set of which ``base`` says how sure it is starts from that; the others start from the prior and have part
+    of it in common. Layers whose profile is known are anchored to it, so that errors of their formula do not end up in
+    the constant.
+    """
+    return _fitted(_peaks(runs, base), base)
+
+
+def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
+    """How far off the peaks of sources are that were left out of the fit.
+
+    The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
+    """
+    peaks = _peaks(runs, base)
+    measured = [run for run in runs if run.peak_memory_bytes]
+    widths = [base.memory_spread]
+    for source in sorted({run.source for run in measured}):
+        constants = _fitted([peak for peak in peaks if peak.run.source != source], base)
+        own = [run for run in measured if run.source == source]
+        errors = [each.memory_error for each in predict(own, constants) if each.memory_error is not None]
+        if errors:
+            widths.append(robust_spread(np.log1p(errors)))
+    return float(f"{sqrt(fmean(width**2 for width in widths)):.3g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """A run with a measured peak of a whole device, priced but for its bytes."""
+
+    run: Run
+    kernels: str
+    measured: float
+    """Bytes."""
+    estimator: Estimator
+    priced: Priced
+
+    @property
+    def most_bytes(self) -> float:
+        """The most that a process takes on any of the cluster's devices."""
+        devices = self.estimator.topology.device_types
+        return MOST_CONTEXT * max(device.memory_bytes for device in devices)
+
+    def error(self, calibration: Calibration) -> float:
+        """Logarithm of predicted over measured bytes of the fullest device."""
+        stages = self.estimator.with_calibration(calibration).memories(self.run.plan, self.priced)
+        return log(max(memory.used_bytes for stage in stages for memory in stage) / self.measured)
+
+
+def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
+    """Those that can be priced; peaks of tensors alone say nothing of what else a process holds."""
+    found = []
+    for run in runs:
+        if run.peak_memory_bytes and run.peak_memory_of == "device":
+            with suppress(HetplanError):
+                estimator = Estimator(run.cluster, run.model, base)
+                priced = estimator.price(run.plan)
+                found.append(_Peak(run, kernels_of(run), run.peak_memory_bytes, estimator, priced))
+    return found
+
+
+def _name(kernels: str) -> str:
+    return f"frameworks.{kernels}.runtime_bytes"
+
+
+def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
+    if not peaks:
+        return base
+    said = {item.name: item for item in base.constants if item.spread is not None}
+    touched = {peak.kernels for peak in peaks}
+    # Kernel sets that share a value tell each other; of others those with peaks alone change.
+    names = sorted(touched | {name for name in KERNEL_SETS if _name(name) not in said})
+    before, covariance = _prior(names, said)
+    values, after = _most_likely(peaks, names, before, covariance, base)
+    fitted, constants = base, []
+    for name, value, now, spread in zip(names, values, after, np.sqrt(np.diag(covariance)), strict=True):
+        constant = Constant(
+            name=_name(name),
+            value=float(f"{exp(value):.3g}"),
+            provenance="fitted" if name in touched and now < TOLD * spread else "assumed",
+            spread=float(f"{now:.2g}"),
+        )
+        constants.append(constant)
+        fitted = _with(fitted, name, constant.value)
+    changed = {item.name for item in constants}
+    others = (item for item in base.constants if item.name not in changed)
+    return replace(fitted, constants=(*others, *constants))
+
+
+def _with(base: Calibration, kernels: str, runtime_bytes: float) -> Calibration:
+    one = replace(base.framework(kernels), runtime_bytes=runtime_bytes)
+    return replace(base, frameworks={**base.frameworks, kernels: one})
+
+
+def _prior(names: Sequence[str], said: dict[str, Constant]) -> tuple[Vector, Vector]:
+    """Logarithms before the fit, [kernel set], and their covariance."""
+    known = [said.get(_name(name)) for name in names]
+    means = [log(RUNTIME.value if item is None else item.value) for item in known]
+    new = np.array([item is None for item in known], dtype=float)
+    own = [OWN_RUNTIME if item is None else item.spread or 0.0 for item in known]
+    return np.array(means), RUNTIME.spread**2 * np.outer(new, new) + np.diag(np.square(own))
+
+
+def _most_likely(
+    peaks: Sequence[_Peak], names: Sequence[str], before: Vector, covariance: Vector, base: Calibration
+) -> tuple[Vector, Vector]:
+    """Logarithms, [kernel set], and their standard errors: Gauss-Newton steps with robust weights."""
+    layers = base.layers or profiles()
+    sources = np.array([peak.run.source for peak in peaks])
+    doubts = np.array([DOUBT_ERROR * any(word in peak.run.doubt for word in GUESSED) for peak in peaks])
+    owners = np.array([names.index(peak.kernels) for peak in peaks])
+    inverse = np.linalg.inv(covariance)
+    # Beyond what the largest device gives a process nothing changes.
+    most = min(BOUNDS_BYTES[1], max(peak.most_bytes for peak in peaks))
+    low, high = log(BOUNDS_BYTES[0]), log(most)
+
+    def errors(values: Vector) -> Vector:
+        constants = replace(base, layers=layers)
+        for name, value in zip(names, values, strict=True):
+            constants = _with(constants, name, exp(value))
+        return np.array([peak.error(constants) for peak in peaks])
+
+    values, curvature = before, inverse
+    common = np.zeros(len(peaks))
+    for _ in range(ROUNDS):
+        found = errors(values)
+        slopes = (found - errors(values - NUDGE)) / NUDGE
+        own = robust_variance(OWN_ERROR, found - common) + doubts**2
+        curvature, pull = inverse.copy(), inverse @ (before - values)
+        for source in sorted(set(sources)):
+            rows = np.flatnonzero(sources == source)
+            shared = float(robust_variance(COMMON_ERROR, common[rows[:1]])[0] + max(doubts[rows]) ** 2)
+            weights = np.linalg.inv(np.diag(own[rows]) + shared)
+            design = np.zeros((len(rows), len(names)))
+            design[np.arange(len(rows)), owners[rows]] = slopes[rows]
+            curvature += design.T @ weights @ design
+            pull -= design.T @ weights @ found[rows]
+            common[rows] = shared * float(np.sum(weights @ found[rows]))
+        moved = np.clip(values + np.linalg.solve(curvature, pull), low, high) - values
+        values = values + moved
+        if np.max(np.abs(moved)) < SETTLED:
+            break
+    return values, np.sqrt(np.diag(np.linalg.inv(curvature)))
