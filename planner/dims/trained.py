@@ -29,8 +29,8 @@ class FrozenParts(Dimension):
             text = f"{what} have next to no gradients of weights to compute apart, expected 1f1b, got {plan.schedule}"
             yield Fault(("schedule",), text)
         for path, group in groups_of(plan):
-            if group.tp > 1:
-                text = f"hetplan trains {what} without tensor parallelism, expected 1, got {group.tp}"
+            if group.tp > 1 and not target.splits_frozen:
+                text = f"{target.name} trains {what} without tensor parallelism, expected 1, got {group.tp}"
                 yield Fault((*path, "tp"), text)
         for number, stage in enumerate(plan.stages):
             if stage.recompute == "selective":

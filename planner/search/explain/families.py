@@ -201,7 +201,7 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
 def _barred(model: ModelSpec, limits: Limits) -> str | None:
     """What of the training rules out every plan of a family; None for nothing."""
     tensor = limits.tp is not None and 1 not in limits.tp
-    if model.frozen and tensor:
+    if model.frozen and tensor and not any(row.splits_frozen for row in targets_of(limits)):
         return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
     if tensor and model.training.preference is not None:
         return "not with pairs of answers"

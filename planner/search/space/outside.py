@@ -163,8 +163,10 @@ class _Left:
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
             what = "adapters" if model.training.lora else "frozen parts"
-            beside = any(divides(schedule) for schedule in row.schedules)
-            yield f"{'schedules that divide the backward and ' * beside}tensor parallelism with {what}"
+            if any(divides(schedule) for schedule in row.schedules):
+                yield f"schedules that divide the backward with {what}"
+            if row.tensor_parallel != "none" and not row.splits_frozen:
+                yield f"tensor parallelism with {what}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
