@@ -217,8 +217,8 @@ class Capabilities:
     frozen_parts: bool = False
     """True when it trains adapters, or a part of the model, with the rest frozen: in pipelines in schedules that do
     not divide the backward."""
-    splits_frozen: bool = False
-    """True when it does so with tensor parallelism too."""
+    splits_frozen: Literal["nothing", "linear", "all"] = "nothing"
+    """What tensor parallelism divides of it: linear layers but none in four bits, or these too."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

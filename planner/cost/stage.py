@@ -487,7 +487,7 @@ class Pricer:
         # Gradients of a divided backward are reduced behind all of it.
         behind = 0.0 if divides(shape.schedule) else last.backward_seconds
         end = self.traffic.at_end(shape, ring, count, first.forward_seconds, behind)
-        if shape.zero >= 2 or group.tp == 1 or not self.model.adapted:
+        if shape.zero >= 2 or group.tp == 1:
             return end
         device_type, size = self.topology.device_type(group.pool, group.gpu), None
         if group.accumulation_steps > 1:
@@ -498,9 +498,12 @@ class Pricer:
     def _adapter_sums(self, device_type: DeviceType, tp: int, size: int | None = None) -> float:
         """Seconds in which a replica adds up a layer's gradients of the halves of adapters that all its devices have.
 
-        Each is a sum of its own ahead of its reduction over replicas, which nothing hides, of elements of ``size``
-        bytes: absent, those of one micro-batch (``FSDPParam._get_grad_inner_tensor`` of torch 2.13).
+        None where what is between the halves is added up (``backward_sums``). Each is a sum of its own ahead of its
+        reduction over replicas, which nothing hides, of elements of ``size`` bytes: absent, those of one micro-batch
+        (``FSDPParam._get_grad_inner_tensor`` of torch 2.13).
         """
+        if self.target.sums_each_input or not self.model.adapted:
+            return 0.0
         key = device_type.key, tp, size
         if key not in self._sums:
             lora, size = self.model.training.lora, size or ELEMENT_BYTES[self.model.training.precision]
@@ -562,7 +565,7 @@ class Pricer:
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         tensor_forward += sum(end.collective_forward for end in ends)
         tensor_backward += sum(end.collective_backward for end in ends)
-        if shape.zero >= 2 and tp > 1 and self.model.adapted:
+        if shape.zero >= 2 and tp > 1:
             tensor_backward += layers * self._adapter_sums(device_type, tp)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         beside = layers * (one.context_hidden + one.collective_hidden)
@@ -971,7 +974,7 @@ class Pricer:
             split=split,
             hides=self.hides(device_type),
             overlap=self.framework.overlap,
-            sums=backward_sums(self.model) if self.target.sums_each_input else 1.0,
+            sums=backward_sums(self.model) if self.target.sums_each_input else None,
         )
 
     def hides(self, device_type: DeviceType) -> Hidden:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stage
+from planner.dims.trained import splits_frozen
 from planner.errors import KeyPath
 from planner.model.spec import NF4_BLOCK, ROW_TARGETS, ModelSpec, StateSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, in_words
@@ -145,7 +146,7 @@ def tp_degrees(
     )
     if any(_whole_because(target, model)) or model.training.preference:
         largest = 1
-    if model.frozen and not target.splits_frozen:
+    if not splits_frozen(target, model):
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1

@@ -212,6 +212,22 @@ def test_gradients_of_whole_halves_are_added_up() -> None:
         assert sums == pytest.approx(steps * summed(2))
 
 
+def test_autotp_adds_up_what_is_between_the_halves() -> None:
+    """Beside columns the gradient in each backward, beside rows the product in each forward, recomputed too."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=2, count=2, local_batch=8, accumulation_steps=4)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    where, lora = cluster(pool("a", per_node=4)), LoraSpec(rank=64)
+    ring = tensor_ring(Topology(where).device_types[0], ASSUMED, tp=2)
+    for zero in (0, 2):
+        plan = Plan(target="deepspeed", zero=zero, stages=(stage,))
+        adapted, whole = (
+            estimate(plan, where, made(**each)).breakdown.tensor_parallel_seconds
+            for each in ({"lora": lora}, {})
+        )
+        narrow = ring.reduce_seconds(2 * 2 * 1024 * 64)
+        assert adapted - whole == pytest.approx(4 * 24 * (4 + 2 * 2) * narrow)
+
+
 def test_blocks_of_four_bits_are_not_torn() -> None:
     """Rows of whole blocks on each device, else another scale would be that of a part; DeepSpeed divides none."""
     group = ReplicaGroup(pool="a", gpu="A100", tp=4, count=1, local_batch=16, accumulation_steps=1)
@@ -225,8 +241,9 @@ def test_blocks_of_four_bits_are_not_torn() -> None:
     torn = "tp 4 would give devices parts of the blocks of 64 elements that share a scale in down_proj, "
     assert refused("torch", 8192, "nf4") == refused("torch", 8192 + 32 * 4, None) == []
     assert refused("torch", 8192 + 32 * 4, "nf4") == [f"{torn}expected whole ones with base nf4"]
-    assert refused("deepspeed", 8192, None) == [
-        "deepspeed trains adapters without tensor parallelism, expected 1, got 4"
+    assert refused("deepspeed", 8192, None) == []
+    assert refused("deepspeed", 8192, "nf4") == [
+        "deepspeed trains adapters on four bits without tensor parallelism, expected 1, got 4"
     ]
     degrees = [
         tp_degrees(row_of("torch"), None, model, Topology(where).device_types)

@@ -771,24 +771,24 @@ def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     check(with_adapters(seed), limits(seed, target), QUICK)
 
 
-def divided(seed: int) -> Limits:
+def divided(seed: int, target: str) -> Limits:
     """Tensor parallelism at all events."""
-    return replace(limits(seed, "torch"), tp=(2, 4))
+    return replace(limits(seed, target), tp=(2, 4))
 
 
-@given(SEEDS)
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_adapters_and_frozen_parts_on_several_devices(seed: int) -> None:
+def test_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
     """Their products are divided with those beside which they stand."""
-    check(with_adapters(seed), divided(seed), QUICK)
+    check(with_adapters(seed), divided(seed, target), QUICK)
 
 
 @pytest.mark.slow
-@given(SEEDS)
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_many_adapters_and_frozen_parts_on_several_devices(seed: int) -> None:
+def test_many_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
     """The same on more of them."""
-    check(with_adapters(seed), divided(seed), QUICK)
+    check(with_adapters(seed), divided(seed, target), QUICK)
 
 
 def combined(seed: int, target: str) -> Limits:
