@@ -215,8 +215,10 @@ class Capabilities:
     documents: bool = False
     """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
     frozen_parts: bool = False
-    """True when it trains adapters, or a part of the model, with the rest frozen: without tensor parallelism, and in
-    pipelines in schedules that do not divide the backward."""
+    """True when it trains adapters, or a part of the model, with the rest frozen: in pipelines in schedules that do
+    not divide the backward."""
+    splits_frozen: Literal["nothing", "linear", "all"] = "nothing"
+    """What tensor parallelism divides of it: linear layers but none in four bits, or these too."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

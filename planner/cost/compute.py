@@ -18,7 +18,7 @@ from planner.calibration.values import Calibration, Family, Framework
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.cost.many import Numbers, as_array, as_number, larger
-from planner.model.spec import FrontSpec, ModelSpec, StateSpec, TrainingSpec
+from planner.model.spec import ROW_TARGETS, FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.plan.values import WHOLE_EXPERTS, Folding
 from planner.records import dataclass
 
@@ -312,8 +312,9 @@ def layer_product_seconds(
 ) -> tuple[float, float]:
     """Seconds of the products of a layer, forward and backward: weights that are not trained have no gradient.
 
-    Adapters are two thin products beside each of theirs, and their sum (arXiv:2106.09685, section 4.1). A base in four
-    bits is brought to the working format for each product (arXiv:2305.14314, equation 5).
+    Adapters are two thin products beside each of theirs, and their sum (arXiv:2106.09685, section 4.1); the half beside
+    what ``tp`` divides of a product is divided too. A base in four bits is brought to the working format for each
+    product (arXiv:2305.14314, equation 5).
     """
     products = layer_products(model, tp=tp, tokens=tokens, folding=folding)
     if not model.frozen:
@@ -327,12 +328,16 @@ def layer_product_seconds(
         if ("attention" if number < attention else "mlp") not in model.frozen:
             backward += device.product(weight)
     lora = model.training.lora
-    for inputs, outputs in model.adapted.values():
+    for name, (inputs, outputs) in model.adapted.items():
         assert lora is not None
-        thin = (Product(tokens, lora.rank, inputs), Product(tokens, outputs / tp, lora.rank))
+        rows, columns = (tp, 1) if name in ROW_TARGETS else (1, tp)
+        thin = (
+            Product(tokens, lora.rank, inputs / rows),
+            Product(tokens, outputs / columns, lora.rank),
+        )
         ahead, back = device.products(thin)
-        forward += ahead + device.stream(3.0 * device.size * tokens * outputs / tp)
-        backward += back + device.stream(3.0 * device.size * tokens * inputs)
+        forward += ahead + device.stream(3.0 * device.size * tokens * outputs / columns)
+        backward += back + device.stream(3.0 * device.size * tokens * inputs / rows)
     if model.quantised:
         again = device.stream(
             NF4_STREAMED * model.quantised_layer_parameters / tp, NF4_KERNELS * len(model.linears)

@@ -164,7 +164,7 @@ def trained_of(
         total += model.trained_head_parameters
         if model.tied_embeddings and not first and "embedding" not in model.frozen:
             total += model.vocab * model.embedding_width
-    return total / tp
+    return (total + layers * (tp - 1) * model.whole_adapter_parameters) / tp
 
 
 def gathered_of(
@@ -172,7 +172,8 @@ def gathered_of(
 ) -> float:
     """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
-    return parameters + layers * (model.adapter_parameters - model.quantised_layer_parameters) / tp
+    adapters = model.adapter_parameters + (tp - 1) * model.whole_adapter_parameters
+    return parameters + layers * (adapters - model.quantised_layer_parameters) / tp
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -252,7 +253,7 @@ def activation_bytes_per_layer(
         )
         attention += 2.0 * max(0, made)
     kept = whole + attention + mlp * model.common_ffn / tp + scores
-    return scale * tokens * (kept - unneeded_inputs(model) + adapter_inputs(model)) + routed
+    return scale * tokens * (kept - unneeded_inputs(model, tp, ways) + adapter_inputs(model)) + routed
 
 
 def state_activations(state: StateSpec, eager: bool) -> float:
@@ -294,8 +295,10 @@ def scan_bytes(state: StateSpec, length: int) -> float:
     return 24.0 * inner
 
 
-def unneeded_inputs(model: ModelSpec) -> float:
+def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     """Bytes a token that layers in two-byte formats do not keep: inputs of products whose weights are not trained.
+
+    ``ways`` devices of a replica share the outputs of norms.
 
     That of attention's output product is kept by attention, and norms keep their own.
     """
@@ -307,14 +310,14 @@ def unneeded_inputs(model: ModelSpec) -> float:
         "down": "mlp" not in model.frozen or "down_proj" in model.adapted,
     }
     return 2.0 * (
-        (not needed["attention"]) * model.hidden
-        + (not needed["mlp"]) * model.hidden
-        + (not needed["down"]) * model.ffn
+        (not needed["attention"]) * model.hidden / ways
+        + (not needed["mlp"]) * model.hidden / ways
+        + (not needed["down"]) * model.ffn / tp
     )
 
 
 def adapter_inputs(model: ModelSpec) -> float:
-    """The same of what lies between the two products of adapters."""
+    """The same of what lies between the two products of adapters, whole on every device of a replica."""
     lora = model.training.lora
     return 2.0 * lora.rank * len(model.adapted) if lora else 0.0
 
@@ -463,7 +466,7 @@ class Footprint:
         size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
         own, base = self._layer_elements + self._expert_elements, model.quantised_layer_parameters
         self._expert_elements = 0.0
-        self._layer_elements = model.trained_layer_parameters
+        self._layer_elements = model.trained_layer_parameters + (load.tp - 1) * model.whole_adapter_parameters
         self._end_elements, whole = trained_of(model, layers=0, tp=1, **ends), self._end_elements
         layer = (own + model.adapter_parameters - model.trained_layer_parameters - base) * size
         return (layer + base * NF4_BYTES) / load.tp, (whole - self._end_elements) * size / load.tp
@@ -755,7 +758,8 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
         return size, whole
     layer = max((run.kind.layer_parameters for run in model.runs), default=model.layer_parameters)
     ends = model.embedding_parameters if load.first or load.last else 0
-    layer += model.adapter_parameters - model.quantised_layer_parameters
+    layer += model.adapter_parameters + (load.tp - 1) * model.whole_adapter_parameters
+    layer -= model.quantised_layer_parameters
     if load.gathers_matrices:
         # The matrices that are whole, and the gradient of the last one.
         live = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))

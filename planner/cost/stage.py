@@ -85,7 +85,7 @@ from planner.cost.tensor import (
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of, optimizer_ways
-from planner.model.spec import ModelSpec, Run
+from planner.model.spec import ROW_TARGETS, ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 from planner.records import dataclass
 
@@ -300,6 +300,7 @@ class Pricer:
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._passes: dict[tuple[object, ...], LayerPass] = {}
+        self._sums: dict[tuple[object, ...], float] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -485,7 +486,34 @@ class Pricer:
         count = self._parameters(shape, group.tp)
         # Gradients of a divided backward are reduced behind all of it.
         behind = 0.0 if divides(shape.schedule) else last.backward_seconds
-        return self.traffic.at_end(shape, ring, count, first.forward_seconds, behind)
+        end = self.traffic.at_end(shape, ring, count, first.forward_seconds, behind)
+        if shape.zero >= 2 or group.tp == 1:
+            return end
+        device_type, size = self.topology.device_type(group.pool, group.gpu), None
+        if group.accumulation_steps > 1:
+            size = gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
+        summed = shape.layers * self._adapter_sums(device_type, group.tp, size)
+        return replace(end, reduction_seconds=end.reduction_seconds + summed)
+
+    def _adapter_sums(self, device_type: DeviceType, tp: int, size: int | None = None) -> float:
+        """Seconds in which a replica adds up a layer's gradients of the halves of adapters that all its devices have.
+
+        None where what is between the halves is added up (``backward_sums``). Each is a sum of its own ahead of its
+        reduction over replicas, which nothing hides, of elements of ``size`` bytes: absent, those of one micro-batch
+        (``FSDPParam._get_grad_inner_tensor`` of torch 2.13).
+        """
+        if self.target.sums_each_input or not self.model.adapted:
+            return 0.0
+        key = device_type.key, tp, size
+        if key not in self._sums:
+            lora, size = self.model.training.lora, size or ELEMENT_BYTES[self.model.training.precision]
+            ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
+            self._sums[key] = sum(
+                ring.reduce_seconds(size * lora.rank * (outputs if name in ROW_TARGETS else inputs))
+                for name, (inputs, outputs) in self.model.adapted.items()
+                if lora is not None
+            )
+        return self._sums[key]
 
     def _replica(self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch) -> Replica:
         """One replica on its own; what reduces gradients at the end hides under its own backward."""
@@ -537,6 +565,8 @@ class Pricer:
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         tensor_forward += sum(end.collective_forward for end in ends)
         tensor_backward += sum(end.collective_backward for end in ends)
+        if shape.zero >= 2 and tp > 1:
+            tensor_backward += layers * self._adapter_sums(device_type, tp)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         beside = layers * (one.context_hidden + one.collective_hidden)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
@@ -944,7 +974,7 @@ class Pricer:
             split=split,
             hides=self.hides(device_type),
             overlap=self.framework.overlap,
-            sums=backward_sums(self.model) if self.target.sums_each_input else 1.0,
+            sums=backward_sums(self.model) if self.target.sums_each_input else None,
         )
 
     def hides(self, device_type: DeviceType) -> Hidden:

@@ -15,7 +15,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES, LayerPass, experts_at_work
 from planner.cost.many import smaller
-from planner.model.spec import ModelSpec
+from planner.model.spec import ROW_TARGETS, ModelSpec
 from planner.records import dataclass
 
 Hidden = Literal["nothing", "backward", "all"]
@@ -64,7 +64,7 @@ def collectives(
     split: bool,
     hides: Hidden = "nothing",
     overlap: float = 0.0,
-    sums: float = 1.0,
+    sums: float | None = None,
 ) -> Collectives:
     """Two passes around the ring for each joint of a layer and direction, less what products hide.
 
@@ -75,7 +75,8 @@ def collectives(
     backward. ``overlap`` of what meets a product is hidden, as of other traffic. What goes into products in fp8 is
     gathered so. Not counted: sums that are hidden without ``split``, and with it the second gather of an input, beside
     the gradient that needs none. So plans that split have no more traffic than those that do not.
-    ``sums``: collectives of a backward that hides none over those of the forward.
+    ``sums``: collectives of a backward over those of the forward, where each product adds up its own; adapters then do
+    so too, between their halves (``backward_sums``).
     """
     if ring.alone:
         return Collectives(forward_seconds=0.0, backward_seconds=0.0)
@@ -83,8 +84,17 @@ def collectives(
     both = ring.reduce_seconds(size * sequences * model.training.sequence_length * model.hidden)
     joints = model.sublayers - (split and model.experts is not None and not model.common_ffn)
     scatters = gathers = joints * both / 2
+    if sums is not None:
+        tokens = sequences * model.training.sequence_length
+        rank = 0 if model.training.lora is None else model.training.lora.rank
+        narrow = ring.reduce_seconds(size * tokens * rank)
+        rows = len(ROW_TARGETS & {*model.adapted})
+        return Collectives(
+            forward_seconds=gathers + scatters + rows * narrow,
+            backward_seconds=sums * (gathers + scatters) + (len(model.adapted) - rows) * narrow,
+        )
     if hides == "nothing" or not split:
-        return Collectives(forward_seconds=gathers + scatters, backward_seconds=sums * (gathers + scatters))
+        return Collectives(forward_seconds=gathers + scatters, backward_seconds=gathers + scatters)
     if model.training.precision == "fp8":
         gathers *= GATHERED_IN_FP8
     divided, columns = _shares(model)
@@ -106,6 +116,7 @@ def backward_sums(model: ModelSpec) -> float:
     """All-reduces of a layer's backward over those of its forward, where each product adds up its input's gradient.
 
     Queries, keys with values, and all matrices of the feed-forward but the last take the gradient of their input alone.
+    An adapter adds up what is between its halves: beside columns the gradient, beside rows the products.
     """
     if not model.sublayers:
         return 1.0

@@ -10,8 +10,9 @@ from dataclasses import replace
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stage
+from planner.dims.trained import splits_frozen
 from planner.errors import KeyPath
-from planner.model.spec import ModelSpec, StateSpec
+from planner.model.spec import NF4_BLOCK, ROW_TARGETS, ModelSpec, StateSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, in_words
 
 
@@ -126,6 +127,9 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
             yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
+    for name in _torn(model, tp) if splits(model.trained_with(lora=None), tp) else ():
+        what = f"tp {tp} would give devices parts of the blocks of {NF4_BLOCK} elements that share a scale"
+        yield Fault(where, f"{what} in {name}, expected whole ones with base nf4")
 
 
 def tp_degrees(
@@ -140,7 +144,9 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
-    if any(_whole_because(target, model)) or model.frozen or model.training.preference:
+    if any(_whole_because(target, model)) or model.training.preference:
+        largest = 1
+    if not splits_frozen(target, model):
         largest = 1
     if model.experts is not None and target.experts != "parallel":
         largest = 1
@@ -186,7 +192,19 @@ def splits(model: ModelSpec, tp: int) -> bool:
         for kind in model.kinds
         if kind.attends
     )
+    plain = plain and not any(_torn(model, tp))
     return plain and (tp == 1 or all(_splits_state(kind.carried, tp) for kind in model.kinds))
+
+
+def _torn(model: ModelSpec, tp: int) -> Iterator[str]:
+    """Products in four bits whose blocks are not whole on ``tp`` devices, which would have scales of their own.
+
+    Blocks run along the rows of [outputs][inputs] (arXiv:2305.14314, section 3).
+    """
+    for name, (inputs, outputs) in model.linears.items() if model.quantised and tp > 1 else ():
+        part = inputs // tp if name in ROW_TARGETS else inputs * (outputs // tp)
+        if part % NF4_BLOCK:
+            yield name
 
 
 def _splits_state(state: StateSpec | None, tp: int) -> bool:

@@ -24,13 +24,13 @@ class FrozenParts(Dimension):
         """
         if not model.frozen:
             return
-        what = "adapters" if model.training.lora else "frozen parts"
+        what = frozen_text(model)
         if plan.schedule != "1f1b":
             text = f"{what} have next to no gradients of weights to compute apart, expected 1f1b, got {plan.schedule}"
             yield Fault(("schedule",), text)
         for path, group in groups_of(plan):
-            if group.tp > 1:
-                text = f"hetplan trains {what} without tensor parallelism, expected 1, got {group.tp}"
+            if group.tp > 1 and not splits_frozen(target, model):
+                text = f"{target.name} trains {what} without tensor parallelism, expected 1, got {group.tp}"
                 yield Fault((*path, "tp"), text)
         for number, stage in enumerate(plan.stages):
             if stage.recompute == "selective":
@@ -41,6 +41,19 @@ class FrozenParts(Dimension):
             yield Fault(path, f"checkpoints stay on the devices with {what}, expected none")
         if model.quantised and (plan.offload.optimizer != "none" or plan.offload.parameters != "none"):
             yield Fault(("offload",), "a model in four bits stays on the devices, expected none")
+
+
+def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
+    """True when tensor parallelism divides what a target trains of such a model, and what it does not train."""
+    able = ("linear", "all") if not model.quantised else ("all",)
+    return not model.frozen or target.splits_frozen in able
+
+
+def frozen_text(model: ModelSpec) -> str:
+    """What makes a model one that is not trained whole."""
+    if model.quantised:
+        return "adapters on four bits"
+    return "adapters" if model.training.lora else "frozen parts"
 
 
 class Documents(Dimension):

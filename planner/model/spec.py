@@ -57,8 +57,12 @@ AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up
 BaseFormat = Literal["bf16", "fp16", "nf4"]
 Part = Literal["embedding", "attention", "mlp", "norms", "head"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
-NF4_BYTES = 0.5 + 4.0 / 64
-"""Bytes of an element of a 4-bit base: half a byte, and an fp32 scale for each 64 (arXiv:2305.14314, section 3)."""
+NF4_BLOCK = 64
+"""Elements of a 4-bit base that share a scale (arXiv:2305.14314, section 3)."""
+NF4_BYTES = 0.5 + 4.0 / NF4_BLOCK
+"""Bytes of an element: half a byte, and an fp32 scale for each block."""
+ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj"))
+"""Linear layers whose inputs tensor parallelism divides; of the others it divides the outputs."""
 
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
 """Moments of one element of a layer's matrix; Adafactor has those of rows and columns alone (arXiv:1804.04235)."""
@@ -1027,6 +1031,14 @@ class ModelSpec(Frozen):
         """Parameters of the adapters of one layer."""
         lora = self.training.lora
         return lora.rank * sum(map(sum, self.adapted.values())) if lora else 0
+
+    @cached_property
+    def whole_adapter_parameters(self) -> int:
+        """Those of them that tensor parallelism leaves whole: halves that take all inputs of a product whose outputs
+        are divided, or make all outputs of one whose inputs are."""
+        lora, adapted = self.training.lora, self.adapted.items()
+        whole = (outputs if name in ROW_TARGETS else inputs for name, (inputs, outputs) in adapted)
+        return lora.rank * sum(whole) if lora else 0
 
     @cached_property
     def trained_layer_parameters(self) -> int:

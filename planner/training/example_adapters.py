@@ -129,24 +129,28 @@ class Adapted(nn.Module):  # type: ignore[misc]
 
 
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes of a matrix, two a byte, and the scale of each block as the bits of an fp32 number.
+    """Codes of a matrix, two a byte, [row][block of the row][byte], and the scale of each block as the bits of an fp32
+    number; one block a row where those of the matrix are no whole blocks.
 
     Bits, as runtimes cast all floating-point numbers of a model to its working format.
     """
+    rows, width = weight.shape
     flat = functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
     scales = flat.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
     codes = torch.tensor(NF4, device=weight.device)
     indices = torch.bucketize(flat / scales[:, None], (codes[1:] + codes[:-1]) / 2).to(torch.uint8).flatten()
-    return indices[0::2] << 4 | indices[1::2], scales.view(torch.int32)
+    each = (rows, width // BLOCK) if width % BLOCK == 0 else (-1, 1)
+    packed = (indices[0::2] << 4 | indices[1::2]).view(*each, BLOCK // 2)
+    return packed, scales.view(torch.int32).view(each)
 
 
 def dequantised(
-    packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, int], form: torch.dtype
+    packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...], form: torch.dtype
 ) -> torch.Tensor:
     """The matrix of the codes in a working format."""
     codes = torch.tensor(NF4, device=packed.device, dtype=form)
     pairs = torch.stack((codes.repeat_interleave(16), codes.repeat(16)), dim=1)
-    values = pairs[packed.int()].view(-1, BLOCK) * scales.view(torch.float32).to(form)[:, None]
+    values = pairs[packed.int()].view(-1, BLOCK) * scales.flatten().view(torch.float32).to(form)[:, None]
     return values.flatten()[: sizes[0] * sizes[1]].view(sizes)
 
 
@@ -155,7 +159,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        context: Any, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, int]
+        context: Any, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...]
     ) -> torch.Tensor:
         context.save_for_backward(packed, scales)
         context.sizes = sizes
@@ -165,6 +169,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         packed, scales = context.saved_tensors
         return gradient @ dequantised(packed, scales, context.sizes, gradient.dtype), None, None, None
+
+
+def nf4_product(
+    hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...]
+) -> torch.Tensor:
+    """``hidden`` times a matrix in four bits of these (outputs, inputs)."""
+    outputs: torch.Tensor = _Product.apply(hidden, packed, scales, sizes)
+    return outputs
 
 
 class Nf4Linear(nn.Module):  # type: ignore[misc]
@@ -182,5 +194,5 @@ class Nf4Linear(nn.Module):  # type: ignore[misc]
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = _Product.apply(hidden, self.packed, self.scales, self.sizes)
+        outputs = nf4_product(hidden, self.packed, self.scales, self.sizes)
         return outputs if self.bias is None else outputs + self.bias

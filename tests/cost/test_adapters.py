@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.capabilities import Schedule
 from planner.cluster.topology import Topology
-from planner.cost.compute import Device, layer_product_seconds, layer_products, model_flops
+from planner.cost.communication import tensor_ring
+from planner.cost.compute import Device, Product, layer_product_seconds, layer_products, model_flops
 from planner.cost.estimate import estimate
 from planner.cost.values import Estimate
+from planner.dims.tensor import tp_degrees
 from planner.model.spec import PARTS, LoraSpec, ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.targets import target as row_of
 from tests.worlds import cluster, gpt, pool
 
 MATRICES = 12 * 2048**2
@@ -145,6 +148,108 @@ def test_pipelines_of_what_is_trained_in_part() -> None:
     assert refused("torch", "zero-bubble", freeze=("mlp",)) == [
         "frozen parts have next to no gradients of weights to compute apart, expected 1f1b, got zero-bubble"
     ]
+
+
+def divided(zero: int, steps: int = 4, tp: int = 2, **training: Any) -> Estimate:
+    """Four devices, ``tp`` for a replica, 16 sequences in ``steps`` micro-batches."""
+    dp = 4 // tp
+    group = ReplicaGroup(
+        pool="a", gpu="A100", tp=tp, count=dp, local_batch=16 // dp, accumulation_steps=steps
+    )
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    plan = Plan(target="torch", zero=zero, stages=(stage,))
+    where, model = cluster(pool("a", per_node=4)), made(**training)
+    assert not faults(plan, where, model)
+    return estimate(plan, where, model)
+
+
+def test_halves_of_adapters_are_whole_on_every_device() -> None:
+    """Those that take all inputs or make all outputs; the others, like the base, are divided."""
+    rank, tp = 16, 4
+    whole = 24 * rank * (3 * 2048 + 2048 + 2048 + 2048)
+    parts = 24 * rank * (3 * 2048 + 2048 + 4 * 2048 + 4 * 2048)
+    memory = divided(0, tp=tp, lora=LoraSpec(rank=rank)).stages[0].groups[0].memory
+    mine = whole + parts / tp
+    assert memory.gradients_bytes == pytest.approx(2 * mine)
+    assert memory.optimizer_bytes == pytest.approx(12 * mine)
+    assert memory.parameters_bytes == pytest.approx(2 * (mine + made().parameters / tp), rel=1e-3)
+    sharded = divided(3, tp=2, lora=LoraSpec(rank=rank)).stages[0].groups[0].memory
+    assert sharded.optimizer_bytes == pytest.approx(12 * (whole + parts / 2) / 2)
+
+
+def test_products_of_adapters_are_divided_like_their_layers() -> None:
+    """Columns and rows: the half beside the divided side has a part."""
+    device, tp = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "fp16", "torch"), 4
+    for name, sizes, added in (
+        ("up_proj", ((4096, 16, 2048), (4096, 8192 / tp, 16)), 8192 / tp),
+        ("down_proj", ((4096, 16, 8192 / tp), (4096, 2048, 16)), 2048),
+    ):
+        model, frozen = made(lora=LoraSpec(rank=16, targets=(name,))), made(freeze=PARTS[:4])
+        found = [layer_product_seconds(each, device, tp=tp, tokens=4096)[0] for each in (model, frozen)]
+        thin = sum(device.product(Product(*each)) for each in sizes)
+        assert found[0] - found[1] == pytest.approx(thin + device.stream(3.0 * 2 * 4096 * added))
+
+
+def test_gradients_of_whole_halves_are_added_up() -> None:
+    """Once a step as the reduction has them with ZeRO 0 and 1, and with 2 and 3 in each micro-batch as they are."""
+    lora = LoraSpec(rank=256)
+    model, where = made(lora=lora), cluster(pool("a", per_node=4))
+    ring = tensor_ring(Topology(where).device_types[0], ASSUMED, tp=2)
+
+    def summed(size: int) -> float:
+        # Queries, keys, values and the first of the feed-forward by inputs, the others by outputs.
+        return 24 * 6 * ring.reduce_seconds(size * 256 * 2048)
+
+    def traffic(zero: int, steps: int) -> tuple[float, float]:
+        found = divided(zero, steps, lora=lora, precision="bf16").breakdown
+        return found.tensor_parallel_seconds, found.gradient_sync_seconds
+
+    assert model.whole_adapter_parameters == 6 * 256 * 2048
+    once, several = (traffic(0, steps) for steps in (1, 8))
+    assert several[1] - once[1] == pytest.approx(summed(4) - summed(2))
+    for steps in (1, 8):
+        sums = traffic(2, steps)[0] - traffic(1, steps)[0]
+        assert sums == pytest.approx(steps * summed(2))
+
+
+def test_autotp_adds_up_what_is_between_the_halves() -> None:
+    """Beside columns the gradient in each backward, beside rows the product in each forward, recomputed too."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=2, count=2, local_batch=8, accumulation_steps=4)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    where, lora = cluster(pool("a", per_node=4)), LoraSpec(rank=64)
+    ring = tensor_ring(Topology(where).device_types[0], ASSUMED, tp=2)
+    for zero in (0, 2):
+        plan = Plan(target="deepspeed", zero=zero, stages=(stage,))
+        adapted, whole = (
+            estimate(plan, where, made(**each)).breakdown.tensor_parallel_seconds
+            for each in ({"lora": lora}, {})
+        )
+        narrow = ring.reduce_seconds(2 * 2 * 1024 * 64)
+        assert adapted - whole == pytest.approx(4 * 24 * (4 + 2 * 2) * narrow)
+
+
+def test_blocks_of_four_bits_are_not_torn() -> None:
+    """Rows of whole blocks on each device, else another scale would be that of a part; DeepSpeed divides none."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=4, count=1, local_batch=16, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,))
+    where = cluster(pool("a", per_node=4))
+
+    def refused(target: str, ffn: int, base: Literal["nf4"] | None) -> list[str]:
+        model = made(lora=LoraSpec(rank=4, base=base)).model_copy(update={"ffn": ffn})
+        return [fault.what for fault in faults(Plan(target=target, zero=1, stages=(stage,)), where, model)]
+
+    torn = "tp 4 would give devices parts of the blocks of 64 elements that share a scale in down_proj, "
+    assert refused("torch", 8192, "nf4") == refused("torch", 8192 + 32 * 4, None) == []
+    assert refused("torch", 8192 + 32 * 4, "nf4") == [f"{torn}expected whole ones with base nf4"]
+    assert refused("deepspeed", 8192, None) == []
+    assert refused("deepspeed", 8192, "nf4") == [
+        "deepspeed trains adapters on four bits without tensor parallelism, expected 1, got 4"
+    ]
+    degrees = [
+        tp_degrees(row_of("torch"), None, model, Topology(where).device_types)
+        for model in (made(lora=LoraSpec(rank=4, base="nf4")).model_copy(update={"ffn": 8320}), made())
+    ]
+    assert degrees == [(1, 2), (1, 2, 4)]
 
 
 def test_parts_are_those_of_the_model() -> None:

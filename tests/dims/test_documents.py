@@ -399,7 +399,11 @@ def test_families_say_what_rules_them_out() -> None:
     for spec, family, what in (
         (pairs(), "torch: pipeline + tensor", "not with pairs of answers"),
         (pairs(), "torch: data + tensor", "not with pairs of answers"),
-        (gpt(global_batch=16, lora=LoraSpec(rank=8)), "deepspeed: data + tensor", "not with adapters"),
+        (
+            gpt(global_batch=16, lora=LoraSpec(rank=8, base="nf4")),
+            "deepspeed: data + tensor",
+            "not with adapters on four bits",
+        ),
     ):
         result = search(WHERE, spec, limits=Limits())
         assert {entry.family: entry.reason for entry in result.alternatives}[family] == what

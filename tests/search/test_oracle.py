@@ -772,6 +772,26 @@ def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     check(with_adapters(seed), limits(seed, target), QUICK)
 
 
+def divided(seed: int, target: str) -> Limits:
+    """Tensor parallelism at all events."""
+    return replace(limits(seed, target), tp=(2, 4))
+
+
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
+    """Their products are divided with those beside which they stand."""
+    check(with_adapters(seed), divided(seed, target), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
+    """The same on more of them."""
+    check(with_adapters(seed), divided(seed, target), QUICK)
+
+
 def combined(seed: int, target: str) -> Limits:
     """Offloading wherever it is allowed, and in two of three problems sequences that are divided at all events."""
     cp = (None, (2, 4), (1, 2))[seed % 3] if with_all_at_once(seed)[1].experts is None else None

@@ -269,6 +269,7 @@ WITH_UNLIKE = [
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
     "whole": {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj"))},
+    "every": {"lora": LoraSpec(rank=4)},
     "nf4": {"lora": LoraSpec(rank=4, base="nf4")},
     "freeze": {"freeze": ("embedding", "attention")},
 }
@@ -279,8 +280,12 @@ WITH_FROZEN = [
     Case("pp2", 1, "adamw", lora="whole"),
     Case("pp4", 0, "sgd", lora="nf4"),
     Case("pp2", 0, "sgd", lora="freeze"),
+    Case("data", 1, "sgd", tp=2, lora="every", vocabulary="own"),
+    Case("data", 3, "sgd", tp=2, lora="whole"),
+    Case("data", 2, "sgd", tp=2, lora="freeze"),
+    Case("data", 0, "adamw", tp=2, lora="freeze", vocabulary="own"),
 ]
-"""Adapters, adapters on four bits and frozen parts, on uneven batches and in pipelines."""
+"""Adapters, adapters on four bits and frozen parts, on uneven batches, in pipelines and with divided layers."""
 LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 SLOW = frozenset(
@@ -304,6 +309,8 @@ SLOW = frozenset(
         *(Case("data", zero, "sgd", tp=2) for zero in (0, 2, 3)),
         Case("data", 1, "adamw", tp=2, vocabulary="own"),
         *(Case("data", zero, "adamw", lora="whole") for zero in (0, 3)),
+        *(Case("data", zero, "sgd", tp=2, lora=lora) for zero, lora in ((3, "whole"), (2, "freeze"))),
+        Case("data", 0, "adamw", tp=2, lora="freeze", vocabulary="own"),
         Case("data", 3, "adamw", "bf16"),
         Case("data", 3, "sgd", documents="pairs"),
         Case("data", 2, "sgd", cp=2),

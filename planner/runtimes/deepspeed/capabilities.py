@@ -58,6 +58,7 @@ CAPABILITIES = Capabilities(
     own_ends=True,
     documents=True,
     frozen_parts=True,
+    splits_frozen="linear",
     offloading=Offloading(
         optimizer_zero=(1, 2, 3),
         parameters_zero=(3,),

@@ -31,19 +31,26 @@ def replicas() -> Any:
     return groups.get_data_parallel_group()
 
 
-def with_layers(config: dict[str, Any]) -> dict[str, Any]:
+def with_layers(config: dict[str, Any], shape: Shape) -> dict[str, Any]:
     """The configuration with the names of the example's modules, which AutoTP goes by.
 
     Models of Hugging Face bring theirs, so that the folder's configuration has none.
     """
 
-    def rule(names: tuple[str, ...], kind: str, **more: Any) -> dict[str, Any]:
-        return {"patterns": [rf".*\.{name}\.weight$" for name in names], "partition_type": kind, **more}
+    def rule(patterns: list[str], kind: str, **more: Any) -> dict[str, Any]:
+        return {"patterns": patterns, "partition_type": kind, **more}
+
+    def beside(names: tuple[str, ...], half: str) -> list[str]:
+        return [rf".*\.{name}\.adapters\.\w+\.{half}\.weight$" for name in names]
+
+    def layers(names: tuple[str, ...]) -> list[str]:
+        return [rf"(?!.*\.adapters\.).*\.{name}(\.base)?\.weight$" for name in names]
 
     rules = [
-        rule(COLUMNS, "column"),
-        rule(ROWS, "row"),
-        rule(NORMS, "skip", grad_allreduce=True),
+        # The other half of an adapter is whole on every rank: all that it takes and all gradients that it gets are.
+        rule(layers(COLUMNS) + beside(COLUMNS, "up"), "column"),
+        rule(layers(ROWS) + beside(ROWS, "down"), "row"),
+        *([] if shape.freezes("norms") else [rule(layers(NORMS), "skip", grad_allreduce=True)]),
     ]
     own = {"use_default_specs": False, "layer_specs": rules}
     return {**config, "tensor_parallel": {**config["tensor_parallel"], "partition_config": own}}
@@ -60,7 +67,8 @@ class SplitEmbedding(Embedding):
         self.bias = None if self.bias is None else self._kept(self.bias)
 
     def _kept(self, whole: Any) -> Any:
-        kept = nn.Parameter(whole.detach()[self.first : self.end].clone())
+        part = whole.detach()[self.first : self.end].clone()
+        kept = nn.Parameter(part, requires_grad=whole.requires_grad)
         kept.tensor_model_parallel = True  # each rank's part counts in the norm of the gradients
         return kept
 

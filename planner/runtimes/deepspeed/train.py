@@ -78,7 +78,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     embedding: type[Embedding] = Embedding
     if plan.tensor_parallel > 1:
         join(plan.tensor_parallel)
-        config, members, embedding = with_layers(config), replicas(), SplitEmbedding
+        config, members, embedding = with_layers(config, shape), replicas(), SplitEmbedding
     refuse_on_processor(config)
     on_host = "offload_optimizer" in config["zero_optimization"]
     if on_host and get_accelerator().device_name() == "cpu":

@@ -64,6 +64,7 @@ CAPABILITIES = Capabilities(
     backup_zero=(0, 1),
     documents=True,
     frozen_parts=True,
+    splits_frozen="all",
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

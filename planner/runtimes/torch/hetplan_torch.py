@@ -96,10 +96,11 @@ class Layout:
         """
         self._start_alike(module)
         frozen = {
-            each for each in module.parameters() if not each.requires_grad and not isinstance(each, DTensor)
+            each for each in module.parameters() if not each.requires_grad and not self._is_spread(each)
         }
         for each in frozen:
-            each.data = each.data.to(self.mesh.device_type, self.working_type)
+            narrow = each.detach().to(self.mesh.device_type, self.working_type)
+            torch.utils.swap_tensors(each, nn.Parameter(narrow, requires_grad=False))
         # What a part shares with one that is spread already is spread with that.
         theirs = {each for each in module.parameters() if self._is_spread(each)} - _inside(module)
         others = theirs | frozen if self.plan.zero < 3 else theirs

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
+from planner.dims.trained import frozen_text, splits_frozen
 from planner.model.spec import ModelSpec
 from planner.search.answer import Met, families_of, family_of
 from planner.search.data_parallel import choices as data_parallel_choices
@@ -201,8 +202,8 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
 def _barred(model: ModelSpec, limits: Limits) -> str | None:
     """What of the training rules out every plan of a family; None for nothing."""
     tensor = limits.tp is not None and 1 not in limits.tp
-    if model.frozen and tensor:
-        return f"not with {'adapters' if model.training.lora else 'frozen parts'}"
+    if tensor and not any(splits_frozen(row, model) for row in targets_of(limits)):
+        return f"not with {frozen_text(model)}"
     if tensor and model.training.preference is not None:
         return "not with pairs of answers"
     return None

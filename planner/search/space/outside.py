@@ -16,7 +16,7 @@ from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, n
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits, splits_sequence
-from planner.dims.trained import dealt_whole
+from planner.dims.trained import dealt_whole, frozen_text, splits_frozen
 from planner.dims.zero_plus import ROUNDED
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
@@ -162,9 +162,11 @@ class _Left:
         ):
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
-            what = "adapters" if model.training.lora else "frozen parts"
-            beside = any(divides(schedule) for schedule in row.schedules)
-            yield f"{'schedules that divide the backward and ' * beside}tensor parallelism with {what}"
+            what = frozen_text(model)
+            if any(divides(schedule) for schedule in row.schedules):
+                yield f"schedules that divide the backward with {what}"
+            if row.tensor_parallel != "none" and not splits_frozen(row, model):
+                yield f"tensor parallelism with {what}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"

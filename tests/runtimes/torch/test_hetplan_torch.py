@@ -361,6 +361,13 @@ Models with a state, and towers without a pipeline, are among those with unequal
 """
 ADAPTERS = {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj")), **LLAMA}
 NF4: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), **LLAMA}
+BIASED: dict[str, Any] = {
+    **{"lora": LoraSpec(rank=4), **LLAMA, "tied_embeddings": True, "qk_norm": True},
+    **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True),
+}
+"""Adapters on all products, beside biases of columns and of rows."""
+WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "output_bias": True}
+"""Of which two ranks have whole blocks of each product."""
 FROZEN = [
     frozen("lora", 1, **ADAPTERS),
     frozen("lora-pairs", 3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
@@ -369,6 +376,8 @@ FROZEN = [
     frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", freeze=("embedding", "attention")),
+    named("lora", tensor_parallel(1, **BIASED)),
+    named("nf4", tensor_parallel(3, stages=2, optimizer="sgd", **WIDE)),
 ]
 RESUMED = [
     resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
@@ -438,6 +447,17 @@ OTHERS = [
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", freeze=("mlp",), **LLAMA),
     frozen("nf4", 0, **NF4),
     resumed("lora", alike(3, **ADAPTERS), pipeline(1, [2, 1], steps=3, **ADAPTERS)),
+    named("freeze", tensor_parallel(2, freeze=("embedding", "attention"), optimizer="sgd", qk_norm=True)),
+    named("mlp", tensor_parallel(3, freeze=("head", "mlp", "norms"), **{**LLAMA, "head_bias": True})),
+    named("lora", tensor_parallel(2, optimizer="sgd", **ADAPTERS)),
+    named("lora", tensor_parallel(3, precision="bf16", **BIASED)),
+    named("lora", recomputed(tensor_parallel(0, stages=2, **BIASED))),
+    resumed(
+        "nf4",
+        tensor_parallel(0, stages=2, optimizer="sgd", **WIDE),
+        pipeline(1, [2, 1], steps=1, optimizer="sgd", **WIDE),
+    ),
+    resumed("lora", pipeline(1, [2, 1], steps=1, **ADAPTERS), tensor_parallel(3, stages=2, **ADAPTERS)),
     resumed(
         "sizes",
         pipeline(2, [2, 1], steps=3, optimizer="sgd", **SIZED),
