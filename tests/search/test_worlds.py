@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from planner.cost.estimate import Estimator
 from planner.cost.state import LinkMove, Move
-from planner.plan.values import Plan
+from planner.plan.values import Plan, ReplicaGroup
 from planner.search.deadline import NO_LIMIT
 from planner.search.explain.bars import Bar, Factors
 from planner.search.explain.ratios import Worlds, _beside, _least_regret, _regrets, _towards, _with_best
 from planner.search.explain.reasons import _in_words
-from planner.search.replan import Successor
+from planner.search.replan import Successor, _with, fewer_replicas
 from planner.search.values import Goal, Limits, Scored
 from tests import worlds
 from tests.report import examples
@@ -70,7 +71,7 @@ def test_the_least_regret() -> None:
     assert _least_regret(known, [()], NO_LIMIT) is by_first[24]
     alike = Known({16: (10.0, 20.0, 5.0), 24: (9.0, 20.0, 5.0)})
     assert _least_regret(alike, [SLOW, FAST], NO_LIMIT).plan.stages[0].layers == 24
-    assert _towards(SLOW, 0.5) == ((BAR, pytest.approx(0.5**0.5)),)
+    assert [factor for _, factor in _towards(SLOW, 0.5)] == pytest.approx([0.5**0.5])
     assert _towards(FAST, 1.0) == FAST
 
 
@@ -91,7 +92,8 @@ def test_a_better_plan_than_the_search_stopped_at() -> None:
     ]
     assert _with_best(found, better, Limits(gap=0.03)).status == "optimal"
     below = _with_best(found, examples.scored(20, 0.9 * step), Limits())
-    assert (below.gap, below.bound_seconds) == (0.0, pytest.approx(0.9 * step))
+    assert below.gap == 0.0
+    assert below.bound_seconds == pytest.approx(0.9 * step)
 
 
 def test_the_fastest_plan_stands_beside_the_robust_one() -> None:
@@ -112,6 +114,44 @@ def test_what_a_successor_costs_while_nodes_are_away() -> None:
     assert successor.lasts(100.0, 20.0) == pytest.approx(150.0)
     slow = replace(move, links=(link(5.0), link(7.0), link(None)))
     assert replace(successor, move=slow).lasts(100.0, 20.0) == pytest.approx(157.0)
+
+
+def test_fewer_replicas_by_hand() -> None:
+    """From the most on, in as many more micro-batches of the same size; only where all replicas are alike."""
+
+    def fewer(chosen: Plan) -> list[tuple[int, int, int]]:
+        return [
+            (each.count, each.local_batch, each.accumulation_steps)
+            for changed in fewer_replicas(chosen)
+            for stage in changed.stages
+            for each in stage.replicas
+        ]
+
+    def of(*groups: ReplicaGroup, zero: int = 1, **changes: Any) -> Plan:
+        return worlds.plan("torch", zero, [4], [groups], **changes)
+
+    six = group("a", "A100", count=6, share=8, steps=4)
+    assert fewer(of(six)) == [(4, 12, 6), (3, 16, 8), (2, 24, 12), (1, 48, 24)]
+    assert fewer(of(six, backup=1)) == [(5, 10, 5), (3, 20, 10), (2, 40, 20)]
+    assert fewer(of(six, zero=3, shard_size=2)) == []
+    assert fewer(of(replace(six, count=3), group("b", "V100", count=3, share=8, steps=4))) == []
+    two = worlds.plan("megatron", 1, [2, 2], [(six,), (replace(six, pool="b", gpu="V100"),)])
+    assert fewer(two)[:2] == [(4, 12, 6)] * 2
+    unlike = worlds.plan("megatron", 1, [2, 2], [(six,), (replace(six, accumulation_steps=8),)])
+    assert list(fewer_replicas(unlike)) == []
+
+
+def test_a_successor_in_the_place_of_the_best() -> None:
+    """What was said of the best is left out; the bound holds for both."""
+    found = examples.found(gap=0.05)
+    assert found.best is not None
+    assert _with(found, found.best, Limits()) is found
+    step = found.best.estimate.step_seconds
+    changed = _with(found, examples.scored(20, 1.1 * step), Limits())
+    assert changed.gap == pytest.approx(1 - 0.95 / 1.1)
+    assert (changed.status, changed.alternatives, changed.advice) == ("feasible", (), ())
+    assert _with(found, examples.scored(20, 0.9 * step), Limits()).gap == 0.0
+    assert _with(found, examples.scored(20, 0.955 * step), Limits()).status == "optimal"
 
 
 def link(seconds: float | None) -> LinkMove:
