@@ -750,8 +750,9 @@ def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     # A lone replica reduces nothing.
     size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
-    # A matrix in four bits is whole in the working format while it is multiplied by.
-    whole = ELEMENT_BYTES[model.training.precision] * _largest_matrix(model) if model.quantised else 0.0
+    # A device's part of a matrix in four bits is in the working format while it is multiplied by.
+    widened = ELEMENT_BYTES[model.training.precision] * _largest_matrix(model) / load.tp
+    whole = widened if model.quantised else 0.0
     if load.zero in (1, 2):
         return 2.0 * size, whole
     if load.zero != 3:

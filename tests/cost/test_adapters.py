@@ -12,9 +12,10 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import Device, Product, layer_product_seconds, layer_products, model_flops
 from planner.cost.estimate import estimate
+from planner.cost.memory import activation_bytes_per_layer
 from planner.cost.values import Estimate
 from planner.dims.tensor import tp_degrees
-from planner.model.spec import PARTS, LoraSpec, ModelSpec
+from planner.model.spec import PARTS, AdapterTarget, LoraSpec, ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.targets import target as row_of
@@ -175,18 +176,47 @@ def test_halves_of_adapters_are_whole_on_every_device() -> None:
     assert memory.parameters_bytes == pytest.approx(2 * (mine + made().parameters / tp), rel=1e-3)
     sharded = divided(3, tp=2, lora=LoraSpec(rank=rank)).stages[0].groups[0].memory
     assert sharded.optimizer_bytes == pytest.approx(12 * (whole + parts / 2) / 2)
+    packed = divided(0, tp=tp, lora=LoraSpec(rank=rank, base="nf4")).stages[0].groups[0].memory
+    matrices = 24 * MATRICES / tp
+    assert memory.parameters_bytes - packed.parameters_bytes == pytest.approx((2 - 0.5625) * matrices)
+    # Its part of the largest matrix is brought to the working format.
+    assert packed.buffers_bytes - memory.buffers_bytes == pytest.approx(2 * 2048 * 8192 / tp)
+
+
+def test_what_adapters_keep_is_divided_like_their_layers() -> None:
+    """The input of a divided product; what is between the halves of an adapter is whole."""
+    kept = [
+        activation_bytes_per_layer(
+            made(lora=LoraSpec(rank=16, targets=targets)),
+            tp=2,
+            micro_batch=1,
+            recompute="none",
+            sequence_parallel=split,
+        )
+        for targets in ALONE_OR_BOTH
+        for split in (False, True)
+    ]
+    # That of the feed-forward's norm is needed for neither.
+    for without, added in zip(kept[:2], kept[2:], strict=True):
+        assert added - without == pytest.approx(1024 * (2 * 8192 / 2 + 2 * 16))
+
+
+ALONE_OR_BOTH: tuple[tuple[AdapterTarget, ...], ...] = (("q_proj",), ("q_proj", "down_proj"))
 
 
 def test_products_of_adapters_are_divided_like_their_layers() -> None:
     """Columns and rows: the half beside the divided side has a part."""
     device, tp = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "fp16", "torch"), 4
-    for name, sizes, added in (
-        ("up_proj", ((4096, 16, 2048), (4096, 8192 / tp, 16)), 8192 / tp),
-        ("down_proj", ((4096, 16, 8192 / tp), (4096, 2048, 16)), 2048),
-    ):
+    columns = Product(4096, 16, 2048), Product(4096, 8192 / tp, 16)
+    rows = Product(4096, 16, 8192 / tp), Product(4096, 2048, 16)
+    cases: tuple[tuple[AdapterTarget, tuple[Product, ...], float], ...] = (
+        ("up_proj", columns, 8192 / tp),
+        ("down_proj", rows, 2048),
+    )
+    for name, products, added in cases:
         model, frozen = made(lora=LoraSpec(rank=16, targets=(name,))), made(freeze=PARTS[:4])
         found = [layer_product_seconds(each, device, tp=tp, tokens=4096)[0] for each in (model, frozen)]
-        thin = sum(device.product(Product(*each)) for each in sizes)
+        thin = sum(map(device.product, products))
         assert found[0] - found[1] == pytest.approx(thin + device.stream(3.0 * 2 * 4096 * added))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.capabilities import Recompute
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search.heuristics.even import (
@@ -121,6 +122,10 @@ def test_the_widest_replicas_divide_the_batch() -> None:
     assert [widest(estimator, most) for most in (1, 3, 5, 11, 12, 40)] == [1, 3, 4, 6, 12, 12]
 
 
+RECOMPUTED: tuple[tuple[int, Recompute], ...] = ((1, "none"), (4, "full"))
+"""Micro-batches, and what is recomputed."""
+
+
 def test_the_best_of_some_plans() -> None:
     """The fastest that fits; else the one that lacks least; else why there is none."""
     estimator = Estimator(
@@ -142,7 +147,7 @@ def test_the_best_of_some_plans() -> None:
     large = Estimator(estimator.cluster, gpt(48, 4096, 32, global_batch=8))
     more, less = (
         data_parallel(large, [replicas(kinds[0], 1, 2, 4, steps)], 3, recompute)
-        for steps, recompute in ((1, "none"), (4, "full"))
+        for steps, recompute in RECOMPUTED
     )
     for order in ((more, less), (less, more)):
         found = best_of("name", order, large)

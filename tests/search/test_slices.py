@@ -13,7 +13,7 @@ import pytest
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
-from planner.cost.training import NEVER, Interruptions
+from planner.cost.failures import NEVER, Interruptions
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates

@@ -14,6 +14,7 @@ pytest.importorskip("coverage")
 
 from tools.mutation.__main__ import _kept, _table
 from tools.mutation.covering import Covering, recorded
+from tools.mutation.mutants import sample
 from tools.mutation.trial import Room
 
 COVERING = Covering(
@@ -37,6 +38,17 @@ def test_the_quickest_tests_of_a_line_are_first(
     """One at least, and of its module behind them: caches and imports hide lines from all tests but the first."""
     assert COVERING.tests_of("planner/a.py", line, budget) == found
     assert COVERING.tests_of("planner/b.py", line, budget) == ([], [])
+
+
+def test_every_mutant_is_python(tmp_path: Path) -> None:
+    """Of a condition that assigns, whose negation is none, others are tried."""
+    path = tmp_path / "planner" / "cost" / "a.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("def f(a):\n    if b := a:\n        return b + 1\n    return 0\n")
+    found = [mutant for seed in range(8) for mutant in sample(tmp_path, "cost", 9, seed)]
+    assert {mutant.line for mutant in found} >= {3, 4}
+    for mutant in found:
+        compile(mutant.code, mutant.place, "exec")
 
 
 def test_a_module_that_only_imports_run() -> None:

@@ -140,7 +140,7 @@ def _mutant(root: Path, package: str, path: Path, line: int, rng: random.Random)
     for place in rng.sample(sorted(places), len(places)):
         name, index = rng.choice(places[place])
         code = mutate_code(source, _operators()[name], _occurrence(path, name, place, index))
-        if code is None or ast.dump(ast.parse(code)) == ast.dump(ast.parse(source)):
+        if code is None or _dumped(code) in (None, _dumped(source)):
             continue
         changed = [
             (number, before.strip(), after.strip())
@@ -155,6 +155,14 @@ def _mutant(root: Path, package: str, path: Path, line: int, rng: random.Random)
         name = path.relative_to(root).as_posix()
         return Mutant(package=package, path=name, line=number, before=before, after=after, code=code)
     return None
+
+
+def _dumped(code: str) -> str | None:
+    """The tree of a module as text; None for what is no Python, as ``not`` before an assignment expression."""
+    try:
+        return ast.dump(ast.parse(code))
+    except SyntaxError:
+        return None
 
 
 def _occurrence(path: Path, name: str, place: tuple[int, int], index: int) -> int:

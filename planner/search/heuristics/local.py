@@ -97,13 +97,15 @@ class _LocalSearch:
         rates = self._rates(family)
         if not all(stand in rates for stand in stands):
             return []
-        neighbours = {stands} if family.batch != self._read()[0].batch else set()
+        neighbours = {stands}
         for first in range(len(stands)):
             for wide, count in product((1, 2), (1, 2)):
                 if first + wide <= len(stands):
                     for other in product(rates, repeat=count):
                         neighbours.add((*stands[:first], *other, *stands[first + wide :]))
-        able = (item for item in neighbours if item != stands and self._room(item))
+        if family.batch == self._read()[0].batch:
+            neighbours.remove(stands)
+        able = (item for item in neighbours if self._room(item))
         return sorted(able, key=lambda item: (-sum(rates[stand] for stand in item), item))
 
     def _room(self, stands: tuple[Stand, ...]) -> bool:
