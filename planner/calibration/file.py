@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, T
 from pydantic import ConfigDict, Discriminator, Field, Tag, create_model
 
 from planner import catalog
-from planner.calibration.merge import Part, depth, gives, link_name_key, name_key, parent, sections
+from planner.calibration.merge import (
+    SPREADS,
+    Part,
+    depth,
+    gives,
+    link_name_key,
+    name_key,
+    parent,
+    said,
+    sections,
+)
 from planner.calibration.values import (
     ASSUMED,
     ASSUMED_FAMILY,
@@ -130,8 +140,7 @@ class WrittenCalibration(Frozen):
 
 
 _SAME = (
-    *("notes", "provenance", "sources", "default_spread", "family_spread", "device_spread"),
-    *("sibling_spread", "memory_spread"),
+    *("notes", "provenance", "sources", *SPREADS),
     *("residuals", "layers", "link_points", "kernel_points", "curve_errors"),
 )
 """Fields that a file holds as the calibration does."""
@@ -379,16 +388,7 @@ def _data(calibration: Calibration) -> dict[str, Any]:
         "provenance": calibration.provenance,
         "sources": calibration.sources,
     }
-    if calibration.default_spread != ASSUMED.default_spread:
-        data["default_spread"] = _number(calibration.default_spread)
-    if calibration.family_spread is not None:
-        data["family_spread"] = _number(calibration.family_spread)
-    if calibration.device_spread is not None:
-        data["device_spread"] = _number(calibration.device_spread)
-    if calibration.sibling_spread is not None:
-        data["sibling_spread"] = _number(calibration.sibling_spread)
-    if calibration.memory_spread != ASSUMED.memory_spread:
-        data["memory_spread"] = _number(calibration.memory_spread)
+    data |= {name: _number(getattr(calibration, name)) for name in SPREADS if said(calibration, name)}
     for section, parts, assumed in sections(calibration):
         data[section] = {
             name: {

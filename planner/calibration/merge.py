@@ -34,6 +34,9 @@ MODEL_FACT = "model."
 PRECISION_FACT = "precision"
 """The fact that says to which number format's kernels the shares of peak FLOP/s were fitted; old files lack it."""
 
+SPREADS = ("default_spread", "family_spread", "device_spread", "sibling_spread", "memory_spread")
+"""Fields that say how far predictions are off."""
+
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Sourced = LayerPoint | LinkPoint | KernelPoint | Constant
@@ -46,14 +49,11 @@ def sourced(calibration: Calibration, facts: Mapping[str, str] | None = None) ->
     if not told or all(item.source for part in parts for item in getattr(calibration, part)):
         return calibration
     key = "m" + sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
-    return replace(
-        calibration,
-        layers=tuple(replace(item, source=item.source or key) for item in calibration.layers),
-        link_points=tuple(replace(item, source=item.source or key) for item in calibration.link_points),
-        kernel_points=tuple(replace(item, source=item.source or key) for item in calibration.kernel_points),
-        constants=tuple(replace(item, source=item.source or key) for item in calibration.constants),
-        sources={**calibration.sources, key: told},
-    )
+    with_source: dict[str, Any] = {
+        part: tuple(replace(item, source=item.source or key) for item in getattr(calibration, part))
+        for part in parts
+    }
+    return replace(calibration, **with_source, sources={**calibration.sources, key: told})
 
 
 def shapes(calibration: Calibration, points: Iterable[LayerPoint] | None = None) -> dict[str, set[str]]:
@@ -254,8 +254,7 @@ def kernel_key(point: KernelPoint) -> Hashable:
 def merged(base: Calibration, own: Calibration) -> Calibration:
     """Both; ``own`` wins constant by constant, point by point, and for the residual of a family and framework."""
     given = {constant.name for constant in own.constants}
-    spread = base.default_spread if own.default_spread == ASSUMED.default_spread else own.default_spread
-    memory = base.memory_spread if own.memory_spread == ASSUMED.memory_spread else own.memory_spread
+    spreads = {name: getattr(own if said(own, name) else base, name) for name in SPREADS}
     return replace(
         base,
         families=_parts("families", base.families, own.families, ASSUMED_FAMILY, given),
@@ -267,15 +266,16 @@ def merged(base: Calibration, own: Calibration) -> Calibration:
         curve_errors=_points(lambda item: item.curve, base.curve_errors, own.curve_errors),
         residuals=_points(lambda item: item.key, base.residuals, own.residuals),
         constants=_constants(base, own),
-        default_spread=spread,
-        family_spread=base.family_spread if own.family_spread is None else own.family_spread,
-        device_spread=base.device_spread if own.device_spread is None else own.device_spread,
-        sibling_spread=base.sibling_spread if own.sibling_spread is None else own.sibling_spread,
-        memory_spread=memory,
+        **spreads,
         notes=own.notes or base.notes,
         provenance={**base.provenance, **own.provenance},
         sources={**base.sources, **own.sources},
     )
+
+
+def said(calibration: Calibration, spread: str) -> bool:
+    """Whether a calibration has a spread of its own, in place of the one that is assumed."""
+    return bool(getattr(calibration, spread) != getattr(ASSUMED, spread))
 
 
 def gives(section: str, name: str, part: Part, assumed: Part, given: Iterable[str]) -> tuple[str, ...]:

@@ -36,9 +36,8 @@ FRONT = "*"
 
 def front_section(front: Front, cluster: ClusterSpec) -> Group:
     """One row per sub-cluster that is worth a look, slowest first, and the sentence that draws the conclusion."""
-    what = "cost" if front.objective == "cost" else "energy"
     if not front.points:
-        return section(f"No plan to set time against {what}", *_left_out(front))
+        return section(f"No plan to set time against {front.objective}", *_left_out(front))
     unit = time_unit(point.seconds for point in front.points)
     speed = count_unit(point.scored.estimate.tokens_per_second for point in front.points)
     rates = (
@@ -69,7 +68,7 @@ def front_section(front: Front, cluster: ClusterSpec) -> Group:
     ]
     strong = [] if front.worth is None else [front.worth]
     lines: list[RenderableType] = [table(columns, rows, strong)]
-    return section(f"Time against {what}", *lines, *_conclusion(front, cluster), *_left_out(front))
+    return section(f"Time against {front.objective}", *lines, *_conclusion(front, cluster), *_left_out(front))
 
 
 def short(point: Point) -> str:
@@ -111,7 +110,7 @@ def worth_text(front: Front, cluster: ClusterSpec) -> str:
     """How many devices are worth it, and what all further speed costs."""
     assert front.worth is not None
     best, fastest = front.points[front.worth], front.points[-1]
-    what = "cost" if front.objective == "cost" else "energy"
+    what = front.objective
     parts = [
         f"worth using: {best.scored.plan.devices} of {count(cluster.devices, 'device')}, "
         f"{devices_text(best.scored.plan)}, where time x {what} is lowest"

@@ -232,9 +232,14 @@ def _lacks(group: GroupEstimate) -> Iterator[str]:
         yield f"hosts in {group.pool} lack {gib(missing)} GiB per {group.gpu}"
 
 
+def caveats(estimate: Estimate) -> list[str]:
+    """Where the plan does not fit, and what the estimate warns of."""
+    return [*(f"does not fit: {line}" for line in misfits(estimate)), *estimate.warnings]
+
+
 def warnings_of(estimate: Estimate) -> list[RenderableType]:
-    """A section with where the plan does not fit and what the estimate warns of; nothing when all is well."""
-    lines = [f"does not fit: {line}" for line in misfits(estimate)] + list(estimate.warnings)
+    """A section with the caveats; nothing when all is well."""
+    lines = caveats(estimate)
     return [warnings_section(lines)] if lines else []
 
 

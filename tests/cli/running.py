@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +79,20 @@ class Command:
         code = run([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
         return Outcome(code, out, err)
+
+
+def asked_once(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Have a search answer once: another form of its answer, such as ``--json``, needs no second search."""
+    search = getattr(owner, name)
+    answers: list[Any] = []
+
+    def remembered(*arguments: object, **options: object) -> Any:
+        if not answers:
+            answer = search(*arguments, **options)
+            answers.append(list(answer) if isinstance(answer, Iterator) else answer)
+        return answers[0]
+
+    patch.setattr(owner, name, remembered)
 
 
 def separately(*arguments: object, **environment: str) -> Outcome:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from planner.cli import search as searching
 from planner.plan.file import read
 from planner.search.objectives.pareto import Front
-from tests.cli.running import CLUSTER, Command
+from tests.cli.running import CLUSTER, Command, asked_once
 from tests.report import examples
 
 PRICES = CLUSTER.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    price_per_gpu_hour: 2\n")
@@ -44,8 +45,11 @@ def test_the_cheapest_plan_is_kept_with_its_objective(priced: Path, hetplan: Com
     assert "plan of 8 sub-clusters by the cost model" in " ".join(shown.out.split())
 
 
-def test_the_table_of_time_against_cost(priced: Path, hetplan: Command) -> None:
+def test_the_table_of_time_against_cost(
+    priced: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Table and document tell the same points, and the next command leads to the plan that is worth it."""
+    asked_once(monkeypatch, searching, "front")
     code, out, err = search(hetplan, "--pareto")
     assert (code, err) == (0, "")
     assert "  goal      time against cost\n" in out
@@ -166,8 +170,11 @@ def test_wrong_options(hetplan: Command, files: Path, options: list[str], messag
     assert search(hetplan, *options) == (2, "", f"error: {message}")
 
 
-def test_tokens_say_how_long_and_how_much(priced: Path, hetplan: Command) -> None:
+def test_tokens_say_how_long_and_how_much(
+    priced: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the last line and in the document, with what failures take; predict says the same of a plan by hand."""
+    asked_once(monkeypatch, searching, "choose")
     code, out, err = search(hetplan, "--tokens", "1B", "--failures", "3")
     assert (code, err) == (0, "")
     assert " 1 B tokens in " in out.splitlines()[-1]

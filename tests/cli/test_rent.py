@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.file import load_cluster
-from tests.cli.running import Command
+from planner.search.objectives.renting import RentSearch
+from tests.cli.running import Command, asked_once
 from tests.search.test_renting import OFFERS
 
 
@@ -23,8 +24,9 @@ def offers(files: Path) -> Path:
 WORDS = ("rent", "model.yaml", "--offers", "offers.yaml", "--tokens", "1B")
 
 
-def test_what_to_rent(hetplan: Command, offers: Path) -> None:
+def test_what_to_rent(hetplan: Command, offers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer stands last; the cluster that it writes is one, and the document tells the same."""
+    asked_once(monkeypatch, RentSearch, "run")
     done = hetplan(*WORDS, "-o", "rented.yaml")
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.out.splitlines()[:-1])) <= 80

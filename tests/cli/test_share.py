@@ -10,7 +10,8 @@ import pytest
 
 from planner.cluster.file import load_cluster
 from planner.plan.file import read
-from tests.cli.running import ROOT, Command
+from planner.share.search import ShareSearch
+from tests.cli.running import ROOT, Command, asked_once
 from tests.share.test_search import FOUR_NODES, JOBS, MIXED, THREE, WIDE
 
 LARGE = WIDE.replace("layers: 6", "layers: 60").replace("hidden: 1024", "hidden: 65536")
@@ -28,8 +29,9 @@ def jobs(files: Path) -> Path:
 WORDS = ("share", "cluster.yaml", "jobs.yaml", "--target", "torch")
 
 
-def test_who_gets_what(hetplan: Command, jobs: Path) -> None:
+def test_who_gets_what(hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer stands last; the files that it writes are ones, and the document tells the same."""
+    asked_once(monkeypatch, ShareSearch, "run")
     words = (*WORDS, "--gap", "0.3")
     done = hetplan(*words, "-o", "shared")
     assert (done.code, done.err) == (0, "")
@@ -68,8 +70,11 @@ def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
         assert hetplan("emit", path, "-o", f"beside-{name}").code == 0
 
 
-def test_nodes_are_divided_where_there_are_too_few(hetplan: Command, jobs: Path) -> None:
+def test_nodes_are_divided_where_there_are_too_few(
+    hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three jobs on two nodes: the devices of one are named, and the plan is one for them."""
+    asked_once(monkeypatch, ShareSearch, "run")
     Path("cluster.yaml").write_text(MIXED)
     Path("jobs.yaml").write_text(THREE)
     words = (*WORDS, "--objective", "throughput", "--gap", "0.5")

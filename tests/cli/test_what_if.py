@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from planner.cli import what_if
 from planner.cluster.change import changed
 from planner.cluster.file import load_cluster
 from planner.errors import HetplanError, UsageError
 from planner.plan.file import cluster_part, read
-from tests.cli.running import ROOT, Command
+from tests.cli.running import ROOT, Command, asked_once
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
 SITES = load_cluster(ROOT / "cluster_specs" / "three_sites.yaml")
@@ -125,8 +126,9 @@ def test_what_is_no_change(text: str, said: str, hint: str | None) -> None:
         assert hint in raised.value.hint
 
 
-def test_the_command(hetplan: Command, files: Path) -> None:
+def test_the_command(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is, and once for each change; a faster network is never slower."""
+    asked_once(monkeypatch, what_if, "searched")
     words = ["what-if", "cluster.yaml", "model.yaml", "--change", "links.ib.bandwidth_gbps=400"]
     words += ["--change", "-slow", "--change", "training.global_batch=32", "--target", "torch"]
     shown = hetplan(*words)
@@ -153,8 +155,11 @@ def test_training_can_change(hetplan: Command, files: Path) -> None:
     assert "expected a whole number" in done.err
 
 
-def test_equal_plans_stand_once_and_assumptions_are_told(hetplan: Command, files: Path) -> None:
+def test_equal_plans_stand_once_and_assumptions_are_told(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With all changes that lead to them; what new nodes are taken to be stands below the table."""
+    asked_once(monkeypatch, what_if, "searched")
     words = ["what-if", "cluster.yaml", "model.yaml", "--target", "torch", "--time-limit", "5"]
     words += ["--change", "reserve_gib=0.5", "--change", "reserve_gib=0.4", "--change", "+1 H100-SXM"]
     shown = hetplan(*words)
@@ -173,8 +178,12 @@ def test_the_calibration_goes_on_to_the_next_command(hetplan: Command, files: Pa
     assert done.out.endswith("-o plan.yaml --calibration c.yaml\n")
 
 
-def test_speeds_at_the_ends_of_their_bars(hetplan: Command, files: Path) -> None:
+def test_speeds_at_the_ends_of_their_bars(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slower type never makes today's plan faster; the best there is no worse than it; only changes have a plan."""
+    asked_once(monkeypatch, what_if, "searched")
+    asked_once(monkeypatch, what_if, "swings")
     words = ["what-if", "cluster.yaml", "model.yaml", "--sensitivity", "--target", "torch"]
     found = json.loads(hetplan(*words, "--json").out)
     (today,) = found["cases"]

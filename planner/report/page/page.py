@@ -58,6 +58,7 @@ from planner.report.page.drawing import (
 from planner.report.pareto import FrontDocument, front_document, short, worth_text
 from planner.report.plan_table import (
     StageRun,
+    caveats,
     differences,
     group_text,
     headline,
@@ -327,8 +328,7 @@ class _View:
         self.summary = self.saved.summary
         self.headline = headline(self.plan)
         self.total = self.cluster.devices
-        self.warnings = [f"does not fit: {line}" for line in misfits(self.estimate)]
-        self.warnings += self.estimate.warnings
+        self.warnings = caveats(self.estimate)
         missed = training_lines(subject.training, subject.goal, self.estimate.spread)[1:]
         self.warnings += [f"the training {line}" for line in missed]
         self.unit = time_unit([self.estimate.step_seconds])
