@@ -326,12 +326,12 @@ def test_scans_of_channels_run_on_vector_units() -> None:
     slow, fast = (
         state_seconds(
             state,
-            Device(replace(KIND, memory_bytes_per_second=1e18), calibrated(**shares), "fp16"),
+            Device(replace(KIND, memory_bytes_per_second=1e18), calibrated(vector_efficiency=share), "fp16"),
             TARGETS["torch"],
             tp=1,
             tokens=2**20,
         )
-        for shares in ({"vector_efficiency": 0.4}, {"vector_efficiency": 0.8})
+        for share in (0.4, 0.8)
     )
     assert slow == pytest.approx([2 * seconds for seconds in fast], rel=0.01)
 
