@@ -33,7 +33,14 @@ from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.pipeline import OpenChoice, priced_on
-from planner.search.space.choices import Choice, Family, orders_of, targets_of, usable_device_types
+from planner.search.space.choices import (
+    Choice,
+    Family,
+    has_order,
+    orders_of,
+    targets_of,
+    usable_device_types,
+)
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import NetworkPartition, whole_partition
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
@@ -83,16 +90,19 @@ class Explorer:
         solver: str | None = None,
         cutoff_seconds: float = float("inf"),
         one_degree: bool = False,
+        runner: Capabilities | None = None,
         deadline: Deadline | None = None,
         better: Callable[[Scored], object] | None = None,
         met: Met | None = None,
     ) -> None:
-        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not.
+        """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not, and
+        ``runner`` only pipelines in orders that this other runtime has as well.
 
         Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best, ``met``
         keeps the best of each family of all that are priced.
         """
         self.one_degree = one_degree
+        self._runner = runner
         self.estimator = estimator
         self._devices = sum(device_type.devices for device_type in estimator.topology.device_types)
         self.limits = limits
@@ -241,6 +251,7 @@ class Explorer:
                 replace(self.limits, target=other.name),
                 Silent(),
                 solver=self.solver,
+                runner=rows[0],
                 deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
                 better=lambda scored: self._offer_to(rows, scored),
             )
@@ -289,7 +300,7 @@ class Explorer:
         self._raise_floor()
         listed = []
         for row, name, partition, families in searched(
-            self.estimator, self.limits, one_degree=self.one_degree
+            self.estimator, self.limits, one_degree=self.one_degree, runner=self._runner
         ):
             listed.append((row, name, partition, grouped(families)))
             self._partitions[row.name, name] = partition
@@ -462,7 +473,8 @@ class Explorer:
         alike: dict[tuple[int, Schedule], list[int]] = {}
         for depth in partition.depths(family, self.limits):
             for order in orders_of(family, depth, self.estimator.model, self.limits):
-                alike.setdefault(order, []).append(depth)
+                if self._runner is None or has_order(self._runner, *order):
+                    alike.setdefault(order, []).append(depth)
         for (chunks, schedule), possible in alike.items():
             bounds = partition.bounds.bounds(family, possible, chunks, self._wanted, schedule)
             for depth, own in zip(possible, bounds, strict=True):

@@ -85,3 +85,20 @@ def test_it_is_never_worse_than_what_it_can_run_of_other_runtimes(seed: int) -> 
             if estimate.fits:
                 assert found is not None
                 assert found.estimate.step_seconds <= estimate.step_seconds * (1 + 1e-9)
+
+
+def test_other_runtimes_are_searched_in_its_own_orders() -> None:
+    """Torch would divide backwards here, which FlagScale cannot; what it begins with are pipelines that it can run."""
+    spec, model = cluster(pool("a", nodes=2, per_node=2, gbps=10, cards=1)), gpt(8, global_batch=8)
+    limits = Limits(gap=0.01, target="torch", tp=(1,), pp=(4,))
+    offered: list[Scored] = []
+    free = Explorer(Estimator(spec, model), limits, Silent())
+    free.run()
+    assert free.best is not None
+    assert free.best.plan.schedule != "1f1b"
+    held = Explorer(
+        Estimator(spec, model), limits, Silent(), runner=TARGETS["flagscale"], better=offered.append
+    )
+    held.run()
+    assert offered
+    assert {(scored.plan.schedule, scored.plan.interleave) for scored in offered} == {("1f1b", 1)}

@@ -69,7 +69,7 @@ def test_limits_are_obeyed() -> None:
 
 
 def test_advice_names_the_feature() -> None:
-    """Wide replicas on the small memories only: Megatron has one degree for all, FlagScale one for each stage."""
+    """Twice the replicas on the slow type: Megatron has one degree for all stages, FlagScale one for each."""
     small = GpuSpec(name="V14", memory_gib=14, memory_bandwidth_gBps=900, tflops={"fp16": 125})
     spec = cluster(pool("a", per_node=4), pool("b", "V14", nodes=2, per_node=4), gpus={"V14": small})
     model = gpt(16, 4096, 32, global_batch=128, sequence_length=2048)
@@ -77,7 +77,7 @@ def test_advice_names_the_feature() -> None:
     found = search(spec, model, limits=Limits(target="megatron"))
     assert found.best is not None
     advice = {item.target: item for item in found.advice}
-    assert "tp 1 dp 2 on a, tp 2 dp 4 on b" in advice["flagscale"].change
+    assert "tp 1 dp 4 on a, tp 1 dp 8 on b" in advice["flagscale"].change
     for item in found.advice:
         assert item.faster >= 0.01
         assert item.scored.estimate.step_seconds < found.best.estimate.step_seconds

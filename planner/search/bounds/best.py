@@ -237,13 +237,18 @@ class FamilyBounds:
                 [device_type.devices for device_type in device_types],
                 self.estimator.model.layers,
                 family.micro_batches,
+                self.rates.node_counts,
             )
         return self._lagrangians[family]
 
     def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
         """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""
         rates = self.rates
-        least, host = rates.sends(family)[2], rates.pricer(family).host_seconds(device_type)
+        least, sides, host = (
+            rates.sends(family)[2],
+            rates.sides(family),
+            rates.pricer(family).host_seconds(device_type),
+        )
         for group, speed in rates.free_speeds(family, device_type):
             hops = least.get((group.pool, group.gpu, group.tp, group.count))
             if hops is None or hops.outer_seconds == inf:
@@ -253,6 +258,8 @@ class FamilyBounds:
                 yield StagePart(
                     device_type=rates.device_types.index(device_type),
                     devices=group.devices,
+                    sides=sides.get((group.pool, group.gpu, group.tp, group.count)),
+                    ends=(host, first, last),
                     nodes=rates.nodes_of(group),
                     layer_seconds=policy.layer_seconds,
                     backward_seconds=speed.backward_seconds,

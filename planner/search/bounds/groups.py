@@ -34,17 +34,21 @@ class Group:
 
 
 def searched(
-    estimator: Estimator, limits: Limits, *, one_degree: bool
+    estimator: Estimator, limits: Limits, *, one_degree: bool, runner: Capabilities | None = None
 ) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
     """All families by target, name of the partition, and partition.
 
-    With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same.
+    With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same; with
+    ``runner`` none with unequal numbers of micro-batches where this other runtime has none.
     """
     for row in targets_of(limits):
         for name, partition in (
             network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
         ):
-            yield row, name, partition, _families(row, name, partition, limits, one_degree=one_degree)
+            found = _families(row, name, partition, limits, one_degree=one_degree)
+            if runner is not None and not runner.fewer_steps_zero:
+                found = [family for family in found if not family.fewer_steps(estimator.model)]
+            yield row, name, partition, found
 
 
 def _families(

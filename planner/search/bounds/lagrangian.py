@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 
 from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
 from planner.records import dataclass
+from planner.search.bounds.node_runs import NodeRuns, Nodes
 from planner.search.bounds.rates import Room
+from planner.search.space.sends import Sides
 
 _DEVICE_PRICES = np.linspace(0.0, 2.0, 25)[:, None]
 """Prices of a device, as a part of the layers that it holds at best."""
@@ -95,14 +97,24 @@ class StagePart:
     """Least end of the step per layer held."""
     room: Room
     """Memory of a device."""
+    sides: Sides | None = None
+    """Its sends by where its neighbours are; None where nodes are not known to hold runs of stages."""
+    ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Seconds beside layers and sends, for one micro-batch, in the middle, as the first stage and as the last."""
 
 
 class LagrangianBound:
     """The bound of one family for any depth of at least two stages."""
 
     def __init__(
-        self, parts: Sequence[StagePart], devices: Sequence[int], layers: int, micro_batches: int
+        self,
+        parts: Sequence[StagePart],
+        devices: Sequence[int],
+        layers: int,
+        micro_batches: int,
+        nodes: Sequence[Nodes] = (),
     ) -> None:
+        """``devices`` and ``nodes`` of each device type; the latter for parts whose sides are known."""
         self.layers, self.micro_batches = layers, micro_batches
         self._device_type = np.array([part.device_type for part in parts], dtype=np.intp)
         self._devices = np.array([float(part.devices) for part in parts])
@@ -128,6 +140,7 @@ class LagrangianBound:
         self._rooms = [part.room for part in parts]
         self._room = np.array(devices, dtype=float)
         self._known_places: dict[int, tuple[_Place, ...]] = {}
+        self._runs = _runs_of(parts, nodes)
 
     def _places(self, depth: int) -> tuple[_Place, ...]:
         """Where the stages of a pipeline stand."""
@@ -145,6 +158,17 @@ class LagrangianBound:
                 for number, kind, each in places
             )
         return self._known_places[depth]
+
+    def _run_places(self, depth: int) -> tuple[_Place, ...]:
+        """The same of the stages of runs, by what is beside them: in the middle, the first one and the last one."""
+        if self._runs is None:
+            return ()
+        first, last, *middle = (place.most for place in self._places(depth))
+        most = np.maximum.reduce(middle) if middle else np.zeros_like(first)
+        return tuple(
+            _Place(0, (), np.minimum(more, _NEVER), each)
+            for more, each in zip(self._runs.more, (most, first, last), strict=True)
+        )
 
     def _most(self, alive: int) -> NDArray[np.float64]:
         most = [min(self.layers, room.layers(alive)) for room in self._rooms]
@@ -182,9 +206,10 @@ class LagrangianBound:
         if not len(self._device_type):
             return inf
         steps, once, places = self.micro_batches, 0.0, self._places(depth)
+        every = (*places, *self._run_places(depth))
         # m busy + tail <= T
         full = steps * self._seconds + self._tail
-        caps = [_whole((seconds - steps * place.more) / full, place.most) for place in places]
+        caps = [_whole((seconds - steps * place.more) / full, place.most) for place in every]
         trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
         assert trip is not None, "any pipeline has this path"
         spare = trip.forward
@@ -192,9 +217,9 @@ class LagrangianBound:
         # once <= T or 2 once + (m - p - 1) b <= T: the busiest stage takes its part of a micro-batch at least.
         times = twice.once + twice.busy / depth if twice else float(trip.once)
         for _ in range(_ROUNDS):
-            if self._held(places, caps) < self.layers - _ROUNDING:
+            if not self._hold(places, caps, depth):
                 return inf
-            once = max(once, self._once(places, caps))
+            once = max(once, self._least_once(places, caps, depth))
             if times * once > seconds:
                 return inf
             if steps > 1:
@@ -202,16 +227,31 @@ class LagrangianBound:
                 left = seconds - once
                 caps = [
                     _whole((left - spare * place.more) / each, cap)
-                    for place, cap in zip(places, caps, strict=True)
+                    for place, cap in zip(every, caps, strict=True)
                 ]
             if twice and twice.busy:
                 # 2 once + (m - p - 1) busy <= T
                 busy = (seconds - twice.once * once) / twice.busy
                 caps = [
                     _whole((busy - place.more) / self._seconds, cap)
-                    for place, cap in zip(places, caps, strict=True)
+                    for place, cap in zip(every, caps, strict=True)
                 ]
-        return once if self._held(places, caps) >= self.layers - _ROUNDING else inf
+        return once if self._hold(places, caps, depth) else inf
+
+    def _hold(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int) -> bool:
+        """False when the stages cannot hold all layers."""
+        enough, of_runs = self.layers - _ROUNDING, caps[len(places) :]
+        if self._held(places, caps[: len(places)]) < enough:
+            return False
+        return self._runs is None or self._runs.held(of_runs, depth) >= enough
+
+    def _least_once(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int) -> float:
+        """Seconds of one micro-batch through all stages, at least: the better of both bounds."""
+        once, of_runs = self._once(places, caps[: len(places)]), caps[len(places) :]
+        if self._runs is None:
+            return once
+        prices = _LAYER_PRICES[:, 0, 0] * float(self._seconds.min())
+        return max(once, self._runs.once(of_runs, depth, self.layers, self._seconds, prices))
 
     def _rates(self, caps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Layers that a device of each device type holds at best, [device type]."""
@@ -259,6 +299,14 @@ class LagrangianBound:
             ]
             total = total + place.number * (np.minimum.reduce(each) + paid).min(axis=3)
         return max(0.0, float(total.max()))
+
+
+def _runs_of(parts: Sequence[StagePart], nodes: Sequence[Nodes]) -> NodeRuns | None:
+    sides = [part.sides for part in parts if part.sides is not None]
+    if not parts or len(sides) < len(parts):
+        return None
+    kinds, devices = [part.device_type for part in parts], [part.devices for part in parts]
+    return NodeRuns(kinds, devices, sides, [part.ends for part in parts], nodes)
 
 
 def _whole(layers: NDArray[np.float64], most: NDArray[np.float64]) -> NDArray[np.float64]:

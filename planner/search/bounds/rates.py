@@ -22,8 +22,9 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
+from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
-from planner.search.space.sends import Borders, Hops
+from planner.search.space.sends import Borders, Hops, Sides
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from planner.targets import TARGETS
@@ -123,6 +124,7 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[object, ...], _Sends] = {}
+        self._sides: dict[tuple[object, ...], dict[tuple[str, str, int, int], Sides]] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
@@ -259,6 +261,32 @@ class Rates:
     ) -> dict[tuple[str, str], Hops]:
         """Least sends of a stage with devices of each device type, by kind."""
         return self.sends(family, chunks, schedule)[0]
+
+    def sides(self, family: Family) -> dict[tuple[str, str, int, int], Sides]:
+        """Sends by kind and degrees, and by where neighbours are, of a family with per-stage degrees.
+
+        Empty where a pipeline may come back to a node, where a node may hold a part of a stage of less than one, or
+        where there are too many pairs of stages.
+        """
+        key = family.target, family.batch, family.folding, family.context
+        if key not in self._sides:
+            stages = StageOptions(
+                Choice(family=family, depth=MAX_DEPTH, interleave=1), self.estimator, Limits()
+            )
+            pools = [device_type.pool for device_type in self.device_types]
+            known = (
+                stages.few_pairs and stages.pricer.target.hosts_once and countable(self.node_counts, pools)
+            )
+            self._sides[key] = {
+                (group.pool, group.gpu, group.tp, group.count): each
+                for group, each in (stages.node_sides() if known else ())
+            }
+        return self._sides[key]
+
+    @property
+    def node_counts(self) -> list[Nodes]:
+        """Nodes of each device type."""
+        return [Nodes(device_type.nodes, device_type.per_node) for device_type in self.device_types]
 
     def sends(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> _Sends:
         """Least sends of one chunk by kind, between islands, and by kind and degrees."""

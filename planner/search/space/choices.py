@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
+from planner.cost.schedules import is_v_shaped
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
@@ -327,6 +328,11 @@ def orders_of(family: Family, depth: int, model: ModelSpec, limits: Limits) -> I
     recomputes = limits.recompute or row.recomputes if family.recompute is None else (family.recompute,)
     if "none" in recomputes and not family.offload.anything:
         yield from divided_orders(row, depth, steps, family.zero, model)
+
+
+def has_order(row: Capabilities, chunks: int, schedule: Schedule) -> bool:
+    """True where a target runs pipelines of so many chunks a stage in a schedule."""
+    return schedule in row.schedules and (chunks == 1 or row.interleave or is_v_shaped(schedule))
 
 
 def stays_whole(family: Family, model: ModelSpec) -> bool:

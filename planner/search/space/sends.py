@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import inf
@@ -59,6 +59,16 @@ class Borders:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """Seconds of the sends of a stage for one micro-batch, by its neighbours: on its node, on another, on several."""
+
+    next_seconds: tuple[float, float, float]
+    before_seconds: tuple[float, float, float]
+    spread: bool
+    """True when it stands on several nodes itself: all three are the least to any neighbour."""
+
+
 NO_BORDERS = Borders(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -72,6 +82,39 @@ class Hops:
     """The first or the last stage."""
     borders: Borders = NO_BORDERS
     """Of a stage of one device type beside others of one."""
+
+
+def least_sides(
+    compositions: Sequence[Composition],
+    sends: Callable[[int, int], Sends],
+    topology: Topology,
+    times: SentWith,
+) -> Iterator[Sides]:
+    """Least sends of a stage of each composition, all of one device type, by where its neighbours are."""
+    on_one = [
+        groups[0].devices <= topology.device_type(groups[0].pool, groups[0].gpu).per_node
+        for groups in compositions
+    ]
+
+    def least(own: int, pairs: Sequence[Sends], often: int) -> tuple[float, float, float]:
+        if not on_one[own]:
+            any_other = often * min(item.least_seconds for item in pairs)
+            return any_other, any_other, any_other
+        whole = [item for item, one in zip(pairs, on_one, strict=True) if one]
+        several = (item.least_seconds for item, one in zip(pairs, on_one, strict=True) if not one)
+        return (
+            often * min(item.near_seconds for item in whole),
+            often * min(item.far_seconds for item in whole),
+            often * min(several, default=inf),
+        )
+
+    everyone = range(len(compositions))
+    for own in everyone:
+        yield Sides(
+            next_seconds=least(own, [sends(own, other) for other in everyone], times.forward_to_next),
+            before_seconds=least(own, [sends(other, own) for other in everyone], times.before),
+            spread=not on_one[own],
+        )
 
 
 def least_sends(

@@ -39,7 +39,16 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.sends import Hops, Sends, least_sends, send_alone, send_divided, unbatched
+from planner.search.space.sends import (
+    Hops,
+    Sends,
+    Sides,
+    least_sends,
+    least_sides,
+    send_alone,
+    send_divided,
+    unbatched,
+)
 from planner.search.values import Limits
 
 MOST_PAIRS = 5_000
@@ -332,6 +341,13 @@ class StageOptions:
             return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
         times = self.pricer.sent_at_least(1, 3, self.choice.interleave)
         return least_sends(self.compositions, self.sends, self.topology, times)
+
+    def node_sides(self) -> Iterator[tuple[ReplicaGroup, Sides]]:
+        """Sends of a stage of each composition by where its neighbours are, at least; all of one device type."""
+        times = self.pricer.sent_at_least(1, 3, self.choice.interleave)
+        every = least_sides(self.compositions, self.sends, self.topology, times)
+        for (group,), sides in zip(self.compositions, every, strict=True):
+            yield group, sides
 
     @cached_property
     def least_layer_seconds(self) -> float:
