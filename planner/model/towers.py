@@ -599,7 +599,7 @@ _SIDED = CLIP[:-1]
 _GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
 _WHISPER = ("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins")
 _CONVOLVED = (*_WHISPER, "downsample_hidden_size", "output_dim")
-BESIDE: dict[str, Seeing] = {
+TOWERS: dict[str, Seeing] = {
     **SEEING,
     # Queries read what the tower makes.
     **{
@@ -631,6 +631,7 @@ BESIDE: dict[str, Seeing] = {
         _glm4v, "glm4v_vision", (*_GLM, "image_size"), towers=("glm4v_moe_vision", "glm46v_vision")
     ),
     "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
+    "kimi_vl": Seeing(_kimi, "moonvit", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
     "minimax_m3_vl": Beside(
         _no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
