@@ -16,7 +16,7 @@ from planner.model.families import (
 )
 from planner.model.products import added, attention, feeds, linear, scores
 from planner.model.seen import patches_of, sides
-from planner.model.towers import HEARD_TOKENS, Beside
+from planner.model.towers import HEARD_TOKENS, Beside, conformer
 
 
 def _no_tower(config: Config, text: int) -> Shape:
@@ -239,6 +239,109 @@ def _unified(config: Config, shape: Shape) -> Shape:
 
 SOFT_TOKENS = 280
 """Tokens of an image where a configuration names none."""
+
+
+MOBILE = "mobilenetv5_300m_enc"
+"""The tower of Gemma 3n, by the name that timm has for it."""
+MOBILE_IMAGE, MOBILE_WIDTH = 768, 2048
+"""Height and width of an image that it reads, and width of what it makes."""
+
+
+def _mobile() -> tuple[list[Shape], int]:
+    """That tower, which takes no sizes: convolutions, then inverted bottlenecks with convolutions of each channel and
+    attention with one head of keys (arXiv:2404.10518); scales of norms and of residual sums besides."""
+    given: list[Shape] = []
+    scales = 64
+
+    def mixed(pixels: int, channels: int, kernel: int) -> None:
+        nonlocal scales
+        given.extend(linear(pixels, kernel * kernel, channels, bias=False))
+        scales += channels
+
+    def made(pixels: int, inputs: int, outputs: int, kernel: int = 1) -> None:
+        nonlocal scales
+        given.extend(linear(pixels, kernel * kernel * inputs, outputs, bias=False))
+        scales += outputs
+
+    def inverted(
+        pixels: int, inputs: int, outputs: int, wider: int, first: int = 0, *, halves: bool = False
+    ) -> None:
+        nonlocal scales
+        ahead = 4 * pixels if halves else pixels
+        if first:
+            mixed(ahead, inputs, first)
+        made(ahead, inputs, wider * inputs)
+        if halves:
+            mixed(pixels, wider * inputs, 5)
+        made(pixels, wider * inputs, outputs)
+        scales += outputs
+
+    def attends(pixels: int, width: int, heads: int, head: int, *, fewer: bool) -> None:
+        nonlocal scales
+        seen = pixels // 4 if fewer else pixels
+        given.extend(linear(pixels, width, heads * head, bias=False))
+        for _ in ("keys", "values"):
+            if fewer:
+                mixed(seen, width, 3)
+            given.extend(linear(seen, width, head, bias=False))
+        given.extend(scores(pixels, heads * head, seen) + linear(pixels, heads * head, width, bias=False))
+        scales += 2 * width
+
+    side = MOBILE_IMAGE // 2
+    given.extend(linear(side**2, 27, 64))
+    side //= 2
+    for inputs in (64, 128, 128):
+        made(side**2, inputs, 4 * inputs, 3)
+        made(side**2, 4 * inputs, 128)
+    side //= 2
+    inverted(side**2, 128, 256, 6, 3, halves=True)
+    for kernel in (5, 3, 5, 3):
+        inverted(side**2, 256, 256, 4, kernel)
+    side //= 2
+    inverted(side**2, 256, 640, 6, 5, halves=True)
+    for _ in range(7):
+        inverted(side**2, 640, 640, 4, 5)
+    inverted(side**2, 640, 640, 1)
+    for _ in range(14):
+        attends(side**2, 640, 12, 64, fewer=True)
+        inverted(side**2, 640, 640, 2)
+    low = (side // 2) ** 2
+    inverted(low, 640, 1280, 6, 5, halves=True)
+    for _ in range(19):
+        attends(low, 1280, 16, 96, fewer=False)
+        inverted(low, 1280, 1280, 2)
+    # Both last stages side by side.
+    made(side**2, 640 + 1280, 2 * (640 + 1280))
+    made(side**2, 2 * (640 + 1280), MOBILE_WIDTH)
+    return given, scales + MOBILE_WIDTH
+
+
+def _gemma3n(config: Config, shape: Shape) -> Shape:
+    """A tower of convolutions and a conformer, each behind a table of tokens of its own."""
+    vision, audio, text = config["vision_config"], config["audio_config"], shape["hidden"]
+    usual = {"sscp_conv_kernel_size": [[3, 3], [3, 3]], "sscp_conv_stride_size": [[2, 2], [2, 2]]}
+    if any(audio.get(key) not in (None, each) for key, each in {**usual, "input_feat_size": 128}.items()):
+        raise ValueError("convolutions of sound")
+    if vision.get("architecture", MOBILE) != MOBILE or vision["hidden_size"] != MOBILE_WIDTH:
+        raise ValueError("vision_config")
+    names = {"num_hidden_layers": "conf_num_hidden_layers", "num_attention_heads": "conf_num_attention_heads"}
+    names |= {
+        "subsampling_conv_channels": "sscp_conv_channel_size",
+        "conv_kernel_size": "conf_conv_kernel_size",
+    }
+    names |= {"attention_chunk_size": "conf_attention_chunk_size"}
+    names |= {"attention_context_left": "conf_attention_context_left"}
+    names |= {"attention_context_right": "conf_attention_context_right"}
+    heard, others = conformer({**audio, **{key: audio[other] for key, other in names.items()}})
+    seen, scales = _mobile()
+    products = [*seen, *heard]
+    for given, tokens in (
+        (vision, config.get("vision_soft_tokens_per_image", 256)),
+        (audio, config.get("audio_soft_tokens_per_image", 188)),
+    ):
+        products += linear(tokens, given["hidden_size"], text, bias=False)
+        others += (given["vocab_size"] + 2) * given["hidden_size"]
+    return added(shape, products, others + scales)
 
 
 def _granite_speech(config: Config, shape: Shape) -> Shape:
@@ -464,6 +567,7 @@ _TALKING = (
     ),
     *("conv_kernel_size", "conv_expansion_factor", "output_dim"),
 )
+_CONFORMED = ("conf_num_hidden_layers", "conf_num_attention_heads", "conf_conv_kernel_size")
 _CODES = ("base_channels", "num_res_blocks", "latent_channels", "embed_dim", "num_embeddings", "in_channels")
 FURTHER: dict[str, Seeing] = {
     "chameleon": Beside(
@@ -477,6 +581,13 @@ FURTHER: dict[str, Seeing] = {
         whole=_hybrid,
     ),
     "exaone4_5": Beside(_no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
+    "gemma3n": Beside(
+        _no_tower,
+        "gemma3n_vision",
+        ("hidden_size", "vocab_size"),
+        further=(("audio_config", ("hidden_size", "vocab_size", *_CONFORMED)),),
+        whole=_gemma3n,
+    ),
     "gemma4_unified": Beside(
         _no_tower,
         "gemma4_unified_vision",

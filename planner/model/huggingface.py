@@ -280,6 +280,7 @@ _TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker"
 _TEXTS |= {"voxtral_realtime": "voxtral_realtime_text", "kosmos-2.5": "kosmos_2_5_text_model"}
 _TEXTS |= {"exaone4_5": "exaone4", "got_ocr2": "qwen2", "granite_speech": "granite"}
 _TEXTS |= {"kimi_vl": "deepseek_v3"}
+_TEXTS |= {"gemma3n": "gemma3n_text"}
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
@@ -330,7 +331,7 @@ _FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder", "vq_config": "janus_v
 _FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "blip_2_qformer"}
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
-_OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio"}
+_OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
 """The same where the type of the whole has one of its own."""
 

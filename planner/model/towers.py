@@ -545,11 +545,19 @@ def _gemma4(config: Config, shape: Shape) -> Shape:
 
 
 def _gemma4_heard(audio: Config, shape: Shape) -> Shape:
-    """Two convolutions, half a feed-forward, attention to a few chunks, a convolution and half a feed-forward."""
+    """A conformer, and two matrices."""
+    products, others = conformer(audio)
+    ends = linear(HEARD_TOKENS, audio["hidden_size"], audio["output_proj_dims"])
+    ends += linear(HEARD_TOKENS, audio["output_proj_dims"], shape["hidden"], bias=False)
+    return added(shape, [*products, *ends], others)
+
+
+def conformer(audio: Config) -> tuple[list[Shape], int]:
+    """Two convolutions, half a feed-forward, attention to a few chunks, a convolution and half a feed-forward, and its
+    other parameters."""
     width, times, tokens = audio["hidden_size"], audio["num_hidden_layers"], HEARD_TOKENS
     first, second = audio["subsampling_conv_channels"]
     seen = audio["attention_chunk_size"] + audio["attention_context_left"] + audio["attention_context_right"]
-    out = audio["output_proj_dims"]
     products = [
         *linear(128 * tokens, 9, first, bias=False),
         *linear(32 * tokens, 9 * first, second, bias=False),
@@ -560,11 +568,8 @@ def _gemma4_heard(audio: Config, shape: Shape) -> Shape:
         *linear(tokens, width, 2 * width, bias=False, times=times),
         *linear(tokens, audio["conv_kernel_size"], width, bias=False, times=times),
         *linear(tokens, width, width, bias=False, times=times),
-        *linear(tokens, width, out),
-        *linear(tokens, out, shape["hidden"], bias=False),
     ]
-    others = first + second + times * (9 * width + width // audio["num_attention_heads"])
-    return added(shape, products, others)
+    return products, first + second + times * (9 * width + width // audio["num_attention_heads"])
 
 
 HEARD_TOKENS = 750

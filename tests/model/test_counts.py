@@ -31,6 +31,8 @@ INSIDE = (
     "kosmos_2_5_text_model",
     *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
     "voxtral_realtime_text",
+    # The tower of Gemma 3n is timm's: ``test_shapes.py`` has its count.
+    *("gemma3n", "kimi_vl"),
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
@@ -245,6 +247,23 @@ def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, 
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**values, "architectures": [architecture]}))
     assert load_model(path).parameters == parameters
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kimi_vl_is_counted_as_its_successor(tmp_path: Path) -> None:
+    """Which has the same tower and the same kind of text, and a class in transformers."""
+    path = tmp_path / "config.json"
+    values = json.loads(default("kimi_k25").to_json_string(use_diff=False))
+    found = []
+    for kind, tower, architecture in (
+        ("kimi_k25", "kimi_k25_vision", "KimiK25ForConditionalGeneration"),
+        ("kimi_vl", "moonvit", "KimiVLForConditionalGeneration"),
+    ):
+        vision = {**values["vision_config"], "model_type": tower}
+        given = {**values, "model_type": kind, "vision_config": vision, "architectures": [architecture]}
+        path.write_text(json.dumps(given))
+        found.append(load_model(path).parameters)
+    assert found[0] == found[1]
 
 
 def test_a_table_of_another_width_than_the_text_is_refused(tmp_path: Path) -> None:
