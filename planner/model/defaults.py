@@ -30,6 +30,7 @@ _NAMES = {
         **{"vt_intermediate_size": "intermediate_size", "vt_num_attention_heads": "num_attention_heads"},
         **{"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"},
     },
+    "moonvit": {"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"},
     "nomic_bert": _GPT_NAMES,
 }
 """Names that repositories with code of their own have for a key, by ``model_type``."""

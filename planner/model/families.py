@@ -1122,7 +1122,21 @@ def _kosmos2(config: Config) -> Shape:
     return {
         **{"layers": config["layers"], "hidden": width, "heads": config["attention_heads"], "ffn": ffn},
         **{"vocab": config["vocab_size"], "attention_other": 2 * (width + ffn)},
+        "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
     }
+
+
+def _kosmos25(config: Config) -> Shape:
+    """The same without that of attention, and a table of whether a token is of an image."""
+    shape, width = _kosmos2(config), config["embed_dim"]
+    return {**shape, "attention_other": 2 * config["ffn_dim"], "other_parameters": 2 * width}
+
+
+def _chameleon(config: Config) -> Shape:
+    """Norms with shifts of the queries and keys of each head."""
+    pairs = config.get("num_key_value_heads") or config["num_attention_heads"]
+    head = config["hidden_size"] // config["num_attention_heads"]
+    return llama(config, attention_other=2 * (config["num_attention_heads"] + pairs) * head)
 
 
 def _git(config: Config) -> Shape:
@@ -1471,6 +1485,12 @@ FAMILIES: dict[str, Family] = {
     "kosmos_2_text_model": Family(
         _kosmos2, ("layers", "embed_dim", "attention_heads", "ffn_dim", "vocab_size")
     ),
+    "kosmos_2_5_text_model": Family(
+        _kosmos25, ("layers", "embed_dim", "attention_heads", "ffn_dim", "vocab_size")
+    ),
+    "chameleon": Family(_chameleon),
+    "idefics": Family(partial(llama, out_bias=None, qkv_bias=False, mlp_bias=None)),
+    "phi4_multimodal": Family(partial(llama, window=1, out_bias=None, qkv_bias=False, mlp_bias=None)),
     "mllama_text_model": Family(partial(llama, out_bias=None)),
     "glm_ocr_text": Family(partial(llama, qkv_bias=False, out_bias=None, mlp_bias=None, layer_norms=4)),
     "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),

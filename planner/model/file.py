@@ -655,11 +655,11 @@ def _state_problems(document: Document) -> list[Problem]:
         what = "missing, expected the rank of the time step's projection"
         problems.append(document.problem(("state", "rank"), what))
     if kind == "linear":
-        for key, expected in (("groups", heads), ("size", state.get("head_dim"))):
-            if state.get(key) != expected:
-                got = shown(state.get(key, 1))
-                what = f"linear has a state of head_dim by head_dim for each head, expected {expected}, got {got}"
-                problems.append(document.problem(("state", key), what))
+        if groups != heads:
+            what = f"linear has keys of its own for each head, expected {heads}, got {shown(groups)}"
+            problems.append(document.problem(("state", "groups"), what))
+        if state.get("size") is None:
+            problems.append(document.problem(("state", "size"), "missing, expected the width of a key"))
     if kind in ("mamba", "conv") and heads != 1:
         what = f"{kind} has channels alone, expected 1, got {heads}"
         problems.append(document.problem(("state", "heads"), what, "head_dim is the width of all channels"))

@@ -103,6 +103,51 @@ def _conformer(config: Config) -> Shape:
     }
 
 
+def _conformed(config: Config) -> Shape:
+    """The same behind convolutions over samples (arXiv:2010.05646)."""
+    shape, width = _wav2vec(config), config["hidden_size"]
+    kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
+    relative = config.get("position_embeddings_type", "relative") == "relative"
+    return {
+        **shape,
+        # The last norm and that of the convolution, distances and biases of queries.
+        "attention_other": 2 * 2 * width + (width * width + 2 * width) * relative,
+        "block": tuple({"mixer": mixer, "feed_forward": feeds} for mixer, feeds in kinds),
+        "state": {
+            **{"kind": "conv", "head_dim": width, "conv": config.get("conv_depthwise_kernel_size", 31)},
+            **{"conv_bias": False, "gates": 1},
+        },
+    }
+
+
+def _conformed_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _unlike(config)
+    if config.get("position_embeddings_type", "relative") not in ("relative", "rotary", None):
+        yield "position_embeddings_type", "positions of this kind"
+
+
+def _sew_d(config: Config) -> Shape:
+    """The same with attention to words and to distances, as in DeBERTa; a table of these for all layers."""
+    shape, width = _sew(config), config["hidden_size"]
+    own = others = 0
+    if config.get("relative_attention", True):
+        rows, buckets = config.get("max_relative_positions", -1), config.get("position_buckets", 256)
+        rows = rows if rows >= 1 else config["max_position_embeddings"]
+        others += 2 * (buckets if buckets > 0 else rows) * width
+        if not config.get("share_att_key", True):
+            kinds = config.get("pos_att_type") or ()
+            own += width * (width + 1) * (("c2p" in kinds) + ("p2c" in kinds))
+    if "layer_norm" in str(config.get("norm_rel_ebd", "layer_norm")):
+        others += 2 * width
+    return added({**shape, "final_norm": False, "attention_other": own}, [], others)
+
+
+def _sew_d_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _sew_unlike(config)
+    if config.get("conv_kernel_size"):
+        yield "conv_kernel_size", "convolutions beside the first layer"
+
+
 FRAMES = 50
 """Tokens of a second of sound in a conformer whose features are stacked two by two."""
 
@@ -188,6 +233,8 @@ HEARD: dict[str, Family] = {
     "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
     "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
     "parakeet_ctc": Family(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
+    "sew-d": Family(_sew_d, (*_SIZES, "max_position_embeddings"), _sew_d_unlike),
+    "wav2vec2-conformer": Family(_conformed, _SIZES, _conformed_unlike),
     "sew": Family(_sew, _SIZES, _sew_unlike),
     "wavlm": Family(_wavlm, _SIZES, _unlike),
 }
@@ -201,6 +248,9 @@ _HEADS = {
 HEARD_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(HEARD, _HEADS),
     "parakeet_ctc": {"ForCTC": Head("vocab_size")},
-    "wav2vec2": {**_HEADS, "ForPreTraining": Head(0, more=_quantised)},
+    **{
+        kind: {**_HEADS, "ForPreTraining": Head(0, more=_quantised)}
+        for kind in ("wav2vec2", "wav2vec2-conformer")
+    },
 }
 """Heads of these, by the end of an architecture's name."""

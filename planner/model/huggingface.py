@@ -26,6 +26,7 @@ from planner.model.families import (
     with_runs,
 )
 from planner.model.families import FAMILIES as ONE_STACK
+from planner.model.further import FURTHER
 from planner.model.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.heard import HEARD, HEARD_HEADS
 from planner.model.mixed import MIXED
@@ -34,7 +35,7 @@ from planner.model.remote import REMOTE, REMOTE_HEADS
 from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
 from planner.model.stages import STAGE_HEADS, STAGES
-from planner.model.towers import BESIDE, Beside
+from planner.model.towers import TOWERS, Beside
 from planner.model.two_stacks import TWO_STACKS
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
@@ -44,6 +45,7 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
+BESIDE = {**TOWERS, **FURTHER}
 FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE, **MIXED, **STAGES}
 OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS, **STAGE_HEADS}
 """What is read, by ``model_type``."""
@@ -52,6 +54,8 @@ _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
 
 SEES = "ForConditionalGeneration"
 """The same of models that see."""
+_SEEING = ("InternVLChatModel", "MiniCPMV", "GitForCausalLM", "ForVisionText2Text", "MultimodalForCausalLM")
+"""The same of single ones."""
 _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 """The same of encoder-decoders."""
 
@@ -210,9 +214,8 @@ def _filled(document: Document) -> Document:
     How large the whole is it says itself.
     """
     kind = str(document.data.get("model_type"))
-    if kind == "llava" and document.data.get("mm_vision_tower"):
-        # The first files of LLaVA have no part of their own for the text.
-        kind = "llava_llama"
+    if (other := _other_kind(kind, document.data)) is not None:
+        kind = other
         document = replace(document, root=replace(document.root, data={**document.data, "model_type": kind}))
     beside, family = BESIDE.get(kind), FAMILIES.get(kind)
     kinds: dict[str, tuple[str, ...]] = {}
@@ -234,6 +237,22 @@ def _filled(document: Document) -> Document:
     if kind in _FLAT:
         data = {**data.get("text_config", {}), **data}
     return replace(document, root=replace(document.root, data=data))
+
+
+def _other_kind(kind: str, config: Config) -> str | None:
+    """Our name of a repository's own model that has another's ``model_type``; None where it is what it says."""
+    names = config.get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    if kind == "llava" and config.get("mm_vision_tower"):
+        # The first files of LLaVA have no part of their own for the text.
+        texts = {"": "llava_llama", "LlavaLlama": "llava_llama"}
+        texts |= {"LlavaMistral": "llava_mistral", "LlavaQwen": "llava_qwen"}
+        return texts.get(first.partition("For")[0])
+    given = config.get("feed_forward_type"), config.get("position_embedding_type")
+    if kind == "bert" and first.startswith("JinaBert") and given == ("geglu", "alibi"):
+        # One of them has norms of queries and keys besides.
+        return None if "qk-post-norm" in str(config.get("auto_map")) else "jina_bert"
+    return None
 
 
 def _with_empty(document: Document, key: str) -> Document:
@@ -258,10 +277,15 @@ _TEXTS |= {"aria": "aria_text", "gemma4": "gemma4_text", "glm46v": "glm4v_text",
 _TEXTS |= {"kimi_k25": "deepseek_v3", "lfm2_vl": "lfm2", "minimax_m3_vl": "minimax_m3_vl_text"}
 _TEXTS |= dict.fromkeys(("audioflamingo3", "musicflamingo", "ovis2", "video_llama_3"), "qwen2")
 _TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text"}
-_TEXTS |= {"voxtral_realtime": "voxtral_realtime_text"}
+_TEXTS |= {"voxtral_realtime": "voxtral_realtime_text", "kosmos-2.5": "kosmos_2_5_text_model"}
+_TEXTS |= {"exaone4_5": "exaone4", "got_ocr2": "qwen2", "granite_speech": "granite"}
+_TEXTS |= {"kimi_vl": "deepseek_v3"}
+_TEXTS |= {"gemma3n": "gemma3n_text"}
+_TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
+    "kosmos-2",
     "minimax_m3_vl",
     "glm4v",
     "llava",
@@ -272,7 +296,7 @@ _TIED_BY_EITHER = (
     "shieldgemma2",
 )
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
-_TIED_BY_TEXT = ("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2", "llama4")
+_TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
 _NEVER_TIED = ("mllama", "qwen2_audio", "voxtral")
 """Where they are not tied, whatever is said."""
@@ -303,9 +327,11 @@ _FLAT = ("fuyu",)
 _OF_TEXTS = ("text_config", "llm_config", "language_config")
 """Keys of configurations of texts, which may be of any type."""
 _FURTHER = {"perceiver_config": "idefics2_perceiver", "qformer_config": "blip_2_qformer"}
-_FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder"}
+_FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder", "vq_config": "janus_vqgan"}
+_FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "blip_2_qformer"}
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
 """The same where the type of the whole has one of its own."""
 
@@ -392,7 +418,7 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
             f"expected {SEES}",
         )
         for index, name in enumerate(names if isinstance(names, list) else [])
-        if not str(name).endswith((SEES, "InternVLChatModel", "GitForCausalLM"))
+        if not str(name).endswith((SEES, *_SEEING))
     ]
     problems += _out_of_range(tower, beside.needed)
     for key, needed in beside.further if isinstance(beside, Beside) else ():
@@ -403,7 +429,8 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     config: Config = tower.data
     width = first_given(config, ("embed_dim", "d_model", "hidden_size"))
     heads = first_given(config, _TOWER_HEADS)
-    if not problems and config[width] % config[heads]:
+    attends = config.get(width) is not None and config.get(heads) is not None
+    if not problems and attends and config[width] % config[heads]:
         what = f"expected a divisor of {width} {config[width]}, got {config[heads]}"
         problems.append(tower.problem((heads,), what))
     return problems
@@ -620,7 +647,11 @@ def _wrong_types(document: Document) -> list[Problem]:
             wanted = "true or false"
         elif key in _LISTS and not isinstance(value, list):
             wanted = "a list"
-        elif key in _COUNTS and not (type(value) is int and 0 <= value <= WIDTH.most):
+        elif key in _COUNTS and not all(
+            type(each) is int and 0 <= each <= WIDTH.most
+            # Gemma 4 lists those of both of its convolutions.
+            for each in (value if key == "subsampling_conv_channels" and isinstance(value, list) else [value])
+        ):
             wanted = f"a whole number from 0 to {figure(WIDTH.most)}"
         elif key in ("image_size", "patch_size") and isinstance(value, int) and (value is True or value < 1):
             wanted = "a whole number from 1"
@@ -673,7 +704,7 @@ def _undivided(document: Document) -> list[Problem]:
     # Stages list theirs.
     attends = config.get(heads) is not None and heads not in FAMILIES[str(config["model_type"])].listed
     two = str(config["model_type"]) in TWO_STACKS
-    own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim",)) is not None
+    own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim", "kv_channels")) is not None
     pairs = [(heads, width)] if attends and not own and not latent else []
     pairs += [
         (key, width) for key in _STACK_HEADS if str(config["model_type"]) in TWO_STACKS and config.get(key)

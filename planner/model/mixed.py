@@ -12,6 +12,7 @@ from planner.model.families import (
     Family,
     Kind,
     Shape,
+    deepseek,
     first_of,
     in_blocks,
     latent_shape,
@@ -624,10 +625,86 @@ def _minimax3(config: Config) -> Shape:
     return in_blocks(llama(dense, experts=experts, **fields), kinds)
 
 
+def _xlstm(config: Config) -> Shape:
+    """Matrix memories in place of attention (arXiv:2405.04517), whose gates are a product of the token's own."""
+    width, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_heads"]
+    ffn = _up(width * config.get("ffn_proj_factor", 2.667), config.get("ffn_round_up_to_multiple_of", 64))
+    inner, keys = (
+        int(width * config.get(f"{key}_dim_factor", usual)) for key, usual in (("v", 1.0), ("qk", 0.5))
+    )
+    if inner % heads or keys % heads:
+        raise ValueError("num_heads")
+    state = {
+        **{
+            "kind": "linear",
+            "heads": heads,
+            "head_dim": inner // heads,
+            "groups": heads,
+            "size": keys // heads,
+        },
+        **{"conv": 1, "conv_bias": False, "chunk": config.get("chunk_size", 64)},
+    }
+    return {
+        **{
+            "layers": layers,
+            "hidden": width,
+            "heads": heads,
+            "ffn": ffn,
+            "gated_mlp": True,
+            "mixer": "state",
+        },
+        # Its output layer is never tied, whatever the configuration says.
+        **{"vocab": config["vocab_size"], "tied_embeddings": False},
+        "state": state,
+        "other_parameters": layers * 2 * heads * (width + 1),
+    }
+
+
+def _up(value: float, step: int) -> int:
+    """Rounded up to a multiple, as transformers does it: a fraction of one beyond a multiple rounds up no further."""
+    return int((value + step - 1) // step * step)
+
+
+def _xlstm_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("use_bias"):
+        yield "use_bias", "biases of this type"
+    if config.get("embedding_dim") not in (None, config.get("hidden_size")):
+        yield "embedding_dim", "embeddings of another width of this type"
+    if config.get("num_blocks") not in (None, config.get("num_hidden_layers")):
+        yield "num_blocks", "other numbers of blocks than of layers"
+
+
+def _jetmoe(config: Config) -> Shape:
+    """Experts of queries and outputs too (arXiv:2404.07413), each with as many heads as there are of keys.
+
+    A token has the heads of the experts that it picks; the others are parameters that take no part.
+    """
+    width, pairs, head = config["hidden_size"], config["num_key_value_heads"], config["kv_channels"]
+    number, picked = config["num_local_experts"], config["num_experts_per_tok"]
+    others = 2 * (number - picked) * width * pairs * head + number * width
+    # A bias behind the experts of either kind.
+    fields: dict[str, Any] = {
+        "heads": picked * pairs,
+        "head_dim": head,
+        "attention_other": others + 2 * width,
+    }
+    experts = {"number": number, "top_k": picked, "ffn": config["intermediate_size"]}
+    return llama({"num_attention_heads": pairs, **config}, tied=True, experts=experts, **fields)
+
+
+def _axk1(config: Config) -> Shape:
+    """DeepSeek-V3 with a norm behind its experts."""
+    shape = deepseek(config)
+    kinds, dense = config.get("mlp_layer_types"), config.get("first_k_dense_replace") or 0
+    routed = kinds.count("sparse") if isinstance(kinds, list) else shape["layers"] - dense
+    return {**shape, "other_parameters": routed * config["hidden_size"]}
+
+
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")
 _HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
 
 MIXED: dict[str, Family] = {
+    "axk1": Family(_axk1, LATENT, mixed_dense, experts=True),
     "deci": Family(_deci),
     "deepseek_v4": Family(
         _deepseek4,
@@ -643,7 +720,22 @@ MIXED: dict[str, Family] = {
         (*COMMON[:3], "vocab_size", "head_dim", "num_key_value_heads", "sliding_window"),
         _gemma3n_unlike,
     ),
-    "gemma4_text": Family(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"), Family(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True)
+    ),
+    "jetmoe": Family(
+        _jetmoe,
+        (
+            "num_hidden_layers",
+            "hidden_size",
+            "num_key_value_heads",
+            "kv_channels",
+            "intermediate_size",
+            "vocab_size",
+        ),
+        experts=True,
+    ),
+    "xlstm": Family(_xlstm, ("num_hidden_layers", "hidden_size", "num_heads", "vocab_size"), _xlstm_unlike),
     "hunyuan_v1_moe": Family(_hunyuan, COMMON, _hunyuan_unlike, any_experts=True),
     "kimi_linear": Family(_kimi_linear, LATENT, _kimi_linear_unlike, experts=True),
     "longcat_flash": Family(

@@ -8,10 +8,11 @@ from typing import Any
 from planner.model.encoders import ENCODER_HEADS, ENCODERS
 from planner.model.families import FAMILIES, Config, Family, Shape
 from planner.model.heads import Head, heads_of, with_head
+from planner.model.products import added, attention, feeds, linear
 from planner.model.seen import SEEN, SEEN_HEADS, vision
 from planner.model.spec import ModelSpec, ProductSpec
 from planner.model.stages import STAGE_HEADS, STAGES
-from planner.model.two_stacks import TWO_STACKS, decoded
+from planner.model.two_stacks import T5_LENGTH, TWO_STACKS, decoded
 from planner.ranges import LAYERS
 
 _READ = {**FAMILIES, **ENCODERS, **SEEN, **STAGES}
@@ -100,6 +101,84 @@ def _blip(config: Config) -> Shape:
     return joined(vision(config["vision_config"]), decoder)
 
 
+FLORENCE_IMAGE = 768
+"""Height and width of an image that Florence-2 reads."""
+
+
+def _davit(given: Config) -> tuple[list[Shape], int, int]:
+    """Products of attention over windows of places and over groups of channels by turns (arXiv:2204.03645), the other
+    parameters, and the places that are left."""
+    keys = ("depths", "patch_size", "patch_stride", "patch_prenorm", "num_heads", "num_groups")
+    widths = given.get("dim_embed") or given["embed_dim"]
+    stages = list(zip(widths, *(given[key] for key in keys), strict=True))
+    across, ahead, biased = (
+        FLORENCE_IMAGE,
+        int(given.get("in_channels", 3)),
+        bool(given.get("qkv_bias", True)),
+    )
+    products: list[Shape] = []
+    others = 0
+    for width, depth, size, stride, first, _, groups in stages:
+        across //= stride
+        places, near = across**2, int(given["window_size"]) ** 2
+        ffn = int(width * given.get("mlp_ratio", 4.0))
+        products += linear(places, size * size * ahead, width)
+        others += 2 * (ahead if first else width)
+        for seen in (min(near, places), width // groups):
+            products += attention(places, width, seen=seen, bias=biased, out_bias=True, times=depth)
+            # A convolution of each channel ahead of either.
+            products += linear(places, 9, width, times=2 * depth) + feeds(places, width, ffn, times=depth)
+            others += depth * 4 * width
+        ahead = width
+    return products, others, across**2
+
+
+def _florence2(config: Config) -> Shape:
+    """BART that reads what DaViT makes of an image (arXiv:2311.06242)."""
+    text, given = config["text_config"], config["vision_config"]
+    tied = config.get("tie_word_embeddings", True) and text.get("tie_word_embeddings", True)
+    if not all(LAYERS.holds(text[f"{each}_layers"]) for each in ("encoder", "decoder")) or not tied:
+        raise ValueError("layers out of range, or an output layer of its own")
+    shape = TWO_STACKS["bart"].build({**text, "tie_word_embeddings": True})
+    products, others, places = _davit(given)
+    width, out = (given.get("dim_embed") or given["embed_dim"])[-1], given["projection_dim"]
+    if out != text["d_model"]:
+        raise ValueError("projection_dim")
+    products += linear(places + 1, width, out, bias=False)
+    placed = given.get("image_pos_embed") or {}
+    rows = placed.get("max_pos_embeddings") or given.get("max_position_embeddings", 50)
+    return added(shape, products, others + 2 * out + rows * width)
+
+
+PATCHES = 2048
+"""Patches of an image, as Pix2Struct's processor makes them where nobody says how many."""
+
+
+def _pix2struct(config: Config) -> Shape:
+    """Patches with rows and columns ahead of an encoder without biases, and a decoder as in T5 (arXiv:2210.03347)."""
+    text, seen = config["text_config"], config["vision_config"]
+    width, wide = text["hidden_size"], seen["hidden_size"]
+    if not (LAYERS.holds(text["num_layers"]) and LAYERS.holds(seen["num_hidden_layers"])):
+        raise ValueError("layers out of range")
+    heads, read = text["num_heads"], seen["num_attention_heads"]
+    if not width == wide == seen["d_kv"] * read == text["d_kv"] * heads or min(heads, read) < 1:
+        raise ValueError("heads of another width, or stacks")
+    shape: Shape = {
+        **{"hidden": width, "heads": heads, "head_dim": text["d_kv"], "ffn": text["d_ff"]},
+        **{"gated_mlp": True, "norm": "rms", "vocab": text["vocab_size"]},
+        "tied_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "relative_positions": text.get("relative_attention_num_buckets", 32),
+        "sequence_length": T5_LENGTH,
+    }
+    front = {"inputs": seen["patch_embed_hidden_size"], "outputs": wide, "tokens": PATCHES}
+    encoder = {
+        **{"layers": seen["num_hidden_layers"], "hidden": wide, "heads": read},
+        **{"ffn": seen["d_ff"], "sequence_length": PATCHES, "front": (front,)},
+        "other_parameters": 2 * seen.get("seq_len", 4096) * wide,
+    }
+    return {**decoded(shape, ["dense"] * text["num_layers"]), "encoder": encoder}
+
+
 def _pair_unlike(config: Config) -> Iterator[tuple[str, str]]:
     for key, read in (("encoder", {*_READ}), ("decoder", {*_READ, *_BART})):
         part = config.get(key)
@@ -114,11 +193,19 @@ PAIRS: dict[str, Family] = {
         _blip, (), parts=(("text_config", "blip_text_model"), ("vision_config", "blip_vision_model"))
     ),
     "encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
+    "florence2": Family(
+        _florence2, (), parts=(("text_config", "bart"), ("vision_config", "florence_vision"))
+    ),
+    "pix2struct": Family(
+        _pix2struct,
+        (),
+        parts=(("text_config", "pix2struct_text_model"), ("vision_config", "pix2struct_vision_model")),
+    ),
     "vision-encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
 }
 """Models of two, by ``model_type``."""
 PAIR_HEADS: dict[str, dict[str, Head]] = {
-    "blip": {"ForConditionalGeneration": Head("tokens")},
+    **{kind: {"ForConditionalGeneration": Head("tokens")} for kind in ("blip", "florence2", "pix2struct")},
     "encoder-decoder": {"EncoderDecoderModel": Head("tokens")},
     "vision-encoder-decoder": {"EncoderDecoderModel": Head("tokens")},
 }

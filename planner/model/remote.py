@@ -23,9 +23,11 @@ from planner.model.families import (
     mixed_dense,
     phi,
     shared_experts,
+    siglip_tower,
     sparse_llama,
     stablelm,
 )
+from planner.model.further import phi4_mm
 from planner.model.heads import Head
 
 
@@ -134,11 +136,73 @@ def _phi3_small(config: Config) -> Shape:
     return {**llama(given, tied=True, qkv_bias=True), **fields}
 
 
+def _old_olmo(config: Config) -> Shape:
+    """The first OLMo (``modeling_olmo.py`` of hf_olmo): norms without weights; a gated feed-forward is half as wide as
+    its first matrix."""
+    ffn = config.get("mlp_hidden_size") or int(config.get("mlp_ratio", 4) * config["d_model"])
+    names = {"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
+    names |= {"tie_word_embeddings": "weight_tying", "max_position_embeddings": "max_sequence_length"}
+    given = {**_renamed(config, names), "intermediate_size": ffn // 2}
+    rows = config.get("embedding_size") or config["vocab_size"]
+    return llama({**given, "vocab_size": rows}, norm="plain", qkv_bias=False, out_bias=None, mlp_bias=None)
+
+
+def _old_olmo_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("activation_type", "swiglu") != "swiglu":
+        yield "activation_type", "feed-forwards without gates of this type"
+    for key in ("include_bias", "layer_norm_with_affine", "multi_query_attention", "attention_layer_norm"):
+        if config.get(key):
+            yield key, "biases, weights of norms or grouped queries of this type"
+
+
+def _bailing2(config: Config) -> Shape:
+    """Ling 2.0 and Ring (``modeling_bailing_moe_v2.py``)."""
+    more: dict[str, Any] = {"qkv_bias": "use_qkv_bias", "out_bias": "use_bias", "mlp_bias": None}
+    return sparse_llama(config, experts=shared_experts, qk_norm=bool(config.get("use_qk_norm", True)), **more)
+
+
+def _bailing2_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from mixed_dense(config)
+    if config.get("use_bias") or config.get("use_qkv_bias"):
+        yield "use_bias", "biases of this type"
+
+
+def _jina_bert(config: Config) -> Shape:
+    """BERT with biases of scores by distance in place of positions, and gates (``modeling_bert.py`` of
+    jinaai/jina-bert-implementation): of the feed-forward only what leads back has a bias."""
+    return {**gte(config), "token_types": config.get("type_vocab_size", 2), "output_bias": True}
+
+
 TOWERS = {
+    "google/siglip-so400m-patch14-384": (27, 1152, 16, 4304, 14, 384),
     "openai/clip-vit-large-patch14-336": (24, 1024, 16, 4096, 14, 336),
     "openai/clip-vit-large-patch14": (24, 1024, 16, 4096, 14, 224),
 }
 """Layers, width, heads, feed-forward, patch and image of towers that repositories name."""
+
+
+_MINICPM_V: dict[str, Shape] = {
+    "2.5": {},
+    "2.6": {"qkv_bias": True, "out_bias": None},
+    "4.5": {"width": 128, "qk_norm": True},
+}
+"""What the text of each version of MiniCPM-V has: that of Llama 3, of Qwen 2 and of Qwen 3."""
+
+
+def _minicpm_v(config: Config) -> Shape:
+    """MiniCPM-V (``modeling_minicpmv.py``)."""
+    return llama(config, **_MINICPM_V[str(config["version"])])
+
+
+def _minicpm_v_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if str(config.get("version")) not in _MINICPM_V:
+        yield "version", f"versions other than {', '.join(_MINICPM_V)}"
+
+
+def _phi4_mm_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("audio_processor", "vision_lora", "speech_lora"):
+        if not isinstance(config.get(key), dict):
+            yield key, "models without this part of theirs"
 
 
 def _llava(config: Config) -> Shape:
@@ -147,14 +211,20 @@ def _llava(config: Config) -> Shape:
     keys = (*("num_hidden_layers", "hidden_size", "num_attention_heads"), "intermediate_size")
     sizes = dict(zip((*keys, "patch_size", "image_size"), TOWERS[config["mm_vision_tower"]], strict=True))
     layers = 1 if config.get("mm_projector_type", "linear") == "linear" else 2
+    if "siglip" in config["mm_vision_tower"]:
+        # Neither its last layer nor its pooling head is there (``siglip_encoder.py``).
+        fewer = {**sizes, "num_hidden_layers": sizes["num_hidden_layers"] - 1, "vision_use_head": False}
+        tower = siglip_tower(fewer)
+    else:
+        tower = clip_tower(sizes)
     newline = text["hidden"] * ("unpad" in str(config.get("mm_patch_merge_type", "flat")))
     made = {"projector": (text["hidden"],) * layers, "other_parameters": newline}
-    return {**text, "tower": {**clip_tower(sizes), **made}}
+    return {**text, "tower": {**tower, **made}}
 
 
 def _llava_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("mm_vision_tower") not in TOWERS:
-        yield "mm_vision_tower", "towers that are not CLIP ViT-L/14"
+        yield "mm_vision_tower", "towers that are neither CLIP ViT-L/14 nor SigLIP-SO400M/14"
     if config.get("mm_projector_type", "linear") not in ("linear", "mlp2x_gelu"):
         yield "mm_projector_type", "projections other than linear and mlp2x_gelu"
 
@@ -185,7 +255,11 @@ REMOTE: dict[str, Family] = {
     "Yi": Family(llama),
     "aquila": Family(llama),
     "baichuan": Family(llama),
+    "Dream": Family(lambda config: {**llama(config, qkv_bias=True, out_bias=None), "kind": "encoder"}),
     "bailing_moe": Family(_bailing, unlike=mixed_dense, experts=True),
+    "bailing_moe_v2": Family(_bailing2, unlike=_bailing2_unlike, experts=True),
+    "hf_olmo": Family(_old_olmo, ("d_model", "n_layers", "n_heads", "vocab_size"), _old_olmo_unlike),
+    "jina_bert": Family(_jina_bert),
     "chatglm": Family(_chatglm, ("num_layers", "hidden_size", "num_attention_heads")),
     "deepseek": Family(partial(sparse_llama, experts=shared_experts), unlike=mixed_dense, experts=True),
     "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
@@ -199,6 +273,8 @@ REMOTE: dict[str, Family] = {
     "llada": Family(lambda config: {**llama(config), "kind": "encoder"}),
     "new": Family(gte),
     "kimi_k2": Family(deepseek, LATENT, mixed_dense, experts=True),
+    "minicpmv": Family(_minicpm_v, COMMON, _minicpm_v_unlike),
+    "phi4mm": Family(lambda config: phi4_mm(config, llama(config, window=1)), COMMON, _phi4_mm_unlike),
     "mimo": Family(partial(llama, qkv_bias=True, out_bias=None)),
     "minicpm": Family(partial(llama, tied=True)),
     "orion": Family(partial(llama, norm="layer")),
@@ -213,6 +289,11 @@ _WHOLE = Head("tokens")
 REMOTE_HEADS: dict[str, dict[str, Head]] = {
     **{kind: {"Model": Head(0)} for kind in REMOTE},
     # Its repositories name the model without the output layer, and load the one with it.
+    "Dream": {"Model": _WHOLE},
+    "jina_bert": {
+        "Model": Head(0, dense=1),
+        "ForSequenceClassification": Head("labels", pooled=True, dense=1),
+    },
     "chatglm": {"Model": _WHOLE, "ForConditionalGeneration": _WHOLE},
     "internlm2": {"Model": Head(0), "ForRewardModel": Head(1, pooled=True, bias=False)},
     "llada": {"Model": Head(0), "ModelLM": _WHOLE},

@@ -335,7 +335,7 @@ class StateSpec(Frozen):
     kind: StateKind
     """mamba: selective scan (arXiv:2312.00752); mamba2: state-space duality (arXiv:2405.21060); delta: gated delta rule
     (arXiv:2412.06464), the linear attention of Qwen3-Next; linear: lightning attention (arXiv:2401.04658), that of
-    MiniMax-01; conv: gated short convolution (LFM2)."""
+    MiniMax-01, and the matrix memory of xLSTM (arXiv:2405.04517); conv: gated short convolution (LFM2)."""
     heads: Heads = 1
     """Heads, of delta those of its values; mamba and conv have channels alone: 1."""
     head_dim: Width
@@ -378,7 +378,7 @@ class StateSpec(Frozen):
         if self.kind == "conv":
             return (hidden, (1 + self.gates) * self.inner, "columns"), last
         if self.kind == "linear":
-            return (hidden, 4 * self.inner, "columns"), last
+            return (hidden, 2 * self.inner + 2 * self.groups * self.size, "columns"), last
         if self.kind == "delta" and self.rank is not None:
             first = self.convolved + self.heads + 2 * self.rank
             return (hidden, first, "columns"), (self.rank, 2 * self.inner, "columns"), last

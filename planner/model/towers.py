@@ -545,11 +545,19 @@ def _gemma4(config: Config, shape: Shape) -> Shape:
 
 
 def _gemma4_heard(audio: Config, shape: Shape) -> Shape:
-    """Two convolutions, half a feed-forward, attention to a few chunks, a convolution and half a feed-forward."""
+    """A conformer, and two matrices."""
+    products, others = conformer(audio)
+    ends = linear(HEARD_TOKENS, audio["hidden_size"], audio["output_proj_dims"])
+    ends += linear(HEARD_TOKENS, audio["output_proj_dims"], shape["hidden"], bias=False)
+    return added(shape, [*products, *ends], others)
+
+
+def conformer(audio: Config) -> tuple[list[Shape], int]:
+    """Two convolutions, half a feed-forward, attention to a few chunks, a convolution and half a feed-forward, and its
+    other parameters."""
     width, times, tokens = audio["hidden_size"], audio["num_hidden_layers"], HEARD_TOKENS
     first, second = audio["subsampling_conv_channels"]
     seen = audio["attention_chunk_size"] + audio["attention_context_left"] + audio["attention_context_right"]
-    out = audio["output_proj_dims"]
     products = [
         *linear(128 * tokens, 9, first, bias=False),
         *linear(32 * tokens, 9 * first, second, bias=False),
@@ -560,11 +568,8 @@ def _gemma4_heard(audio: Config, shape: Shape) -> Shape:
         *linear(tokens, width, 2 * width, bias=False, times=times),
         *linear(tokens, audio["conv_kernel_size"], width, bias=False, times=times),
         *linear(tokens, width, width, bias=False, times=times),
-        *linear(tokens, width, out),
-        *linear(tokens, out, shape["hidden"], bias=False),
     ]
-    others = first + second + times * (9 * width + width // audio["num_attention_heads"])
-    return added(shape, products, others)
+    return products, first + second + times * (9 * width + width // audio["num_attention_heads"])
 
 
 HEARD_TOKENS = 750
@@ -599,7 +604,7 @@ _SIDED = CLIP[:-1]
 _GLM = ("depth", "num_heads", "hidden_size", "out_hidden_size", "intermediate_size", "patch_size")
 _WHISPER = ("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "num_mel_bins")
 _CONVOLVED = (*_WHISPER, "downsample_hidden_size", "output_dim")
-BESIDE: dict[str, Seeing] = {
+TOWERS: dict[str, Seeing] = {
     **SEEING,
     # Queries read what the tower makes.
     **{
@@ -631,6 +636,7 @@ BESIDE: dict[str, Seeing] = {
         _glm4v, "glm4v_vision", (*_GLM, "image_size"), towers=("glm4v_moe_vision", "glm46v_vision")
     ),
     "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
+    "kimi_vl": Seeing(_kimi, "moonvit", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
     "minimax_m3_vl": Beside(
         _no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from planner.model.families import Config, Family, Shape, in_blocks, llama
+from planner.model.products import added, linear
+from planner.model.seen import patches_of
 from planner.ranges import LAYERS
 
 _gemma = partial(llama, tied=True, width=256, layer_norms=4, window=2)
@@ -257,6 +259,30 @@ def _pop2piano(config: Config) -> Shape:
     return {**shape, "tied_embeddings": False, "encoder": encoder}
 
 
+def _udop(config: Config) -> Shape:
+    """T5 that reads words, where they stand on a page, and patches of its image (arXiv:2212.02623)."""
+    shape, width = _t5(config, tied=True), config["d_model"]
+    rows = config.get("relative_attention_num_buckets", 32)
+    biases: list[Any] = config.get("relative_bias_args") or 3 * [{}]
+    patches = patches_of(config)
+    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
+    # Places of both directions, and a matrix of patches that the decoder does not take.
+    own = 2 * config.get("max_2d_position_embeddings", 1024) * width + (inputs + 1) * width
+    table = {"relative_positions": rows * len(biases)}
+    length = shape["encoder"]["sequence_length"] + patches
+    encoder = {**shape["encoder"], **table, "sequence_length": length, "other_parameters": own}
+    return added({**shape, **table, "encoder": encoder}, linear(patches, inputs, width))
+
+
+def _udop_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    biases = config.get("relative_bias_args") or [{"type": "1d"}]
+    first = biases[0] if isinstance(biases, list) and isinstance(biases[0], dict) else {}
+    if first.get("type") != "1d":
+        yield "relative_bias_args", "biases of which the first is not by distance in the text"
+    if config.get("relative_attention_num_buckets", 32) != 32:
+        yield "relative_attention_num_buckets", "other tables than of 32 rows"
+
+
 def _whisper(config: Config) -> Shape:
     """Two convolutions, the second of which halves what is heard; keys have no biases."""
     heard, width = config["max_source_positions"], config["d_model"]
@@ -361,6 +387,7 @@ TWO_STACKS: dict[str, Family] = {
     "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
     "t5": Family(partial(_t5, tied=True), _T5),
     "t5gemma": Family(_t5gemma, (), parts=(("encoder", "t5_gemma_module"), ("decoder", "t5_gemma_module"))),
+    "udop": Family(_udop, _T5, _udop_unlike),
     "umt5": Family(partial(_t5, each=True, tied=True), _T5),
     "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
 }

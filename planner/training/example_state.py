@@ -47,10 +47,13 @@ class State(nn.Module):  # type: ignore[misc]
         self.shape = shape
         self.inner, keys = shape.heads * shape.head_dim, shape.groups * shape.size
         with_keys = shape.kind in ("mamba2", "delta")
-        self.parts = [self.inner, self.inner + (2 * keys if with_keys else 0)]
+        self.parts = [
+            self.inner,
+            keys if shape.kind == "linear" else self.inner + (2 * keys if with_keys else 0),
+        ]
         """Elements of the first product: a gate, what the convolution takes, then what each head needs."""
         further = {"mamba": [], "conv": (shape.gates - 1) * [self.inner], "mamba2": [shape.heads]}
-        further["linear"] = 2 * [self.inner]
+        further["linear"] = [keys, self.inner]
         self.parts += further.get(shape.kind, 2 * [shape.heads])
         self.into = linear(hidden, sum(self.parts), bias=shape.bias)
         self.out = linear(self.inner, hidden, bias=shape.bias)

@@ -206,6 +206,12 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
         ),
         ("mixer: state\nstate: {kind: mamba, head_dim: 8}", "state.rank", "missing, expected the rank"),
         ("mixer: state\nstate: {kind: conv, heads: 2, head_dim: 8}", "state.heads", "has channels alone"),
+        ("mixer: state\nstate: {kind: linear, heads: 4, groups: 4, head_dim: 8}", "state.size", "missing"),
+        (
+            "mixer: state\nstate: {kind: linear, heads: 4, groups: 2, head_dim: 8, size: 4}",
+            "state.groups",
+            "keys of its own for each head, expected 4, got 2",
+        ),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, key: str, what: str) -> None:

@@ -28,15 +28,23 @@ CLASSES = (
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
     *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
+    "kosmos_2_5_text_model",
     *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
     "voxtral_realtime_text",
+    # The tower of Gemma 3n is timm's: ``test_shapes.py`` has its count.
+    *("gemma3n", "kimi_vl"),
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
 SMALL = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16}
 ROUTED = {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 GIVEN: dict[str, dict[str, Any]] = {
-    "wav2vec2-bert": {"vocab_size": 32},
+    **{kind: {"vocab_size": 32} for kind in ("sew-d", "wav2vec2-bert", "wav2vec2-conformer")},
+    "chameleon": {"vocabulary_map": {"<image>": 8711}},
+    "gemma4_unified": {
+        "vision_config": {"model_type": "gemma4_unified_vision"},
+        "audio_config": {"model_type": "gemma4_unified_audio"},
+    },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0}},
     "glm4v_moe": {"text_config": {"model_type": "glm4v_moe_text", "head_dim": 128}},
     "dots1": {**ROUTED, "first_k_dense_replace": 1, "sliding_window": None, "num_hidden_layers": 3},
@@ -241,6 +249,23 @@ def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, 
     assert load_model(path).parameters == parameters
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_kimi_vl_is_counted_as_its_successor(tmp_path: Path) -> None:
+    """Which has the same tower and the same kind of text, and a class in transformers."""
+    path = tmp_path / "config.json"
+    values = json.loads(default("kimi_k25").to_json_string(use_diff=False))
+    found = []
+    for kind, tower, architecture in (
+        ("kimi_k25", "kimi_k25_vision", "KimiK25ForConditionalGeneration"),
+        ("kimi_vl", "moonvit", "KimiVLForConditionalGeneration"),
+    ):
+        vision = {**values["vision_config"], "model_type": tower}
+        given = {**values, "model_type": kind, "vision_config": vision, "architectures": [architecture]}
+        path.write_text(json.dumps(given))
+        found.append(load_model(path).parameters)
+    assert found[0] == found[1]
+
+
 def test_a_table_of_another_width_than_the_text_is_refused(tmp_path: Path) -> None:
     """Ovis 2 has its rows in place of tokens."""
     with pytest.raises(SpecError, match="cannot be read of these keys"):
@@ -256,18 +281,164 @@ def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str,
     assert read(tmp_path, config, architecture) == parameters
 
 
-@pytest.mark.slow
+TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
+TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
+SHAPED: list[tuple[str, dict[str, Any]]] = [
+    (
+        "jetmoe",
+        {"num_local_experts": 6, "num_experts_per_tok": 3, "num_key_value_heads": 4, "num_hidden_layers": 2},
+    ),
+    (
+        "xlstm",
+        {"hidden_size": 512, "num_hidden_layers": 2, "qk_dim_factor": 1.0, "tie_word_embeddings": True},
+    ),
+    ("xlstm", {"hidden_size": 512, "num_hidden_layers": 2, "weight_mode": "fused", "add_out_norm": False}),
+    ("wav2vec2-conformer", {"position_embeddings_type": "rotary", "num_hidden_layers": 2, "conv_bias": True}),
+    ("sew-d", {"share_att_key": False, "position_buckets": -1, "num_hidden_layers": 2}),
+    ("sew-d", {"relative_attention": False, "num_hidden_layers": 2}),
+    ("udop", {"num_layers": 2, "feed_forward_proj": "gated-gelu", "image_size": 512}),
+    (
+        "florence2",
+        {
+            "vision_config": {"model_type": "florence_vision", "embed_dim": [64, 128, 256, 512]},
+            "text_config": {"model_type": "bart", "encoder_layers": 2, "decoder_layers": 3},
+        },
+    ),
+    (
+        "pix2struct",
+        {"text_config": {"num_layers": 2}, "vision_config": {"num_hidden_layers": 3, "seq_len": 2048}},
+    ),
+    *(
+        (
+            "kosmos-2",
+            {"text_config": {"layers": 2, "tie_word_embeddings": text}, "tie_word_embeddings": whole},
+        )
+        for text in (True, False)
+        for whole in (True, False)
+    ),
+    ("kosmos-2.5", {"text_config": {"layers": 2, "tie_word_embeddings": False}, "latent_query_num": 100}),
+    ("got_ocr2", {"text_config": {"model_type": "qwen2", **TEXT}, "vision_config": {"use_rel_pos": False}}),
+    ("deepseek_vl_hybrid", {"text_config": {"model_type": "llama", **TEXT}, "tie_word_embeddings": False}),
+    (
+        "exaone4_5",
+        {
+            "text_config": {"model_type": "exaone4", **TEXT},
+            "vision_config": {"depth": 6, "num_key_value_heads": 4, "out_hidden_size": 512},
+        },
+    ),
+    (
+        "granite_speech",
+        {
+            "text_config": {"model_type": "granite", **TEXT},
+            "encoder_config": {"num_layers": 2, "output_dim": 256},
+            "projector_config": {"model_type": "blip_2_qformer", "num_hidden_layers": 2},
+        },
+    ),
+    (
+        "chameleon",
+        {**TEXT, "swin_norm": True, "vq_config": {"attn_resolutions": [32], "double_latent": True}},
+    ),
+    (
+        "janus",
+        {
+            "text_config": {"model_type": "llama", **TEXT},
+            "vision_config": {"depth": 3, "projection_dim": 512, "num_hidden_layers": 2},
+            "vq_config": {"num_res_blocks": 1},
+        },
+    ),
+    (
+        "idefics",
+        {
+            **{
+                "num_hidden_layers": 4,
+                "cross_layer_interval": 2,
+                "use_resampler": True,
+                "qk_layer_norms": True,
+            },
+            **{"alpha_type": "vector", "additional_vocab_size": 2, "vision_config": {"embed_dim": 1280}},
+        },
+    ),
+    ("idefics", {"num_hidden_layers": 2, "additional_vocab_size": 2, "tie_word_embeddings": True}),
+    (
+        "phi4_multimodal",
+        {
+            **{"num_hidden_layers": 2, "tie_word_embeddings": True},
+            "audio_config": {"num_blocks": 2, "bias_symmetric": True},
+        },
+    ),
+]
+"""Other shapes than the default one, with keys that public files have otherwise."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [kind for kind in supported() if kind not in INSIDE])
-def test_switches_are_counted_or_refused(tmp_path: Path, kind: str) -> None:
-    """A key that adds biases, norms or an output layer is never overlooked."""
+@pytest.mark.parametrize(("kind", "changes"), every(3, SHAPED))
+def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
+    """As the default one is."""
+    config = default(kind, **changes)
+    parameters, architecture = counted(kind, config)
+    assert read(tmp_path, config, architecture) == parameters
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("xlstm", {"use_bias": True}),
+        ("florence2", {"text_config": {"model_type": "bart", "tie_word_embeddings": False}}),
+        ("pix2struct", {"vision_config": {"hidden_size": 1536, "num_attention_heads": 24}}),
+        ("sew-d", {"conv_dim": [64, 768], "conv_kernel": [10, 3], "conv_stride": [5, 2]}),
+    ],
+)
+def test_shapes_that_would_be_counted_wrong_are_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any]
+) -> None:
+    """Rather than taken for others."""
+    with pytest.raises(SpecError):
+        read(tmp_path, default(kind, **changes))
+
+
+def compared(folder: Path, kind: str) -> dict[str, tuple[int, int]]:
+    """(parameters that are read, those that transformers counts) by the switch that was turned, of all that both
+    make something of."""
+    both = {}
     for name, config in variants(kind):
         try:
             parameters, architecture = counted(kind, config)
         except (NotImplementedError, TypeError, ValueError):
             continue  # transformers has no such model
         try:
-            found = read(tmp_path, config, architecture)
+            both[name] = (read(folder, config, architecture), parameters)
         except SpecError:
             continue
-        assert found == parameters, name
+    return both
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [kind for kind in supported() if kind not in INSIDE])
+def test_switches_are_counted_or_refused(tmp_path: Path, kind: str) -> None:
+    """A key that adds biases, norms or an output layer is never overlooked."""
+    both = compared(tmp_path, kind)
+    assert {name: read for name, (read, _) in both.items()} == {
+        name: wanted for name, (_, wanted) in both.items()
+    }
+
+
+SWITCHED = [
+    ("llama", {"attention_bias", "mlp_bias", "tie_word_embeddings"}),
+    ("falcon", {"bias", "multi_query", "parallel_attn", "new_decoder_architecture", "tie_word_embeddings"}),
+    ("bamba", {"attention_bias", "mamba_conv_bias", "mamba_proj_bias", "tie_word_embeddings"}),
+    ("vit", {"qkv_bias"}),
+    ("stablelm", {"qk_layernorm", "use_parallel_residual", "use_qkv_bias", "tie_word_embeddings"}),
+    ("gpt_bigcode", {"multi_query", "tie_word_embeddings"}),
+    ("wav2vec2", {"conv_bias"}),
+    ("qwen3_moe", {"attention_bias", "tie_word_embeddings"}),
+]
+"""Switches of some types that both must make something of: were all variants passed over, these would be missed."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "least"), every(3, SWITCHED))
+def test_switches_are_compared_at_all(tmp_path: Path, kind: str, least: set[str]) -> None:
+    """None of these is passed over."""
+    assert compared(tmp_path, kind).keys() >= least

@@ -210,7 +210,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["reformer", "prophetnet", "udop"])
+@pytest.mark.parametrize("kind", ["reformer", "prophetnet", "perceiver"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
@@ -347,7 +347,7 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
         ),
         (
             {
-                "model_type": "florence2",
+                "model_type": "unlimited_ocr",
                 "vision_config": {"hidden_size": 8},
                 "text_config": llama(2, 64, 4, 4, 128, 100),
             },

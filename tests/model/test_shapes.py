@@ -30,6 +30,78 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             **{"share_input_output_layers": True, "vocab_size": 32000},
         },
     ),
+    # Counted by transformers 5.23.0 with timm 1.0.31.
+    "gemma-3n-e4b": (
+        7_818_517_072,
+        {
+            **{"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"]},
+            "text_config": {
+                **{
+                    "model_type": "gemma3n_text",
+                    "hidden_size": 2048,
+                    "num_hidden_layers": 35,
+                    "head_dim": 256,
+                },
+                **{"intermediate_size": 16384, "num_attention_heads": 8, "num_key_value_heads": 2},
+                **{"num_kv_shared_layers": 15, "vocab_size": 262400, "sliding_window": 512},
+            },
+            "vision_config": {"model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc"},
+            "audio_config": {
+                "model_type": "gemma3n_audio",
+                "hidden_size": 1536,
+                "conf_num_hidden_layers": 12,
+            },
+        },
+    ),
+    "minicpm-v-2.6": (
+        8_099_175_152,
+        {
+            **{"model_type": "minicpmv", "architectures": ["MiniCPMV"], "version": 2.6, "query_num": 64},
+            **{
+                "hidden_size": 3584,
+                "intermediate_size": 18944,
+                "num_hidden_layers": 28,
+                "vocab_size": 151666,
+            },
+            **{"num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False},
+            "vision_config": {
+                **{"model_type": "siglip", "hidden_size": 1152, "intermediate_size": 4304, "image_size": 980},
+                **{"num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14},
+            },
+        },
+    ),
+    "llava-onevision-7b, its authors' file": (
+        8_030_348_832,
+        {
+            **{"model_type": "llava_qwen", "architectures": ["LlavaQwenForCausalLM"], "vocab_size": 152064},
+            **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28},
+            **{"num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False},
+            **{"mm_vision_tower": "google/siglip-so400m-patch14-384", "mm_projector_type": "mlp2x_gelu"},
+            "mm_patch_merge_type": "spatial_unpad",
+        },
+    ),
+    "olmo-1b, its authors' file": (
+        1_176_764_416,
+        {
+            **{
+                "model_type": "hf_olmo",
+                "architectures": ["OLMoForCausalLM"],
+                "d_model": 2048,
+                "n_layers": 16,
+            },
+            **{"n_heads": 16, "mlp_ratio": 8, "mlp_hidden_size": None, "vocab_size": 50280},
+            **{"embedding_size": 50304, "weight_tying": True, "activation_type": "swiglu"},
+        },
+    ),
+    "jina-embeddings-v2-base": (
+        137_368_320,
+        {
+            **{"model_type": "bert", "architectures": ["JinaBertModel"], "hidden_size": 768},
+            **{"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+            **{"vocab_size": 30528, "type_vocab_size": 2, "max_position_embeddings": 8192},
+            **{"feed_forward_type": "geglu", "position_embedding_type": "alibi"},
+        },
+    ),
     "minimax-text-01": (
         456_089_655_296,
         {

@@ -91,6 +91,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "state": {"kind": "linear", "heads": 4, "head_dim": 8, "size": 8, "groups": 4, "chunk": 6},
         "block": ({"mixer": "state"}, {}),
     },
+    "xlstm": {
+        "gated_mlp": True,
+        "mixer": "state",
+        "state": {"kind": "linear", "heads": 4, "head_dim": 8, "size": 4, "groups": 4, "chunk": 6},
+    },
     "lfm2": {
         "gated_mlp": True,
         "qk_norm": True,
