@@ -25,7 +25,11 @@ def test_how_many_searches() -> None:
 
 def test_ranges_of_a_sweep() -> None:
     """Both ends of the time and of the gap may be asked for, and nothing beyond; no list is empty."""
-    for allowed in ({"time_limit": 0.0}, {"time_limit": TIME_LIMIT.most}, {"gap": 0.0}, {"gap": 1.0}):
+    ends: tuple[dict[str, Any], ...] = (
+        *({"time_limit": seconds} for seconds in (0.0, TIME_LIMIT.most)),
+        *({"gap": gap} for gap in (0.0, 1.0)),
+    )
+    for allowed in ends:
         assert Grid(**FILES, **allowed)
     for changes in (
         {"time_limit": -0.5},
