@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from planner.model.spec import LoraSpec, ModelSpec
-from planner.search.explain.diagnose import _trainings
+import pytest
+
+from planner.model.spec import NF4_BYTES, LoraSpec, ModelSpec
+from planner.search.explain.diagnose import _frozen_bytes, _trainings
 from tests.worlds import gpt
 
 
@@ -58,3 +60,18 @@ def test_other_trainings_with_muon() -> None:
         ["training.optimizer: adafactor"],
         [],
     ]
+
+
+def test_bytes_of_what_is_not_trained() -> None:
+    """Nothing of a whole model; beside adapters all of it, in two bytes, or a good half of one where it is packed."""
+    whole, plain, packed = (
+        gpt(24, 2048, lora=lora) for lora in (None, LoraSpec(rank=4), LoraSpec(rank=4, base="nf4"))
+    )
+    assert _frozen_bytes(whole) == 0
+    frozen = plain.parameters + plain.layers * plain.adapter_parameters - plain.trained_parameters
+    assert frozen > 0.9 * whole.parameters
+    assert _frozen_bytes(plain) == 2 * frozen
+    layers = packed.layers * packed.quantised_layer_parameters
+    assert 0 < layers < frozen
+    assert _frozen_bytes(packed) == pytest.approx(2 * (frozen - layers) + NF4_BYTES * layers)
+    assert 0.5 < NF4_BYTES < 0.6

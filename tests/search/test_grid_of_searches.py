@@ -1,0 +1,85 @@
+"""The points of a sweep by hand: their number, their limits, and how their plans are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from planner.calibration.values import ASSUMED
+from planner.errors import UsageError
+from planner.ranges import TIME_LIMIT
+from planner.search.sweep import Grid, SweepPoint, _limits, _plan
+from tests import worlds
+from tests.worlds import cluster, gpt, group, pool
+
+FILES: dict[str, Any] = {"clusters": ("a.yaml", "b.yaml"), "models": ("m.yaml",)}
+
+
+def test_how_many_searches() -> None:
+    """Every cluster with every model with every combination of options."""
+    assert Grid(**FILES).points == 2
+    assert Grid(**FILES, options={"zero": (0, 1, 2), "tp": (1, [1, 2])}).points == 12
+
+
+def test_ranges_of_a_sweep() -> None:
+    """Both ends of the time and of the gap may be asked for, and nothing beyond; no list is empty."""
+    ends: tuple[dict[str, Any], ...] = (
+        *({"time_limit": seconds} for seconds in (0.0, TIME_LIMIT.most)),
+        *({"gap": gap} for gap in (0.0, 1.0)),
+    )
+    for allowed in ends:
+        assert Grid(**FILES, **allowed)
+    for changes in (
+        {"time_limit": -0.5},
+        {"time_limit": 2 * TIME_LIMIT.most},
+        {"gap": -0.01},
+        {"gap": 1.01},
+        {"clusters": ()},
+        {"models": ()},
+        {"options": {"zero": ()}},
+    ):
+        with pytest.raises(ValidationError):
+            Grid(**{**FILES, **changes})
+
+
+def point(**options: Any) -> SweepPoint:
+    """A search with these options."""
+    return SweepPoint(
+        key="k",
+        names=("a.yaml", "m.yaml"),
+        cluster=cluster(pool("a")),
+        model=gpt(),
+        options=options,
+        time_limit=7.0,
+        gap=0.02,
+        calibration=ASSUMED,
+    )
+
+
+def test_limits_of_a_point() -> None:
+    """One number or a list of them; what is not named is free."""
+    plain = _limits(point())
+    assert (plain.gap, plain.time_limit_seconds) == (0.02, 7.0)
+    assert (plain.target, plain.recompute, plain.zero, plain.tp, plain.pp, plain.micro_batch) == (None,) * 6
+    found = _limits(
+        point(target="torch", recompute="full", zero=3, tp=[1, 2], pp=4, ep=[2], etp=1, micro_batch=[8])
+    )
+    assert (found.target, found.recompute, found.zero, found.tp) == ("torch", ("full",), (3,), (1, 2))
+    assert (found.pp, found.ep, found.etp, found.micro_batch) == ((4,), (2,), (1,), (8,))
+    with pytest.raises(UsageError, match="tp: expected a whole number or a list of them, got '2'"):
+        _limits(point(tp="2"))
+    with pytest.raises(UsageError, match="recompute: expected one of none, selective, full, got 'some'"):
+        _limits(point(recompute="some"))
+
+
+def test_plans_in_a_row() -> None:
+    """Degrees of the stages where they divide tensors, once where they are alike."""
+    one, two = (group("a", "A100", tp=tp, share=8, steps=8) for tp in (1, 2))
+    texts = {
+        "megatron ZeRO 0, 1 stage": worlds.plan("megatron", 0, [4], [(one,)]),
+        "megatron ZeRO 0, 2 stages, tp 2": worlds.plan("megatron", 0, [2, 2], [(two,), (two,)]),
+        "flagscale ZeRO 0, 2 stages, tp 1|2": worlds.plan("flagscale", 0, [2, 2], [(one,), (two,)]),
+    }
+    assert {_plan(plan): plan for plan in texts.values()} == texts
