@@ -121,7 +121,9 @@ class _Kind:
         count = group.count % self.replicas_per_node(group)
         if not count:
             return []
-        near = self.rests.get(beside, set()).union(*(other.rests.get(stage, ()) for other in others))
+        near = self.rests.get(beside, set())
+        for other in others:
+            near = near | other.rests.get(stage, set())
         node = self._node_for(count * group.tp, near, how, others)
         counts = {node: count} if node is not None else {}
         if node is None and how == "divided":
@@ -167,10 +169,11 @@ class _Kind:
     ) -> int | None:
         """A node that is near and has room, else an untouched one, else the fullest with room; None for none."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
-        candidates = gaps & near or {node for node in near if self._is_fresh(node)}
-        fresh = self._fresh(others)
-        if not candidates and fresh is not None and not (gaps and how == "gaps first"):
-            return fresh
+        candidates = gaps & near or {node for node in near if others and self._is_fresh(node)}
+        if not candidates and not (gaps and how == "gaps first"):
+            fresh = self._fresh(others)
+            if fresh is not None:
+                return fresh
         return min(candidates or gaps, key=lambda node: (-self.used.get(node, 0), node), default=None)
 
     def _is_fresh(self, node: int) -> bool:
@@ -179,9 +182,9 @@ class _Kind:
 
     def _fresh(self, others: Sequence[_Kind]) -> int | None:
         """The first node that is untouched by the others too, else by this type alone; None for none."""
-        for kinds in ((self, *others), (self,)):
+        for kinds in (others, ()) if others else ((),):
             for node in range(self.whole, self.nodes):
-                if all(kind._is_fresh(node) for kind in kinds):
+                if self._is_fresh(node) and all(kind._is_fresh(node) for kind in kinds):
                     return node
         return None
 
@@ -244,19 +247,21 @@ def _with_lone_nodes(placement: Placement, cluster: ClusterSpec) -> ClusterSpec 
     """The cluster with one node of each pool that Ethernet alone keeps from RDMA; None where that gives none."""
     slots = [*chain.from_iterable(placement)]
     used, alone = {slot.pool for slot in slots}, lone_nodes(slots)
-    devices: Counter[tuple[str, str]] = Counter()
-    for slot in slots:
-        devices[slot.pool, slot.gpu] += slot.replicas * slot.tp
+    if len(used) == 1 or len(alone) == len(used):
+        return None
 
     def would_do(pool: PoolSpec) -> bool:
         """True where one node has room, and cards of both kinds: by Ethernet to its like, by RDMA to others."""
-        kinds = {cluster.fabrics[nic.fabric].kind == "ethernet" for nic in pool.nics}
-        return len(kinds) == 2 and all(
-            devices[pool.name, gpu] <= pool.devices.count(gpu) for gpu in {*pool.devices}
-        )
+        if len({cluster.fabrics[nic.fabric].kind == "ethernet" for nic in pool.nics}) == 1:
+            return False
+        devices: Counter[str] = Counter()
+        for slot in slots:
+            if slot.pool == pool.name:
+                devices[slot.gpu] += slot.replicas * slot.tp
+        return all(count <= pool.devices.count(gpu) for gpu, count in devices.items())
 
     candidates = [pool.name for pool in cluster.pools if pool.name in used - alone and would_do(pool)]
-    if not candidates or len(used) == 1:
+    if not candidates:
         return None
     topology = Topology(cluster)
     slow = {name for name in candidates if not topology.on_rdma(name, name)}
