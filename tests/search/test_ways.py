@@ -111,6 +111,21 @@ def test_sets_of_a_choice() -> None:
     assert plain.best((4, 6), 1.01 * bound) == (bound, chosen)
 
 
+def test_a_device_alone_needs_no_buffers() -> None:
+    """A box that holds it may have larger micro-batches than one whose devices all have company."""
+    estimator = Estimator(cluster(pool("a", nodes=2, per_node=4)), gpt(24, 2048, 16, global_batch=512))
+    shares = Shares(DataParallel(target="torch", zero=0, recompute="none"), estimator, Limits())
+    (kind,) = shares.device_types
+    many, alone = (shares.most_sequences(kind, devices) for devices in (8, 1))
+    assert many < alone
+
+    def most(low: int, high: int) -> int:
+        return shares._most_in(kind, Box((low,), (high,)))
+
+    assert [most(0, 8), most(1, 8), most(1, 1)] == [alone] * 3
+    assert [most(2, 8), most(2, 2), most(8, 8)] == [many] * 3
+
+
 def test_replicas_over_several_device_types() -> None:
     """In proportion to what there is, one of each at least, and no more than there are."""
     assert _fill([5, 3, 1], 4) == [2, 1, 1]
