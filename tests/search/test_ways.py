@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 
 import pytest
 
@@ -11,7 +12,8 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan.placement import place_stages
-from planner.plan.values import Folding
+from planner.plan.values import Folding, ZeroPlus
+from planner.search.data_parallel import DataParallel, Shares
 from planner.search.islands import MOST_ISLANDS, _taking_part
 from planner.search.milp.program import added, combined, ones, total
 from planner.search.milp.together import Together
@@ -85,6 +87,43 @@ def test_all_sets_of_device_types() -> None:
     assert all_sets(kinds, 5) == Box((0, 0), (5, 3))
     assert all_sets(kinds, 7, 4) == Box((0, 0), (4, 0))
     assert all_sets(kinds, 2, 4) == Box((0, 0), (4, 0))
+
+
+def test_sets_of_a_choice() -> None:
+    """Second copies need nodes that hold them; more devices than sequences have no plan, nor has none at all."""
+    spec = cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", nodes=3, per_node=2))
+    estimator = Estimator(spec, gpt(4, 512, 8, global_batch=10))
+
+    def shares(secondary: int | None) -> Shares:
+        plus = ZeroPlus(secondary=secondary)
+        choice = DataParallel(target="deepspeed", zero=3, recompute="none", zero_plus=plus)
+        return Shares(choice, estimator, Limits())
+
+    assert [shares(secondary).sets.high for secondary in (None, 2, 4)] == [(8, 6), (8, 6), (8, 0)]
+    plain = shares(None)
+    assert 0 < plain.bound(Box((4, 6), (8, 6))) < inf
+    assert plain.bound(Box((5, 6), (8, 6))) == plain.bound(Box((0, 0), (0, 0))) == inf
+    assert plain.best((5, 6)) == plain.best((0, 0)) == (inf, None)
+    bound, chosen = plain.best((4, 6))
+    assert chosen is not None
+    assert plain.bound(Box((4, 6), (4, 6))) == bound
+    assert plain.best((4, 6), bound) == (bound, None)
+    assert plain.best((4, 6), 1.01 * bound) == (bound, chosen)
+
+
+def test_a_device_alone_needs_no_buffers() -> None:
+    """A box that holds it may have larger micro-batches than one whose devices all have company."""
+    estimator = Estimator(cluster(pool("a", nodes=2, per_node=4)), gpt(24, 2048, 16, global_batch=512))
+    shares = Shares(DataParallel(target="torch", zero=0, recompute="none"), estimator, Limits())
+    (kind,) = shares.device_types
+    many, alone = (shares.most_sequences(kind, devices) for devices in (8, 1))
+    assert many < alone
+
+    def most(low: int, high: int) -> int:
+        return shares._most_in(kind, Box((low,), (high,)))
+
+    assert [most(0, 8), most(1, 8), most(1, 1)] == [alone] * 3
+    assert [most(2, 8), most(2, 2), most(8, 8)] == [many] * 3
 
 
 def test_replicas_over_several_device_types() -> None:
