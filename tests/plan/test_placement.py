@@ -183,7 +183,7 @@ def test_mixed_nodes_keep_their_device_numbers() -> None:
     ("wanted", "message"),
     [
         (group("p0", "A", 1, 9), "pool p0: no node is left for 1 devices A"),
-        (group("p0", "A", 8, 1), "pool p0: a node has 4 A, tp 8 needs more"),
+        (group("p0", "A", 6, 1), "pool p0: a node has 4 A, tp 6 needs more and fills no whole nodes"),
         (group("p0", "B", 1, 1), "no B in a pool named p0"),
         (group("x", "A", 1, 1), "no A in a pool named x"),
     ],
