@@ -44,12 +44,13 @@ def searched(
         for name, partition in (
             network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
         ):
-            yield row, name, partition, _families(row, name, partition, limits, one_degree=one_degree)
+            yield row, name, partition, families_of(row, name, partition, limits, one_degree=one_degree)
 
 
-def _families(
-    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
+def families_of(
+    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool = False
 ) -> list[Family]:
+    """All families of a target in a partition of this name."""
     model = partition.estimator.model
     items = families(row, limits, model, partition.device_types, network)
     if one_degree:
