@@ -102,6 +102,8 @@ class Capabilities:
     by_default: bool
     """True when a search without a target considers it; the rest are searched when asked for."""
     tensor_parallel: TensorParallel
+    tensor_parallel_over_nodes: bool = False
+    """True when the devices of a replica may fill several nodes."""
     zero_without_pipeline: tuple[int, ...]
     """ZeRO stages the runtime runs with one pipeline stage."""
     zero_with_pipeline: tuple[int, ...]

@@ -325,6 +325,36 @@ def with_lone_nodes(seed: int) -> Problem:
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), found, ASSUMED
 
 
+def with_small_nodes(seed: int) -> Problem:
+    """Nodes of one or two slow devices with little memory on fast networks: replicas on several are worth it."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 11)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: gpu.model_copy(
+            update={"memory_gib": draw.choice([2, 3, 4]), "tflops": {"fp16": draw.choice([2, 5, 10])}}
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    shapes = [[(0, 1, 4)], [(0, 2, 2)], [(0, 1, 2), (-1, 2, 1)], [(0, 1, 2), (0, 1, 2)], [(0, 1, 3)]]
+    fabric = draw.choice(["ib", "eth"])
+    pools = [
+        PoolSpec(
+            name=f"pool-{number}",
+            devices=(names[kind],) * per_node,
+            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=64),
+            nics=(NicSpec(fabric=fabric, bandwidth_gbps=100, count=2),),
+        )
+        for number, (kind, per_node, nodes) in enumerate(draw.choice(shapes))
+    ]
+    if draw.random() < 0.3:
+        pools[-1] = pools[-1].model_copy(
+            update={"nics": (NicSpec(fabric=fabric, bandwidth_gbps=draw.choice([10, 400])),)}
+        )
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
+
+
 def with_experts(seed: int) -> Problem:
     """Experts of every kind, on nodes that are fast inside now and then, so that dividing them is worth it or not."""
     spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)

@@ -146,6 +146,18 @@ class PoolSpec(Pool):
         return list(compress_devices(devices))
 
 
+class WidePool(PoolSpec):
+    """A pool each of whose nodes is several of the cluster file, named after the first of them."""
+
+    nodes_each: int
+    """Nodes of the cluster file that are one here."""
+
+
+def nodes_each(pool: PoolSpec) -> int:
+    """Nodes of the cluster file that are one node of this pool."""
+    return pool.nodes_each if isinstance(pool, WidePool) else 1
+
+
 FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
 """Latency that a fabric has when the file gives none, microseconds (assumed)."""
 
@@ -241,7 +253,7 @@ class ClusterSpec(Frozen):
         alone = host.link_gBps or (link and HOST_LINK_EFFICIENCY * link)
         if host.all_links_gBps is None:
             return alone
-        share = host.all_links_gBps / len(pool.devices)
+        share = nodes_each(pool) * host.all_links_gBps / len(pool.devices)
         return share if alone is None else min(alone, share)
 
     def is_superchip(self, pool: PoolSpec, gpu: str) -> bool:

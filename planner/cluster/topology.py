@@ -17,7 +17,7 @@ from itertools import combinations, combinations_with_replacement, pairwise
 from math import lcm, log
 from typing import TYPE_CHECKING
 
-from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec, nodes_each
 from planner.described import told
 from planner.records import dataclass
 from planner.units import (
@@ -264,6 +264,15 @@ class DeviceType:
     """NVIDIA's; None for other vendors and where nothing tells it."""
     clock_spread: float = 0.0
     """Relative standard error of its clock under a power limit."""
+    nodes_each: int = 1
+    """Nodes of the cluster file that are one node here (planner.cluster.wide)."""
+    between: Path | None = None
+    """How these reach each other; None where a node is one."""
+
+    @property
+    def reaches_memory(self) -> bool:
+        """True where devices of a node reach each other's memory: no bus and no network is between them."""
+        return not self.intra_shared and self.nodes_each == 1
 
     @property
     def key(self) -> tuple[str, str]:
@@ -297,6 +306,9 @@ class Path:
     first_cards: int
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
+    first_nodes: int = 1
+    """Nodes of the cluster file that are one at the first end, each with these cards (planner.cluster.wide)."""
+    last_nodes: int = 1
 
     @property
     def bytes_per_second(self) -> float:
@@ -369,7 +381,7 @@ class Topology:
 
     def path(self, first: str, last: str) -> Path:
         """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
-        if first == last and len(self._pools[first].hosts) == 1:
+        if first == last and self._lone(first):
             return self._inside(self._pools[first])
         if self.strangers(first, last):
             return NO_PATH
@@ -377,6 +389,10 @@ class Topology:
         if key not in self._paths:
             self._paths[key] = self._widest(first, last)
         return self._paths[key]
+
+    def _lone(self, pool: str) -> bool:
+        """True for a pool of one node."""
+        return len(self._pools[pool].hosts) * nodes_each(self._pools[pool]) == 1
 
     def strangers(self, first: str, last: str) -> str:
         """Why devices of two pools cannot be in one communicator, whatever joins their nodes; empty where they can."""
@@ -396,7 +412,11 @@ class Topology:
         """True when some two nodes of these pools, one of each ``lone`` pool, reach each other by Ethernet only."""
         alike = self.alike(sorted(set(pools)))
         # Two pools of the same cards reach each other as two nodes of one of them do.
-        several = (part for part in alike if len(part) > 1 or part[0] not in lone)
+        several = (
+            part
+            for part in alike
+            if len(part) > 1 or part[0] not in lone or nodes_each(self._pools[part[0]]) > 1
+        )
         within = (part[:2] if len(part) > 1 else part * 2 for part in several)
         across = ((first[0], last[0]) for first, last in combinations(alike, 2))
         return any(not self.on_rdma(*pair) for pair in (*within, *across))
@@ -483,8 +503,7 @@ class Topology:
             pool: {self._routes.island(fabric) for fabric in ends} for pool, ends in self._ends.items()
         }
         for first, last in combinations_with_replacement(self._pools, 2):
-            one_node = first == last and len(self._pools[first].hosts) == 1
-            if one_node:
+            if first == last and self._lone(first):
                 continue
             if islands[first].isdisjoint(islands[last]) or self.strangers(first, last):
                 yield first, last
@@ -506,9 +525,11 @@ class Topology:
     @cached_property
     def _alike(self) -> dict[str, str]:
         """Pool -> the first pool with the same cards and library, whose nodes reach others in the same way."""
-        first: dict[tuple[str, frozenset[tuple[str, End]]], str] = {}
+        first: dict[tuple[str, int, frozenset[tuple[str, End]]], str] = {}
         return {
-            pool: first.setdefault((self._libraries[pool], frozenset(ends.items())), pool)
+            pool: first.setdefault(
+                (self._libraries[pool], nodes_each(self._pools[pool]), frozenset(ends.items())), pool
+            )
             for pool, ends in self._ends.items()
         }
 
@@ -523,18 +544,21 @@ class Topology:
 
     def _path(self, first: str, last: str, chain: Chain) -> Path:
         near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]
+        here, there = nodes_each(self._pools[first]), nodes_each(self._pools[last])
         hops = [self._routes.hop(a, b) for a, b in pairwise(chain)]
         specs = [self.cluster.fabrics[name] for name in chain]
         return Path(
             fabric="+".join(chain),
-            first_bytes_per_second=near.bytes_per_second,
-            last_bytes_per_second=far.bytes_per_second,
+            first_bytes_per_second=here * near.bytes_per_second,
+            last_bytes_per_second=there * far.bytes_per_second,
             shared_bytes_per_second=min((hop.bytes_per_second for hop in hops), default=float("inf")),
             latency_seconds=sum(seconds_from_us(spec.latency_us) for spec in specs)
             + sum(seconds_from_us(hop.latency_us) for hop in hops),
             kind=max((spec.kind for spec in specs), key=SLOWER.index),
             first_cards=near.cards,
             last_cards=far.cards,
+            first_nodes=here,
+            last_nodes=there,
         )
 
     @staticmethod
@@ -574,10 +598,12 @@ class Topology:
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
             clock_spread=CLOCK_DEVIATION * log(1.0 / power),
+            nodes_each=nodes_each(pool),
+            between=self.path(pool.name, pool.name) if nodes_each(pool) > 1 else None,
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:
-        host, devices = pool.host or HostSpec(), len(pool.devices)
+        host, devices = pool.host or HostSpec(), len(pool.devices) // nodes_each(pool)
         link, nvme, rate = self.cluster.host_link_of(pool, gpu), host.nvme_gBps, host.adam_billion_per_s
         return Host(
             devices=devices,

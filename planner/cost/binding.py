@@ -164,7 +164,9 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
         yield from link("sends", path, sends.__getitem__, step - free)
     causes = estimator.estimate(plan).breakdown
     inside = [_waits(price, "tensor_parallel_seconds") for price in priced.stages]
-    yield from link("tensor-parallel collectives", "node", inside.__getitem__, causes.tensor_parallel_seconds)
+    groups = plan.stages[inside.index(max(inside))].replicas
+    where = _routed_over(groups[0].tp, groups, estimator)
+    yield from link("tensor-parallel collectives", where, inside.__getitem__, causes.tensor_parallel_seconds)
     routed = [_waits(price, "routing_seconds") for price in priced.stages]
     where = _routed_over(plan.folding.ways, plan.stages[routed.index(max(routed))].replicas, estimator)
     yield from link("all-to-alls of experts", where, routed.__getitem__, causes.expert_parallel_seconds)

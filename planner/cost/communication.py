@@ -177,14 +177,25 @@ class Rings(Ring):
 
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
     """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    nominal = device_type.intra_bytes_per_second / (device_type.per_node if device_type.intra_shared else 1)
+    together = device_type.per_node // device_type.nodes_each if device_type.intra_shared else 1
+    nominal = device_type.intra_bytes_per_second / together
     return nominal * calibration.family(device_type.family).link_efficiency
 
 
 def tensor_ring(
-    device_type: DeviceType, calibration: Calibration, *, tp: int, curves: LinkCurves | None = None
+    device_type: DeviceType,
+    calibration: Calibration,
+    *,
+    tp: int,
+    curves: LinkCurves | None = None,
+    utilisation: float = 1.0,
 ) -> Ring:
-    """The ring inside one replica."""
+    """The ring inside one replica, which lies in a node or fills nodes.
+
+    ``utilisation``: share of a network between nodes that the runtime reaches.
+    """
+    if device_type.between is not None and tp == device_type.per_node:
+        return _ring_over_nodes(device_type, device_type.between, calibration, curves, utilisation)
     return Ring(
         size=tp,
         bytes_per_second=inside_rate(device_type, calibration),
@@ -192,6 +203,34 @@ def tensor_ring(
         crosses="device" if tp == 1 else "node",
         curves=curves,
         link=f"node:{device_type.gpu}",
+    )
+
+
+def _ring_over_nodes(
+    device_type: DeviceType,
+    path: Path,
+    calibration: Calibration,
+    curves: LinkCurves | None,
+    utilisation: float,
+) -> Ring:
+    """The ring inside a replica that fills several nodes, which has all cards of them to itself.
+
+    It is as fast as a data-parallel ring over all of these devices.
+    """
+    nodes = device_type.nodes_each
+    here = device_type.per_node // nodes
+    rate = carried_rates(path, calibration)[0] / nodes * utilisation
+    if here > 1:
+        rate = min(rate, inside_rate(device_type, calibration))
+    inside, between = device_type.intra_latency_seconds, path.latency_seconds
+    return Ring(
+        size=device_type.per_node,
+        bytes_per_second=rate,
+        latency_seconds=(here - 1) * inside + ceil(log2(nodes)) * between,
+        around_seconds=nodes * (here - 1) * inside + (nodes - 1) * between,
+        crosses=path.fabric,
+        curves=curves,
+        link=path.fabric,
     )
 
 
@@ -317,7 +356,7 @@ def data_ring(
         crosses="node" if _in_node(link) else link,
         curves=curves,
         link=link,
-        sharing=1 if _in_node(link) else max(leaving(slot, load) for slot in slots),
+        sharing=1 if _in_node(link) else max(_beside(slot, load, topology) for slot in slots),
     )
 
 
@@ -337,6 +376,11 @@ def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:
 def leaving(slot: Slot, load: NodeLoad) -> int:
     """Data-parallel rings that leave the fullest node of a slot."""
     return max((load[node] for node in _known(slot, load)), default=slot.tp)
+
+
+def _beside(slot: Slot, load: NodeLoad, topology: Topology) -> int:
+    """Rings that share the cards of the fullest node of a slot; of a wide node those of one of its nodes."""
+    return leaving(slot, load) // topology.device_type(slot.pool, slot.gpu).nodes_each
 
 
 def _between(
@@ -365,7 +409,10 @@ def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, f
         (path.last_bytes_per_second, path.last_cards),
     )
     most = calibration.link(path.kind).host_bytes_per_second
-    first, last = (min(rate * fabric_share(path.kind, cards, calibration), most) for rate, cards in ends)
+    first, last = (
+        min(rate * fabric_share(path.kind, cards, calibration), nodes * most)
+        for (rate, cards), nodes in zip(ends, (path.first_nodes, path.last_nodes), strict=True)
+    )
     gateways = path.shared_bytes_per_second
     if gateways < float("inf"):
         gateways *= fabric_share(path.kind, 1, calibration)

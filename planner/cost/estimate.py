@@ -14,6 +14,7 @@ from planner.capabilities import Capabilities, Schedule
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
+from planner.cluster.wide import widened
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops, share_of_products
 from planner.cost.feed import NOTHING, Fed, feed_of
@@ -33,7 +34,7 @@ from planner.dims.grid import uneven
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
-from planner.plan.placement import Placement, Slot, lone_nodes, place
+from planner.plan.placement import Placement, Slot, lone_nodes, place, widths
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.records import dataclass
 from planner.targets import target
@@ -108,6 +109,22 @@ class Estimator:
         self.calibration = calibration
         self.curves = LinkCurves(calibration) if calibration.link_points else None
         self._pricers: dict[tuple[str, bool, Context, int], Pricer] = {}
+        self._wide: dict[frozenset[tuple[str, int]], Estimator] = {}
+
+    def of(self, plan: Plan) -> Estimator:
+        """The estimator that sees each replica of a plan on one node: nodes are wide where replicas fill several."""
+        wide = widths(plan, self.cluster)
+        if not wide:
+            return self
+        for pool in wide:
+            if not self.topology.path(pool, pool).connected:
+                raise PlanError(f"pool {pool}: replicas fill several nodes, which no fabric joins")
+        key = frozenset(wide.items())
+        if key not in self._wide:
+            self._wide[key] = Estimator(
+                widened(self.cluster, wide), self.model, self.calibration, one_network=self.one_network
+            )
+        return self._wide[key]
 
     def with_calibration(self, calibration: Calibration) -> Estimator:
         """The same cluster and model with other constants; what does not depend on them is shared."""
@@ -137,6 +154,9 @@ class Estimator:
 
     def pricer_of(self, plan: Plan, *, sockets: bool = False) -> Pricer:
         """The pricer of a plan."""
+        seen = self.of(plan)
+        if seen is not self:
+            return seen.pricer_of(plan, sockets=sockets)
         side = 1 if plan.grid is None else plan.grid.rows
         return self.pricer(plan.target, sockets=sockets, context=plan.context, side=side)
 
@@ -156,6 +176,9 @@ class Estimator:
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
+        seen = self.of(plan)
+        if seen is not self:
+            return seen.estimate(plan)
         if self.curves is not None:
             self.curves.forget_guesses()
         priced = self.price(plan)
@@ -238,7 +261,7 @@ class Estimator:
         yield from self._switched_off(plan, step)
         kinds = {gpu: self.topology.device_type(pool, gpu) for pool, gpu, tp, _ in groups if tp > 1}
         buffered = sorted(gpu for gpu, kind in kinds.items() if pricer.hides(kind) == "all")
-        bus = sorted(gpu for gpu, kind in kinds.items() if kind.intra_shared)
+        bus = sorted(gpu for gpu, kind in kinds.items() if not kind.reaches_memory)
         if plan.sequence_parallel and buffered and bus:
             yield (
                 f"tensor-parallel traffic of {', '.join(buffered)} is priced as with user buffers, which are off since "
@@ -253,7 +276,10 @@ class Estimator:
             if collective and self.curves is not None:
                 # A layer that was priced for an earlier plan has not asked its curve again.
                 ring = tensor_ring(
-                    self.topology.device_type(pool, gpu), self.calibration, tp=tp, curves=self.curves
+                    self.topology.device_type(pool, gpu),
+                    self.calibration,
+                    tp=tp,
+                    curves=self.curves,
                 )
                 ring.reduce_seconds(boundary_bytes(pricer.model, micro_batch))
         for gpu, tp, micro_batch in sorted(guessed):
@@ -292,6 +318,10 @@ class Estimator:
         self._require_precision(plan)
         if not plan.sync.exact:
             return self._price_islands(plan)
+        seen = self.of(plan)
+        if seen is not self:
+            priced = seen.price(plan, own_networks=own_networks)
+            return replace(priced, placement=place(plan, self.cluster))
         placement, sockets = place(plan, self.cluster), not own_networks and self.uses_sockets(plan)
         pricer = self.pricer_of(plan, sockets=sockets)
         _, joined = self._network(sockets)
@@ -453,6 +483,9 @@ class Estimator:
 
     def send_of(self, plan: Plan, stage: int, size_bytes: float) -> Send:
         """A send of so many bytes by each replica of a stage to the next one, on the plan's own network."""
+        seen = self.of(plan)
+        if seen is not self:
+            return seen.send_of(plan, stage, size_bytes)
         _, joined = self._network(self.uses_sockets(plan))
         nodes = joined.placement(place(plan, self.cluster))
         return send(

@@ -88,19 +88,30 @@ class LayerCurves:
         self._anchors: dict[tuple[tuple[str, str], int], _Anchor] = {}
         self._times: dict[tuple[tuple[str, str], int, int], LayerTimes | None] = {}
 
-    def at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
+    def at(
+        self,
+        key: tuple[str, str],
+        tp: int,
+        micro_batch: int,
+        formula: Formula,
+        most: int | None = None,
+    ) -> LayerTimes | None:
         """One layer at a micro-batch (sequences) on a device type (pool, gpu); None when no layer of it was measured.
 
         ``formula`` is that of the device type, always the same. A degree that was not measured has the scales of the
-        nearest one.
+        nearest one. Of replicas on several nodes that is one in a node of ``most`` devices, where layers are measured.
         """
         asked = (key, tp, micro_batch)
         if asked not in self._times:
-            self._times[asked] = self._at(key, tp, micro_batch, formula)
+            self._times[asked] = self._at(key, tp, micro_batch, formula, most)
         return self._times[asked]
 
-    def _at(self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula) -> LayerTimes | None:
-        degrees = self._points.get(name_key(key[1]))
+    def _at(
+        self, key: tuple[str, str], tp: int, micro_batch: int, formula: Formula, most: int | None
+    ) -> LayerTimes | None:
+        degrees = self._points.get(name_key(key[1]), {})
+        if most is not None:
+            degrees = {degree: points for degree, points in degrees.items() if degree <= most}
         if not degrees:
             return None
         nearest = min(degrees, key=lambda known: (abs(math.log(known / tp)), known))

@@ -197,6 +197,6 @@ def _segment_send(
         out, into, crossing = carried_rates(path, calibration)
         slowest = max(load.out / out, load.into / into, load.crossing / crossing)
         seconds = replica_bytes * slowest + path.latency_seconds
-        at_once, link, curve = load.out, path.fabric, path.fabric
+        at_once, link, curve = load.out / path.first_nodes, path.fabric, path.fabric
     known = curves.seconds(curve, "send", 2, replica_bytes * at_once) if curves is not None else None
     return Send(seconds=known[0] if known else seconds, link=link)

@@ -973,13 +973,23 @@ class Pricer:
         """Tensor-parallel traffic of a layer whose tokens are split between its collectives, or not."""
         return collectives(
             one,
-            tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves),
+            self._tensor_ring(device_type, tp),
             self.model,
             sequences,
             split=split,
             hides=self.hides(device_type),
             overlap=self.framework.overlap,
             sums=backward_sums(self.model) if self.target.sums_each_input else None,
+        )
+
+    def _tensor_ring(self, device_type: DeviceType, tp: int) -> Ring:
+        """The ring inside a replica."""
+        return tensor_ring(
+            device_type,
+            self.calibration,
+            tp=tp,
+            curves=self.link_curves,
+            utilisation=self.framework.link_utilisation,
         )
 
     def hides(self, device_type: DeviceType) -> Hidden:
@@ -1039,7 +1049,9 @@ class Pricer:
         if self.layer_curves is None:
             return None
         formula = partial(self._layer_formula, device_type)
-        return self.layer_curves.at(device_type.key, tp, sequences, formula)
+        wide = device_type.nodes_each > 1
+        most = device_type.per_node // device_type.nodes_each if wide else None
+        return self.layer_curves.at(device_type.key, tp, sequences, formula, most)
 
     def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""

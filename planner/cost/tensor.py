@@ -37,7 +37,9 @@ def hidden_by(target: Capabilities, kernels: str, device_type: DeviceType, buffe
     if kernels not in target.overlaps_collectives:
         return "nothing"
     least, capability = target.user_buffers_from, device_type.compute_capability
-    if not buffered or device_type.intra_shared or least is None or capability is None or capability < least:
+    if not buffered or not device_type.reaches_memory:
+        return "backward"
+    if least is None or capability is None or capability < least:
         return "backward"
     return "all"
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.capabilities import Capabilities
+from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stage
+from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stage, node_devices
 from planner.dims.trained import splits_frozen
 from planner.errors import KeyPath
 from planner.model.spec import NF4_BLOCK, ROW_TARGETS, ModelSpec, StateSpec
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, in_words
+from planner.targets import TARGETS
 
 
 class SequenceParallelism(Dimension):
@@ -97,6 +99,22 @@ class TensorParallelism(Dimension):
                 if pairs % tp:
                     what = f"{target.name} needs a tp that divides the {pairs} key/value heads"
                     yield Fault(where, f"{what}, got {tp}")
+
+    def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+        """Replicas on several nodes need a runtime that has them, and whole experts on none."""
+        if plan.grid is not None:
+            return
+        row, per_node = TARGETS[plan.target], node_devices(cluster)
+        for path, group in groups_of(plan):
+            here, where = per_node[group.pool, group.gpu], (*path, "tp")
+            if group.tp <= here:
+                continue
+            if not row.tensor_parallel_over_nodes:
+                what = f"{row.name} starts replicas on one node, expected at most {here} {group.gpu}"
+                yield Fault(where, f"{what}, got {group.tp}")
+            elif plan.folding.ways > 1:
+                what = f"experts are divided over replicas that lie in a node, expected at most {here} {group.gpu}"
+                yield Fault(where, f"{what}, got {group.tp}")
 
 
 def head_faults(plan: Plan, model: ModelSpec) -> Iterator[Fault]:

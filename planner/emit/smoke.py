@@ -196,17 +196,18 @@ def _points(seconds: Any) -> list[list[float]]:
 def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
     """One entry for each device type of a stage whose replicas have several devices."""
     stage = [rank for rank in job.ranks if rank.stage == number]
+    topology = estimator.of(job.plan).topology
     for (pool, gpu, tp), own in _by(stage, lambda rank: (rank.pool, rank.gpu, _layer_key(job, rank)[2])):
         if tp == 1:
             continue
-        kind = estimator.topology.device_type(pool, gpu)
+        kind = topology.device_type(pool, gpu)
         if job.plan.grid is not None:
             yield from _grid_groups(job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
             continue
         ring = tensor_ring(kind, estimator.calibration, tp=tp)
         members = [[rank.rank for rank in each] for _, each in _by(own, lambda rank: rank.replica)]
         what = f"stage {number}, inside replicas on {gpu}"
-        yield _entry(what, members, "node", ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
+        yield _entry(what, members, ring.crosses, ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
 
 
 def _grid_groups(grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[str, Any]]:

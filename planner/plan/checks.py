@@ -14,7 +14,7 @@ from planner.dims.tensor import head_faults
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.plan.placement import place, split_nodes
+from planner.plan.placement import place, split_nodes, widths
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 from planner.targets import target
 
@@ -240,6 +240,15 @@ def node_faults(plan: Plan, cluster: ClusterSpec) -> tuple[Fault, ...]:
 def _paths(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
     """Replicas of a stage exchange gradients, neighbouring stages activations."""
     topology = Topology(cluster)
+    for pool in widths(plan, cluster):
+        if not topology.path(pool, pool).connected:
+            stage = next(
+                at for at, each in enumerate(plan.stages) if pool in {one.pool for one in each.replicas}
+            )
+            what = (
+                f"replicas on several nodes of {pool}, which no fabric joins, expected a tp that a node holds"
+            )
+            yield Fault(("stages", stage), what)
     pools = [sorted({group.pool for group in stage.replicas}) for stage in plan.stages]
     for number, here in enumerate(pools):
         before = pools[number - 1] if number else []

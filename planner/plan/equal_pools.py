@@ -14,8 +14,9 @@ from json import dumps
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
+from planner.cluster.wide import widened
 from planner.errors import PlanError
-from planner.plan.placement import Placement, Slot, node_span, place
+from planner.plan.placement import Placement, Slot, node_span, place, widths
 from planner.plan.values import Plan, ReplicaGroup, Sync
 
 
@@ -51,6 +52,12 @@ def likeness(pool: PoolSpec) -> str:
 def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
     """A plan on the pools of ``seen``, in which equal ones are joined, on those of the cluster with the same hosts."""
     owner = {host: (pool.name, number) for number, pool in enumerate(cluster.pools) for host in pool.hosts}
+    if wide := widths(plan, seen):
+        # Replicas that fill several nodes lie in one pool of the cluster: nodes are widened before pools are joined.
+        nodes = {host: wide.get(pool.name, 1) for pool in seen.pools for host in pool.hosts}
+        each = {pool.name: nodes.get(pool.hosts[0], 1) for pool in cluster.pools}
+        each = {name: width for name, width in each.items() if width > 1}
+        return on_own_pools(plan, joined(widened(cluster, each)), cluster)
     hosts = {pool.name: pool.hosts for pool in seen.pools}
     parts = {name: len({owner[host] for host in own}) for name, own in hosts.items()}
     if all(parts[group.pool] == 1 for stage in plan.stages for group in stage.replicas):

@@ -2,7 +2,7 @@
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
 and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
-order. A replica never leaves its node, unless it is a grid that fills several, nor does a group smaller than one. What
+order. A replica lies in a node or fills several; a group smaller than a node never leaves it. What
 a runtime demands of all stages together is checked in plans and obeyed by the search.
 """
 
@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, get_args
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
+from planner.cluster.wide import widened
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
@@ -218,11 +219,42 @@ def node_span(tp: int, per_node: int) -> int:
     return tp // per_node if tp % per_node == 0 else 1
 
 
+def widths(plan: Plan, cluster: ClusterSpec) -> dict[str, int]:
+    """Nodes that a tensor-parallel replica fills, by pool: of those pools whose replicas stand on several nodes.
+
+    Grids go their own way. Raises PlanError where replicas neither lie in a node nor fill nodes.
+    """
+    if plan.grid is not None:
+        return {}
+    pools = {pool.name: pool for pool in cluster.pools}
+    groups = {(group.pool, group.gpu, group.tp) for stage in plan.stages for group in stage.replicas}
+    found: dict[str, int] = {}
+    for name, gpu, tp in sorted(groups):
+        per_node = pools[name].devices.count(gpu) if name in pools else 0
+        if not per_node or tp <= per_node:
+            continue
+        what = f"pool {name}: a node has {per_node} {gpu}, tp {tp} needs more"
+        if len({*pools[name].devices}) > 1:
+            raise PlanError(f"{what}, and replicas on several nodes need nodes of one device type")
+        if tp % per_node:
+            raise PlanError(f"{what} and fills no whole nodes")
+        found[name] = tp // per_node
+    for name, gpu, tp in sorted(groups) if found else ():
+        if name in found and tp != found[name] * pools[name].devices.count(gpu):
+            raise PlanError(f"pool {name}: replicas on several nodes need the same tp in all of the pool")
+    return found
+
+
 def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     """Give every stage its devices, [stage][slot]; raises PlanError when the cluster has too few.
 
     Where one node of a pool has room, and its other nodes would cost all ranks their RDMA, the plan stands on that one.
+    Replicas that fill several nodes have slots of whole nodes, as grids have.
     """
+    wide = widths(plan, cluster)
+    if wide:
+        placement = place(plan, widened(cluster, wide))
+        return tuple(tuple(_narrow(slot, wide.get(slot.pool, 1)) for slot in slots) for slots in placement)
     # Replicas that share sequences or experts stay together.
     whole = plan.cp > 1 or plan.folding.ways > max(
         group.tp for stage in plan.stages for group in stage.replicas
@@ -272,6 +304,11 @@ def _with_lone_nodes(placement: Placement, cluster: ClusterSpec) -> ClusterSpec 
         for pool in cluster.pools
     )
     return cluster.model_copy(update={"pools": tuple(pools)})
+
+
+def _narrow(slot: Slot, width: int) -> Slot:
+    """A slot of wide nodes as one of the nodes that they are made of."""
+    return slot._replace(tp=slot.tp // width, first_node=width * slot.first_node, nodes=width * slot.nodes)
 
 
 def place_stages(

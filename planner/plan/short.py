@@ -180,11 +180,12 @@ class _Room:
     def replicas(self, tp: int) -> int:
         nodes = self._nodes(tp)
         if nodes > 1:
-            return 0 if tp % self.per_node else self.free.count(self.per_node) // nodes
+            spans = self.spans and tp % self.per_node == 0
+            return self.free.count(self.per_node) // nodes if spans else 0
         return sum(devices // tp for devices in self.free)
 
     def _nodes(self, tp: int) -> int:
-        return -(-tp // self.per_node) if self.spans else 1
+        return -(-tp // self.per_node)
 
     def take(self, count: int, tp: int) -> None:
         """Fullest nodes first, as placement does."""
@@ -200,7 +201,7 @@ class _Room:
 def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     entries = _entries(short, model)
     layers = _layers(short, entries, model)
-    room = _room(cluster, spans=short.grid is not None)
+    room = _room(cluster, grid=short.grid is not None)
     dp = short.dp or max(1, _most_replicas(short, entries, room) // short.cp)
     stages, first = [], 0
     for number, (index, entry) in enumerate(entries):
@@ -286,13 +287,16 @@ def _checked(layers: list[int], stages: int, model: ModelSpec) -> list[int]:
     return layers
 
 
-def _room(cluster: ClusterSpec, *, spans: bool) -> list[_Room]:
-    """Kinds of devices in file order."""
-    return [
-        _Room(pool.name, gpu, [pool.devices.count(gpu)] * len(pool.hosts), pool.devices.count(gpu), spans)
-        for pool in cluster.pools
-        for gpu in dict.fromkeys(pool.devices)
-    ]
+def _room(cluster: ClusterSpec, *, grid: bool) -> list[_Room]:
+    """Kinds of devices in file order; replicas fill nodes of one type, grids any."""
+    rooms = []
+    for pool in cluster.pools:
+        types = dict.fromkeys(pool.devices)
+        for gpu in types:
+            per_node = pool.devices.count(gpu)
+            free = [per_node] * len(pool.hosts)
+            rooms.append(_Room(pool.name, gpu, free, per_node, spans=grid or len(types) == 1))
+    return rooms
 
 
 def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:

@@ -64,7 +64,8 @@ def rank_runs(plan: Plan, cluster: ClusterSpec) -> tuple[RankRun, ...]:
     first = 0
     for stage, slots in enumerate(place(plan, cluster)):
         for slot in slots:
-            tp = plan.stages[stage].replicas[0].tp if plan.grid else slot.tp
+            groups = plan.stages[stage].replicas
+            tp = next(group.tp for group in groups if (group.pool, group.gpu) == (slot.pool, slot.gpu))
             rank_ranges.append(_run(stage, first, slot, pools[slot.pool], tp))
             first += rank_ranges[-1].ranks
     return tuple(rank_ranges)

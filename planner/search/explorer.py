@@ -17,6 +17,7 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.groups import (
     Families,
     Group,
+    families_of,
     group_bound,
     grouped,
     late,
@@ -42,7 +43,8 @@ from planner.search.space.choices import (
     usable_device_types,
 )
 from planner.search.space.device_sets import Box, Counts
-from planner.search.space.partitions import NetworkPartition, whole_partition
+from planner.search.space.partitions import NetworkPartition, whole_partition, wide_partitions
+from planner.search.space.wide import wide_degrees
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
 
 
@@ -54,7 +56,15 @@ class DeviceSets:
     box: Box
 
 
-Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets | GridChoice
+@dataclass(frozen=True, slots=True)
+class OverNodes:
+    """All plans of a target whose replicas of ``tp`` devices fill several nodes where their own is smaller."""
+
+    row: Capabilities
+    tp: int
+
+
+Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets | GridChoice | OverNodes
 
 Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
 """What lists outer choices of data parallelism."""
@@ -122,6 +132,7 @@ class Explorer:
         self.finished = False  # true once nothing is left that could win
         self._heap: list[tuple[float, int, Item]] = []
         self._tried: dict[tuple[Shares, Counts], float] = {}
+        self._over_nodes: dict[tuple[str, int], float] = {}
         self._count = 0
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
         self._better = better
@@ -317,7 +328,10 @@ class Explorer:
         self._first.promising((group, partition) for groups, partition in whole for group in groups)
         for row, name, partition, groups in listed:
             self._open_partition(row, name, partition, groups)
+        model, topology = self.estimator.model, self.estimator.topology
         for row in targets_of(self.limits) if not self.one_degree else ():
+            for tp in wide_degrees(row, self.limits, model, topology):
+                self._push(max(self._floor, self._over_nodes.get((row.name, tp), 0.0)), OverNodes(row, tp))
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
             if self.limits.grids:
@@ -330,8 +344,9 @@ class Explorer:
             return
         usable = usable_device_types(self.estimator.topology, self.estimator.model)
         rates = DeviceRates(self.estimator, self.limits)
-        least = rates.least_seconds({device_type.key: device_type.devices for device_type in usable})
-        self._floor = self._taken_bound = max(self._floor, least)
+        devices = {device_type.key: device_type.devices for device_type in usable}
+        self._floor = self._taken_bound = max(self._floor, rates.least_seconds(devices))
+        self._over_nodes = {key: wide.least_seconds(devices) for key, wide in rates.over_nodes.items()}
 
     def _open_partition(
         self, row: Capabilities, name: str, partition: NetworkPartition, groups: tuple[Group, ...]
@@ -462,11 +477,26 @@ class Explorer:
             self._continue(item)
         elif isinstance(item, GridChoice):
             self._grid(item)
+        elif isinstance(item, OverNodes):
+            self._expand_over_nodes(bound, item)
         elif isinstance(item, DataParallel):
             sets = self._sets(item)
             self._push(max(bound, sets.shares.bound(sets.box)), sets)
         else:
             self._devices_of(bound, item)
+
+    def _expand_over_nodes(self, bound: float, item: OverNodes) -> None:
+        """The groups of families in each partition; a quick plan of them where none is known yet."""
+        limits = replace(self.limits, tp=(item.tp,))
+        for name, partition in wide_partitions(self.estimator, item.row, item.tp).items():
+            self._partitions[item.row.name, name] = partition
+            found = families_of(item.row, name, partition, limits)
+            partition.bounds.rates.expect(found)
+            if self.best is None:
+                self._first.any(partition, found)
+            for group in grouped(found):
+                self.deadline.check()
+                self._push(max(bound, group_bound(group, partition.bounds)), group)
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)

@@ -7,10 +7,12 @@ from dataclasses import field, replace
 from heapq import heappop, heappush
 
 from planner.cluster.topology import Topology, sockets_only
+from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator, timeline_of, together
 from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
+from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -69,6 +71,7 @@ def in_space(scored: Scored, estimator: Estimator) -> Scored | None:
     Written on some of several equal pools, a plan may keep stages apart that one pool puts together, outside the space.
     """
     cluster = sockets_only(estimator.cluster) if estimator.uses_sockets(scored.plan) else estimator.cluster
+    cluster = widened(cluster, widths(scored.plan, cluster))
     seen = joined(cluster)
     if seen is cluster:
         return scored

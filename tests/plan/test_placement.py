@@ -84,7 +84,7 @@ def placed(spec: ClusterSpec, wanted: Plan) -> tuple[Rank, ...]:
 
 
 @given(problems())
-def test_no_device_twice_and_no_replica_across_nodes(problem: tuple[ClusterSpec, Plan]) -> None:
+def test_no_device_twice_and_replicas_in_a_node_or_filling_nodes(problem: tuple[ClusterSpec, Plan]) -> None:
     """Every rank runs on a device of its kind, in rank order."""
     spec, wanted = problem
     found = placed(spec, wanted)
@@ -92,13 +92,15 @@ def test_no_device_twice_and_no_replica_across_nodes(problem: tuple[ClusterSpec,
     assert len({(rank.host, rank.device) for rank in found}) == len(found)
     pools = {pool.name: pool for pool in spec.pools}
     homes: dict[tuple[int, int], set[str]] = {}
+    spans: dict[tuple[int, int], int] = {}
     for rank in found:
         assert pools[rank.pool].devices[rank.device] == rank.gpu
         assert rank.host in pools[rank.pool].hosts
         part = wanted.stages[rank.stage].replicas[rank.group]
         assert (part.pool, part.gpu) == (rank.pool, rank.gpu)
         homes.setdefault((rank.stage, rank.replica), set()).add(rank.host)
-    assert all(len(hosts) == 1 for hosts in homes.values())
+        spans[rank.stage, rank.replica] = max(1, part.tp // pools[rank.pool].devices.count(rank.gpu))
+    assert all(len(hosts) == spans[key] for key, hosts in homes.items())
     for number, stage in enumerate(wanted.stages):
         sizes = Counter(rank.group for rank in found if rank.stage == number)
         assert sizes == {index: part.devices for index, part in enumerate(stage.replicas)}
@@ -108,10 +110,11 @@ def test_no_device_twice_and_no_replica_across_nodes(problem: tuple[ClusterSpec,
 def test_one_group_is_placed_exactly_when_nodes_have_room(
     devices: int, nodes: int, tp: int, count: int
 ) -> None:
-    """Whatever does not fill a node gets one of its own."""
+    """Whatever does not fill a node gets one of its own; what a node does not hold fills several."""
     spec, wanted = cluster(("A" * devices, nodes)), plan((group("p0", "A", tp, count),))
-    if count <= nodes * (devices // tp):
-        assert sum(slot.replicas for slot in place(wanted, spec)[0]) == count
+    room = nodes * (devices // tp) if tp <= devices or tp % devices else nodes // (tp // devices)
+    if count <= room:
+        assert sum(slot.replicas * slot.tp for slot in place(wanted, spec)[0]) == count * tp
     else:
         with pytest.raises(PlanError):
             place(wanted, spec)
@@ -184,7 +187,7 @@ def test_mixed_nodes_keep_their_device_numbers() -> None:
     ("wanted", "message"),
     [
         (group("p0", "A", 1, 9), "pool p0: no node is left for 1 devices A"),
-        (group("p0", "A", 8, 1), "pool p0: a node has 4 A, tp 8 needs more"),
+        (group("p0", "A", 6, 1), "pool p0: a node has 4 A, tp 6 needs more and fills no whole nodes"),
         (group("p0", "B", 1, 1), "no B in a pool named p0"),
         (group("x", "A", 1, 1), "no A in a pool named x"),
     ],

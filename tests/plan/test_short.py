@@ -216,7 +216,7 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
         ("dp: 2\nmicro_batch: 3\n", 1, "dp 2 x micro_batch 3, no dp would do"),
         ("dp: 2\nmicro_batch: 5\n", 1, "dp: the global batch 32 does not divide by dp 2 x micro_batch 5"),
         ("dp: 32\n", 1, "dp: 32 replicas of 1 devices, the cluster has room for 12 more"),
-        ("tp: 8\n", None, "1 replicas of 8 devices, the cluster has room for 0 more"),
+        ("tp: 16\n", None, "1 replicas of 16 devices, the cluster has room for 0 more"),
         (
             "dp: 8\nstages: [{pool: slow}]\n",
             2,

@@ -16,6 +16,7 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
+from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.dims.pipeline import interleavings
 from planner.dims.sharding import holds_groups, parts_of, shard_sizes, zeros_at
@@ -90,10 +91,45 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                     yield on_own_pools(plan, seen.cluster, estimator.cluster)
                 except PlanError:
                     continue
+        yield from _over_nodes(row, estimator, limits)
         seen = Estimator(joined(estimator.cluster), estimator.model, estimator.calibration)
         asked = (*_islands(row, seen, limits), *_backups(row, seen, limits), *_grids(row, seen, limits))
         for plan in asked:
             yield on_own_pools(plan, seen.cluster, estimator.cluster)
+
+
+def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """Plans whose replicas fill several nodes of some pool: those of clusters whose nodes are several of these."""
+    model = estimator.model
+    if (
+        row.name not in ("deepspeed", "megatron", "torch")
+        or model.experts is not None
+        or not offers(row, model)
+    ):
+        return
+    for network in networks(row, estimator.topology).values():
+        for tp in range(2, 65):
+            wide = {
+                each.name: tp // len(each.devices)
+                for each in network.pools
+                if len(set(each.devices)) == 1
+                and len(each.devices) < tp <= len(each.devices) * len(each.hosts)
+                and tp % len(each.devices) == 0
+                and each.nics
+            }
+            if not wide or (limits.tp is not None and tp not in limits.tp):
+                continue
+            seen = Estimator(joined(widened(network, wide)), model, estimator.calibration)
+            offered = [
+                item for item in row.recomputes if limits.recompute is None or item in limits.recompute
+            ]
+            ways = [offered] if row.recompute_per_stage else [[item] for item in offered]
+            for zero, own in product(limits.zero or (0, 1, 2, 3), ways):
+                for plan in _pipelines(seen, replace(limits, tp=(tp,)), row, zero, own):
+                    try:
+                        yield on_own_pools(plan, seen.cluster, estimator.cluster)
+                    except PlanError:
+                        continue
 
 
 def _backups(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

@@ -18,6 +18,7 @@ from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec, PreferenceSpec
 from planner.plan.checks import faults
+from planner.plan.placement import widths
 from planner.plan.values import Plan, Sync
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
@@ -46,6 +47,7 @@ from tests.worlds import (
     with_measurements,
     with_odd_nodes,
     with_shapes,
+    with_small_nodes,
     with_stragglers,
     with_tight_memories,
     with_unequal_steps,
@@ -556,6 +558,38 @@ def test_grids_are_the_best_now_and_then() -> None:
     """The oracle sees plans on grids and others as the best."""
     bests = answers(with_grids, lambda seed: replace(GRIDS, tp=(4,)), 12)
     assert met((plan.grid is not None for plan in bests), {True, False}) == {True, False}
+
+
+def small_nodes(seed: int) -> Limits:
+    """With degrees that need several nodes, or all."""
+    target = ("torch", "megatron", "deepspeed")[seed % 3]
+    return replace(limits(seed, target), tp=((2, 4), None, (2,))[seed // 3 % 3])
+
+
+@given(SEEDS)
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_replicas_on_several_nodes(seed: int) -> None:
+    """Replicas that fill several nodes are the best where exhaustion says so, and no bound is above them."""
+    check(with_small_nodes(seed), small_nodes(seed), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_replicas_on_several_nodes_of_many(seed: int) -> None:
+    """The same of more of them."""
+    check(with_small_nodes(seed), small_nodes(seed), QUICK)
+
+
+def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
+    """The oracle sees plans with and without them as the best."""
+    found = set()
+    for seed in range(12):
+        cluster = with_small_nodes(seed)[0]
+        best = search(*with_small_nodes(seed), small_nodes(seed), explain=False).best
+        if best is not None:
+            found.add(bool(widths(best.plan, cluster)))
+    assert found == {True, False}
 
 
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])

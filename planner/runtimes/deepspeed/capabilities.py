@@ -13,6 +13,7 @@ CAPABILITIES = Capabilities(
     second_attention=("deepspeed",),
     by_default=True,
     tensor_parallel="one-degree",
+    tensor_parallel_over_nodes=True,
     tensor_parallel_in_pipeline=False,
     sums_each_input=True,
     zero_without_pipeline=(0, 1, 2, 3),

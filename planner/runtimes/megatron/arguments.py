@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.cluster.topology import Topology
+from planner.cluster.wide import widened
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.sharding import gradients_of
@@ -15,6 +16,7 @@ from planner.errors import EmitError
 from planner.job.files import rendered
 from planner.job.job import Job
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
+from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 
@@ -223,11 +225,11 @@ def _overlaps_collectives(job: Job) -> bool:
     if not plan.sequence_parallel or plan.stages[0].replicas[0].tp == 1:
         return False
     kernels = CAPABILITIES.kernels_of(model.training.kernels, model.training.attention)
-    topology = Topology(job.cluster)
+    topology = Topology(widened(job.cluster, widths(plan, job.cluster)))
     used = {(group.pool, group.gpu) for stage in plan.stages for group in stage.replicas}
     devices = [topology.device_type(*each) for each in used]
     found = [hidden_by(CAPABILITIES, kernels, each, has_user_buffers(model)) for each in devices]
-    return "all" in found and not any(each.intra_shared for each in devices)
+    return "all" in found and all(each.reaches_memory for each in devices)
 
 
 def _expert_parallel(plan: Plan) -> list[str]:

@@ -11,6 +11,7 @@ CAPABILITIES = Capabilities(
     unfused_kernels="megatron-2021",
     by_default=True,
     tensor_parallel="one-degree",
+    tensor_parallel_over_nodes=True,
     zero_without_pipeline=(0, 1),
     zero_with_pipeline=(0, 1),
     batch_without_pipeline="equal",

@@ -24,6 +24,8 @@ from planner.runtimes.megatron.log import MegatronLines
 
 REPLICAS = ("dp", "dp_cp", "intra_dp_cp", "gtp_remat_dp", "gtp_remat_dp_cp", "ep_dp", "intra_ep_dp")
 """Groups over the replicas of one stage."""
+REPLICA = ("tp", "tp_cp", "ep_tp")
+"""Groups over the devices of one replica."""
 STAGES = ("pp", "embd")
 """Groups over the stages of one pipeline."""
 STAGE_DEVICES = ("tp_dp_cp", "tp_dp")
@@ -51,6 +53,7 @@ def group_networks(
     if not network.crosses:
         return {}
     kinds: tuple[tuple[tuple[str, ...], set[Members]], ...] = (
+        (REPLICA[: 1 if cp > 1 else 3], _instances(ranks, lambda rank: (rank.stage, rank.replica))),
         (REPLICAS, _instances(ranks, lambda rank: (rank.stage, rank.tp_rank))),
         (STAGES, _instances(ranks, lambda rank: (rank.replica, rank.tp_rank))),
         (STAGE_DEVICES, _instances(ranks, lambda rank: rank.stage)),

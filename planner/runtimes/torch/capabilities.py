@@ -12,6 +12,7 @@ CAPABILITIES = Capabilities(
     second_attention=("torch-compiled",),
     by_default=True,
     tensor_parallel="one-degree",
+    tensor_parallel_over_nodes=True,
     zero_without_pipeline=(0, 1, 2, 3),
     zero_with_pipeline=(0, 1, 2, 3),
     hybrid_zero=(1, 2, 3),

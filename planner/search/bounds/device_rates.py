@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 
 from planner.capabilities import Capabilities
+from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.context import contexts
@@ -26,6 +27,7 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
+from planner.search.space.wide import wide_degrees, wide_pools
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from planner.units import divisors
@@ -37,13 +39,28 @@ Key = tuple[str, str]
 class DeviceRates:
     """Best rates of the devices of a cluster, without any traffic between replicas or stages."""
 
-    def __init__(self, estimator: Estimator, limits: Limits) -> None:
+    def __init__(self, estimator: Estimator, limits: Limits, *, alone: bool = True) -> None:
+        """``alone``: devices may have the whole model."""
         self.estimator, self.limits = estimator, limits
         self._types = usable_device_types(estimator.topology, estimator.model)
         self._rates = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
+        self.over_nodes: dict[tuple[str, int], DeviceRates] = {}
+        """Of devices in replicas that fill several nodes where their own is smaller, by (target, degree)."""
         for row in targets_of(limits):
-            for key, rate in (*self._in_replicas(row), *self._alone(row)):
+            for key, rate in (*self._in_replicas(row), *(self._alone(row) if alone else ())):
                 self._rates[key] = max(self._rates[key], rate)
+            for tp in wide_degrees(row, limits, estimator.model, estimator.topology):
+                self.over_nodes[row.name, tp] = self._over_nodes(row, tp)
+        for wide in self.over_nodes.values():
+            for key, rate in wide._rates.items():
+                self._rates[key] = max(self._rates[key], rate)
+
+    def _over_nodes(self, row: Capabilities, tp: int) -> DeviceRates:
+        """The rates of a cluster whose nodes hold such replicas."""
+        estimator = self.estimator
+        cluster = widened(estimator.cluster, wide_pools(estimator.topology, tp))
+        limits = replace(self.limits, target=row.name, tp=(tp,))
+        return DeviceRates(Estimator(cluster, estimator.model, estimator.calibration), limits, alone=False)
 
     def tokens_per_second(self) -> dict[Key, float]:
         """Tokens a second of one device of each type: any devices together do no more than the sum of theirs.
@@ -82,6 +99,9 @@ class DeviceRates:
                     ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     seconds = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(seconds, least.get(device_type.key, math.inf))
+        for wide in self.over_nodes.values():
+            for key, seconds in wide._ends().items():
+                least[key] = min(seconds, least.get(key, math.inf))
         return least
 
     def least_seconds(self, devices: Mapping[Key, int]) -> float:

@@ -45,15 +45,16 @@ def searched(
         for name, partition in (
             network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
         ):
-            found = _families(row, name, partition, limits, one_degree=one_degree)
+            found = families_of(row, name, partition, limits, one_degree=one_degree)
             if runner is not None and not runner.fewer_steps_zero:
                 found = [family for family in found if not family.fewer_steps(estimator.model)]
             yield row, name, partition, found
 
 
-def _families(
-    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool
+def families_of(
+    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool = False
 ) -> list[Family]:
+    """All families of a target in a partition of this name."""
     model = partition.estimator.model
     items = families(row, limits, model, partition.device_types, network)
     if one_degree:

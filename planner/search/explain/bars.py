@@ -198,7 +198,7 @@ def _busy(plan: Plan, gpus: Iterable[str], estimator: Estimator) -> float:
 
 def _layer_spreads(plan: Plan, gpus: Iterable[str], estimator: Estimator) -> list[float]:
     """Spreads of the measured layers that the plan is priced with on these devices; empty where one is not measured."""
-    pricer, topology = estimator.pricer_of(plan), estimator.topology
+    pricer, topology = estimator.pricer_of(plan), estimator.of(plan).topology
     groups = [group for stage in plan.stages for group in stage.replicas if group.gpu in gpus]
     measured = [
         pricer.measured(topology.device_type(item.pool, item.gpu), item.tp, item.micro_batch)

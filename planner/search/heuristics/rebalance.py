@@ -31,7 +31,9 @@ def rebalanced(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits
     try:
         own = on_joined_pools(plan, seen.cluster, estimator.cluster)
         return (
-            _layers(own, estimator, seen, limits) if plan.pp > 1 else _batches(own, estimator, seen, limits)
+            _layers(own, estimator, seen.of(own), limits)
+            if plan.pp > 1
+            else _batches(own, estimator, seen, limits)
         )
     except PlanError:
         return None

@@ -10,12 +10,13 @@ from planner.cost.estimate import Estimator
 from planner.errors import OutputError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import on_joined_pools
+from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.solver import write_lp
 from planner.search.ranking import ranked
 from planner.search.space.choices import choice_of, stands
-from planner.search.space.partitions import NetworkPartition, network_partitions
+from planner.search.space.partitions import NetworkPartition, network_partitions, wide_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import target
@@ -54,7 +55,10 @@ def write_model(
 def _partition(plan: Plan, estimator: Estimator) -> NetworkPartition:
     """The smallest part of the cluster in which the plan stands, on the network that it uses."""
     fitting, sockets = [], estimator.uses_sockets(plan)
-    for partition in network_partitions(estimator, target(plan.target)).values():
+    row, wide = target(plan.target), widths(plan, estimator.cluster)
+    degree = plan.stages[0].replicas[0].tp
+    parts = wide_partitions(estimator, row, degree) if wide else network_partitions(estimator, row)
+    for partition in parts.values():
         own = partition.estimator
         on_joined = on_joined_pools(plan, own.cluster, estimator.cluster)
         used = {group.pool for stage in on_joined.stages for group in stage.replicas}

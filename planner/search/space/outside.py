@@ -24,6 +24,7 @@ from planner.plan.values import Grid
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.space.partitions import networks
+from planner.search.space.wide import MOST_WIDE
 from planner.search.values import Limits
 
 
@@ -157,6 +158,8 @@ class _Left:
         )
         if self.pipelines and row.tensor_parallel != "none" and any(splits(model, tp) for tp in left_over):
             yield "stages on devices of a node that a tensor-parallel stage leaves over"
+        if row.tensor_parallel_over_nodes and self.tensor:
+            yield from self._over_nodes()
         if row.tensor_parallel == "per-stage" and any(
             splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
         ):
@@ -170,6 +173,19 @@ class _Left:
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
+
+    def _over_nodes(self) -> Iterator[str]:
+        """Replicas that fill several nodes."""
+        degrees = [
+            tp
+            for device_type in self.device_types
+            for tp in range(2 * device_type.per_node, device_type.devices + 1, device_type.per_node)
+            if splits(self.model, tp) and (self.limits.tp is None or tp in self.limits.tp)
+        ]
+        if degrees and self.model.experts is not None:
+            yield "tensor-parallel groups on several nodes, of models with experts"
+        elif any(tp > MOST_WIDE for tp in degrees):
+            yield f"tensor-parallel groups of more than {MOST_WIDE} devices on several nodes"
 
     def _replicas(self) -> Iterator[str]:
         """Batches, and what replicas share or exchange."""

@@ -55,6 +55,14 @@ def test_stages_on_two_fabrics() -> None:
     assert {found["east"][name] for name in ("pp", "mp", "embd", "intra_dist_opt_instance")} == {"Socket"}
 
 
+def test_replicas_on_several_nodes() -> None:
+    """Groups inside replicas have a network too where these fill nodes."""
+    stages = [(group(name, "A100", tp=8, share=2),) for name in ("east", "west")]
+    found = networks(plan("megatron", 1, [2, 2], stages), cluster(EAST, WEST))
+    assert {found["east"][name] for name in ("tp", "tp_cp", "ep_tp")} == {"IB"}
+    assert "tp" not in networks(split("east", "west"), cluster(EAST, WEST))["east"]
+
+
 def test_pool_without_rdma() -> None:
     """Replicas on a pool without RDMA use sockets while those with it use RDMA."""
     found = networks(split("east", "plain"), cluster(EAST, PLAIN))

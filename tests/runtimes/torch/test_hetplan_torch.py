@@ -199,6 +199,16 @@ def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
     return Case(name, chosen, model(7, layers=2, **changes))
 
 
+def over_nodes(zero: int, devices: int, *, tp: int, stages: int = 1, **changes: Any) -> Case:
+    """Replicas that fill nodes of so many devices, on four ranks of one type."""
+    where = cluster(pool("big", ("A100",) * devices, 4 // devices, (nic("ib", "lo"),)))
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    each = (group("big", "A100", tp=tp, count=4 // (tp * stages), share=4, steps=2),)
+    chosen = plan("torch", zero, [2, 1][:stages] if stages > 1 else [3], [each] * stages)
+    name = name_of(f"nodes-of-{devices}-tp{tp}-pp{stages}", zero, changes)
+    return Case(name, chosen, model(chosen.global_batch, layers=3, **changes), where)
+
+
 def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: Any) -> Case:
     """Sequences over two ranks or four; without a pipeline two pairs have different batches."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
@@ -305,6 +315,8 @@ SWITCH: dict[str, Any] = {
 }
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
+    over_nodes(0, 2, tp=4, optimizer="sgd"),
+    over_nodes(1, 1, tp=2, stages=2, optimizer="sgd"),
     uneven(1),
     uneven(0, precision="bf16"),
     uneven(2, precision="fp16"),
@@ -389,6 +401,7 @@ RESUMED = [
 ]
 """Plans that go on where another ended, with adapters and with layers of several sizes."""
 OTHERS = [
+    over_nodes(3, 1, tp=2, optimizer="sgd"),
     *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
     named("sizes", tensor_parallel(1, optimizer="sgd", **SIZED)),
     named("sizes", tensor_parallel(3, stages=2, optimizer="sgd", **SIZED)),
