@@ -27,9 +27,9 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
-    """Every rule that the plan breaks; placement and paths are tried only when nothing else is wrong."""
+    """Every rule that the plan breaks; it is placed only when nothing else is wrong, its paths where it has a place."""
     first_faults = (*_devices(plan, cluster, model), *target_faults(plan, model))
-    return first_faults or (*_placement(plan, cluster), *_paths(plan, cluster), *_hosts(plan, cluster))
+    return first_faults or _placement(plan, cluster) or (*_paths(plan, cluster), *_hosts(plan, cluster))
 
 
 def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:

@@ -67,12 +67,11 @@ class Field:
         """Step of a plan that can be launched, is allowed, and fits; None of any other."""
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
+            or faults(plan, self.cluster, self.model)
             or scatters(plan, self.joined, self.cluster)
             or straddles(plan, self.cluster)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
-            return None
-        if faults(plan, self.cluster, self.model):
             return None
         try:
             found = self.estimator.estimate(plan)

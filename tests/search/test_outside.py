@@ -129,6 +129,18 @@ def test_equal_pools_are_one() -> None:
     assert parts not in outside(unlike, gpt(), Limits(target="deepspeed"))
 
 
+def test_replicas_on_several_nodes_lie_in_one_pool() -> None:
+    """Where equal pools as one have room for more of them, that is named; where each has as much, nothing is."""
+    torn = "tensor-parallel groups over nodes of several equal pools"
+    for nodes, degrees, named in ((1, (2,), True), (2, (2,), False), (2, (4,), True), (3, (2,), True)):
+        alike = cluster(*(pool(name, nodes=nodes, per_node=1) for name in "ab"))
+        assert (torn in outside(alike, gpt(), Limits(target="megatron", tp=degrees))) == named
+    unlike = cluster(pool("a", per_node=1), pool("b", "V100", per_node=1))
+    assert torn not in outside(unlike, gpt(), Limits(target="megatron"))
+    one = cluster(pool("a", nodes=3, per_node=1))
+    assert torn not in outside(one, gpt(), Limits(target="megatron"))
+
+
 def test_rdma_behind_ethernet() -> None:
     """Paths are the widest: where that is Ethernet, the InfiniBand beside it is named; where it is not, nothing is."""
     what = "RDMA between nodes whose path over Ethernet has more bandwidth"

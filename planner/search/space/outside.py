@@ -24,7 +24,7 @@ from planner.plan.values import Grid
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.space.partitions import networks
-from planner.search.space.wide import MOST_WIDE
+from planner.search.space.wide import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.values import Limits
 
 
@@ -46,11 +46,30 @@ def outside(
         for seen in networks(row, topology).values()
         for what in _Left(row, usable_device_types(Topology(joined(seen)), model), model, limits).plans()
     ]
+    if any(
+        _tears_pairs(row, seen, model, limits) for row in rows for seen in networks(row, topology).values()
+    ):
+        plans.append("tensor-parallel groups over nodes of several equal pools")
     if _rdma_behind_ethernet(topology):
         plans.append("RDMA between nodes whose path over Ethernet has more bandwidth")
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
+
+
+def _tears_pairs(row: Capabilities, seen: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
+    """True where equal pools as one had room for more replicas on several nodes: each of them lies in one pool."""
+    own, as_one = Topology(seen), Topology(joined(seen))
+    if len(own.cluster.pools) == len(as_one.cluster.pools):
+        return False
+    degrees = wide_degrees(row, limits, model, as_one)
+    return any(_wide_nodes(as_one, tp) > _wide_nodes(own, tp) for tp in degrees)
+
+
+def _wide_nodes(topology: Topology, tp: int) -> int:
+    """Replicas of so many devices that have room, each on several nodes of a pool."""
+    wide = wide_pools(topology, tp)
+    return sum(len(pool.hosts) // wide[pool.name] for pool in topology.cluster.pools if pool.name in wide)
 
 
 def _rdma_behind_ethernet(topology: Topology) -> bool:
