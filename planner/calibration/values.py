@@ -317,10 +317,6 @@ class Calibration:
         """Constants of a type of fabric; the defaults for an unknown one."""
         return self.links.get(kind, ASSUMED_LINK)
 
-    def is_measured(self, constant: str) -> bool:
-        """True for one that somebody has measured on its own, as ``families.A100.matmul_efficiency``."""
-        return any(item.name == constant and item.provenance == "measured" for item in self.constants)
-
     def spread(
         self,
         families: Iterable[str],

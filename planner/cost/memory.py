@@ -27,9 +27,6 @@ BUCKET_ELEMENTS = 2e8
 MOST_CONTEXT = 0.08
 """Largest share of a device that context and libraries take: small devices run with less."""
 
-LONE_BYTES = 1.5 * 2**30
-"""Context and libraries of the process of a lone device: it has no buffers of collectives."""
-
 PLAIN_LOGIT_BYTES = 12.0
 """Bytes of an element of the logits in the backward of torch's own loss: fp32 log-probabilities and two gradients."""
 

@@ -46,7 +46,6 @@ from planner.cost.measured_curves import (
     with_host,
 )
 from planner.cost.memory import (
-    LONE_BYTES,
     Footprint,
     Load,
     activation_bytes_per_layer,
@@ -283,10 +282,6 @@ class Pricer:
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        lone = sum(device_type.devices for device_type in topology.device_types) == 1
-        if lone and not calibration.is_measured(f"frameworks.{self.kernels}.runtime_bytes"):
-            least = min(self.framework.runtime_bytes, LONE_BYTES)
-            self.framework = replace(self.framework, runtime_bytes=least)
         self.traffic = Traffic(model, target, self.framework)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves

@@ -238,7 +238,8 @@ class Session:
     def _keep_context(self) -> None:
         """What one process takes of the device beside its tensors, once its libraries are loaded."""
         used = self.backend.context_bytes() if self._fresh else None
-        if used is not None:
+        # A process alone has no buffers of collectives: the shipped constant, which has them, holds unless exceeded.
+        if used is not None and used > shipped().framework(PLAIN_TORCH.name).runtime_bytes:
             constant = Constant(
                 name=f"frameworks.{PLAIN_TORCH.name}.runtime_bytes", value=used, provenance="measured"
             )

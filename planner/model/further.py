@@ -347,6 +347,8 @@ def _gemma3n(config: Config, shape: Shape) -> Shape:
 def _granite_speech(config: Config, shape: Shape) -> Shape:
     """A conformer whose layers see blocks of a few seconds, and queries for each window of it (arXiv:2505.08699)."""
     audio, text, asked = config["encoder_config"], shape["hidden"], config["projector_config"]
+    if asked.get("use_qformer_text_input"):
+        raise ValueError("use_qformer_text_input")
     width, times, inner = audio["hidden_dim"], audio["num_layers"], audio["num_heads"] * _head(audio)
     ffn, channels = width * audio["feedforward_mult"], width * audio["conv_expansion_factor"]
     tokens, near = 2 * HEARD_TOKENS, audio["context_size"]

@@ -346,7 +346,7 @@ class Explorer:
         rates = DeviceRates(self.estimator, self.limits)
         devices = {device_type.key: device_type.devices for device_type in usable}
         self._floor = self._taken_bound = max(self._floor, rates.least_seconds(devices))
-        self._over_nodes = {key: wide.least_seconds(devices) for key, wide in rates.over_nodes.items()}
+        self._over_nodes = rates.least_over_nodes(devices)
 
     def _open_partition(
         self, row: Capabilities, name: str, partition: NetworkPartition, groups: tuple[Group, ...]

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED_FRAMEWORK, Calibration, Constant, Framework
+from planner.calibration.values import ASSUMED_FRAMEWORK, Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
-from planner.cost.estimate import Estimator
 from planner.cost.memory import (
     FRAGMENTS,
-    LONE_BYTES,
     MOST_CONTEXT,
     Load,
     activation_bytes_per_layer,
@@ -26,7 +24,7 @@ from planner.cost.memory import (
 from planner.cost.schedules import layers_in_flight
 from planner.cost.values import Memory
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
-from tests.worlds import cluster, gpt, group, plan, pool
+from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]
 LOAD = Load(
@@ -195,24 +193,6 @@ def test_a_process_has_the_runtime_of_its_framework() -> None:
     assert found[1].used_bytes - found[0].used_bytes == pytest.approx(2e9)
     small = memory(gpt(), replace(KIND, memory_bytes=4e9), Framework(runtime_bytes=3e9), LOAD)
     assert small.runtime_bytes == pytest.approx(MOST_CONTEXT * 4e9 + FRAGMENTS * tensors_of(small))
-
-
-def test_a_lone_device_has_no_buffers_of_collectives() -> None:
-    """Unless what its process takes has been measured."""
-    known = Calibration(frameworks={"megatron": Framework(runtime_bytes=4e9)})
-    measured = Constant(name="frameworks.megatron.runtime_bytes", value=4e9, provenance="measured")
-
-    def runtime(nodes: int, calibration: Calibration) -> float:
-        one = plan("megatron", 1, [24], [(group("p", "A100", share=64, steps=64),)])
-        world = cluster(pool("p", nodes=nodes, per_node=1))
-        (stage,) = Estimator(world, gpt(), calibration).estimate(one).stages
-        found = stage.groups[0].memory
-        return found.runtime_bytes - found.slack_bytes - FRAGMENTS * tensors_of(found)
-
-    assert runtime(1, known) == pytest.approx(LONE_BYTES)
-    assert runtime(2, known) == runtime(1, replace(known, constants=(measured,))) == pytest.approx(4e9)
-    lean = Calibration(frameworks={"megatron": Framework(runtime_bytes=1e9)})
-    assert runtime(1, lean) == runtime(2, lean) == pytest.approx(1e9)
 
 
 def tensors_of(found: Memory) -> float:

@@ -8,12 +8,14 @@ from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
 from planner.plan.placement import Slot
+from planner.search.bounds.device_rates import DeviceRates
+from planner.search.explorer import Explorer
 from planner.search.milp.export import _partition
 from planner.search.solve import search
-from planner.search.space.partitions import network_partitions
-from planner.search.values import Limits
+from planner.search.space.partitions import NetworkPartition, network_partitions, wide_partitions
+from planner.search.values import Limits, Silent
 from planner.targets import TARGETS
-from tests.worlds import cluster, gpt, group, plan, pool
+from tests.worlds import cluster, gpt, group, nic, plan, pool
 
 
 def names(spec: ClusterSpec, target: str, precision: str = "fp16") -> list[str]:
@@ -149,3 +151,27 @@ def _also_slow(item: object) -> object:
         return item
     slow = NicSpec(fabric="eth", bandwidth_gbps=10, count=1)
     return item.model_copy(update={"nics": (*item.nics, slow)})
+
+
+def test_replicas_on_several_nodes_talk_over_the_network_of_the_job() -> None:
+    """Where InfiniBand answers late, jobs on sockets are the faster ones: no bound may assume the other network."""
+    both = (nic("ib", gbps=400), nic("lan", gbps=400))
+    slow = cluster(pool("a", nodes=4, per_node=2, nics=both), pool("b", "V100", per_node=4, nics=both[1:]))
+    late = slow.fabrics["ib"].model_copy(update={"latency_us": 100_000})
+    spec = slow.model_copy(update={"fabrics": {**slow.fabrics, "ib": late}})
+    estimator, limits = Estimator(spec, gpt(8, global_batch=16)), Limits(target="torch", tp=(4,))
+    devices = {each.key: each.devices for each in estimator.topology.device_types}
+    least = DeviceRates(estimator, limits).least_over_nodes(devices)["torch", 4]
+    explorer = Explorer(estimator, limits, Silent())
+    explorer.run()
+    ways = wide_partitions(estimator, TARGETS["torch"], 4)
+    floors = [_least(way, limits) for way in ways.values()]
+    assert least <= min(floors) < max(floors)
+    assert explorer.best is not None
+    assert min(floors) <= explorer.best.estimate.step_seconds < max(floors)
+
+
+def _least(way: NetworkPartition, limits: Limits) -> float:
+    """By the rates of the devices of a partition."""
+    own = {each.key: each.devices for each in way.estimator.topology.device_types}
+    return DeviceRates(way.estimator, limits, alone=False).least_seconds(own)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import cast
 
 import numpy as np
 
 from planner.capabilities import Capabilities
+from planner.cluster.topology import Topology
 from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
@@ -27,6 +28,7 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
+from planner.search.space.partitions import networks
 from planner.search.space.wide import wide_degrees, wide_pools
 from planner.search.values import Limits
 from planner.targets import TARGETS
@@ -37,30 +39,44 @@ Key = tuple[str, str]
 
 
 class DeviceRates:
-    """Best rates of the devices of a cluster, without any traffic between replicas or stages."""
+    """Best rates of the devices of a cluster, with the traffic inside replicas, without any between them or stages."""
 
     def __init__(self, estimator: Estimator, limits: Limits, *, alone: bool = True) -> None:
         """``alone``: devices may have the whole model."""
         self.estimator, self.limits = estimator, limits
         self._types = usable_device_types(estimator.topology, estimator.model)
         self._rates = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
-        self.over_nodes: dict[tuple[str, int], DeviceRates] = {}
-        """Of devices in replicas that fill several nodes where their own is smaller, by (target, degree)."""
+        self.over_nodes: dict[tuple[str, int], tuple[DeviceRates, ...]] = {}
+        """Of devices in replicas that fill several nodes where their own is smaller, by (target, degree): on each
+        network that such a job may see, since replicas talk over it."""
         for row in targets_of(limits):
             for key, rate in (*self._in_replicas(row), *(self._alone(row) if alone else ())):
                 self._rates[key] = max(self._rates[key], rate)
             for tp in wide_degrees(row, limits, estimator.model, estimator.topology):
-                self.over_nodes[row.name, tp] = self._over_nodes(row, tp)
-        for wide in self.over_nodes.values():
+                self.over_nodes[row.name, tp] = tuple(self._over_nodes(row, tp))
+        for wide in chain.from_iterable(self.over_nodes.values()):
             for key, rate in wide._rates.items():
                 self._rates[key] = max(self._rates[key], rate)
 
-    def _over_nodes(self, row: Capabilities, tp: int) -> DeviceRates:
-        """The rates of a cluster whose nodes hold such replicas."""
+    def _over_nodes(self, row: Capabilities, tp: int) -> Iterator[DeviceRates]:
+        """The rates of clusters whose nodes hold such replicas."""
         estimator = self.estimator
-        cluster = widened(estimator.cluster, wide_pools(estimator.topology, tp))
         limits = replace(self.limits, target=row.name, tp=(tp,))
-        return DeviceRates(Estimator(cluster, estimator.model, estimator.calibration), limits, alone=False)
+        for seen in networks(row, estimator.topology).values():
+            if pools := wide_pools(Topology(seen), tp):
+                wide = Estimator(widened(seen, pools), estimator.model, estimator.calibration)
+                yield DeviceRates(wide, limits, alone=False)
+
+    def least_over_nodes(self, devices: Mapping[Key, int]) -> dict[tuple[str, int], float]:
+        """No step of plans with such replicas is shorter, by (target, degree): the least over the networks."""
+        return {
+            key: min(
+                wide.least_seconds({each: count for each, count in devices.items() if each in wide._rates})
+                for wide in ways
+            )
+            for key, ways in self.over_nodes.items()
+            if ways
+        }
 
     def tokens_per_second(self) -> dict[Key, float]:
         """Tokens a second of one device of each type: any devices together do no more than the sum of theirs.
@@ -99,7 +115,7 @@ class DeviceRates:
                     ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     seconds = float(np.min(tp * context.ways * ends / sequences))
                     least[device_type.key] = min(seconds, least.get(device_type.key, math.inf))
-        for wide in self.over_nodes.values():
+        for wide in chain.from_iterable(self.over_nodes.values()):
             for key, seconds in wide._ends().items():
                 least[key] = min(seconds, least.get(key, math.inf))
         return least

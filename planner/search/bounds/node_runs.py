@@ -160,11 +160,11 @@ class NodeRuns:
             )
             for size, parts in self._spread[number]
         ]
-        shared = any(size % devices for size, _ in self._spread[number])
-        # (part of a node, run, sides to stages on several nodes): on less than a node there is one such side.
+        # (part of a node, run, sides to stages on several nodes): on less than a node, as where a stage on several
+        # nodes leaves some devices of each, there is one such side.
         ends = [
             (count / devices, runs[count], one, other)
-            for count in (range(1, devices + 1) if shared else (devices,))
+            for count in range(1, devices + 1)
             for one in (0, 1)
             for other in (0, 1)
         ]
