@@ -27,9 +27,12 @@ def check_plan(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
 
 
 def faults(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> tuple[Fault, ...]:
-    """Every rule that the plan breaks; it is placed only when nothing else is wrong, its paths where it has a place."""
-    first_faults = (*_devices(plan, cluster, model), *target_faults(plan, model))
-    return first_faults or _placement(plan, cluster) or (*_paths(plan, cluster), *_hosts(plan, cluster))
+    """Every rule that the plan breaks; it is placed only when nothing else is wrong, its paths tried only then."""
+    if first_faults := (*_devices(plan, cluster, model), *target_faults(plan, model)):
+        return first_faults
+    placement_faults = _placement(plan, cluster)
+    paths = () if placement_faults else _paths(plan, cluster)
+    return (*placement_faults, *paths, *_hosts(plan, cluster))
 
 
 def target_faults(plan: Plan, model: ModelSpec) -> tuple[Fault, ...]:
