@@ -49,6 +49,7 @@ from planner.cli.options import (
 from planner.cli.output import require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter, searching
+from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
 from planner.plan.file import Summary, write
 from planner.plan.values import Sync
@@ -463,6 +464,9 @@ def search(
     goal = aim.goal(run, cluster, cluster_spec)
     constants = read_calibration(calibration)
     warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    for sync in limits.syncs:
+        for fault in model_faults(sync, model_spec):
+            raise UsageError(f"--allow-compression: {fault.what}")
     families = {gpu.family for gpu in cluster_spec.gpus.values()}
     if limits.backup and not any(constants.family(name).sigma for name in families if name):
         warn(

@@ -55,13 +55,7 @@ class Synchronisation(Dimension):
             if group.tp > 1:
                 what = f"replicas of islands are one device each, expected 1, got {group.tp}"
                 yield Fault((*path, "tp"), what)
-        if model.training.precision == "fp16" and (sync.rank is not None or sync.ratio is not None):
-            what = "what is left of gradients waits for steps with another loss scale in fp16, expected bf16 or fp32"
-            yield Fault(("sync",), what)
-        if model.frozen and sync.rank is not None:
-            what = "hetplan has factors for gradients of whole models only, expected none"
-            yield Fault(("sync", "rank"), f"{what}, got {sync.rank}")
-        yield from _rank(sync, model)
+        yield from model_faults(sync, model)
         yield from _pools(plan)
 
     def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
@@ -111,10 +105,18 @@ def _pools(plan: Plan) -> Iterator[Fault]:
         yield Fault(path, f"expected pools with replicas of the plan, got {in_words(idle)}")
 
 
-def _rank(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
-    """Factors that are larger than every matrix of a layer."""
+def model_faults(sync: Sync, model: ModelSpec) -> Iterator[Fault]:
+    """Exchanges that no plan of a model can have: rests of gradients in fp16, factors larger than every matrix."""
+    if model.training.precision == "fp16" and (sync.rank is not None or sync.ratio is not None):
+        what = (
+            "what is left of gradients waits for steps with another loss scale in fp16, expected bf16 or fp32"
+        )
+        yield Fault(("sync",), what)
     if sync.rank is None:
         return
+    if model.frozen:
+        what = "hetplan has factors for gradients of whole models only, expected none"
+        yield Fault(("sync", "rank"), f"{what}, got {sync.rank}")
     narrow = max((min(shape) for _, shapes in layers_matrices(model) for shape in shapes), default=0)
     if sync.rank > narrow:
         what = f"the matrices of {model.name} have at most rank {narrow}"

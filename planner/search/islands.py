@@ -20,7 +20,7 @@ from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.dims.dimension import allowed
 from planner.dims.sharding import trains_at
-from planner.dims.sync import with_islands
+from planner.dims.sync import model_faults, with_islands
 from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.plan.placement import Slot, place_stages
@@ -56,10 +56,7 @@ def island_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
         return
     if not allowed((0,), limits.zero) or not trains_at(row, model, 0):
         return
-    if model.training.precision == "fp16":
-        asked = [sync for sync in asked if sync.rank is None and sync.ratio is None]
-    if model.frozen:
-        asked = [sync for sync in asked if sync.rank is None]
+    asked = [sync for sync in asked if not any(model_faults(sync, model))]
     device_types = usable_device_types(estimator.topology, model)
     pools = tuple(dict.fromkeys(device_type.pool for device_type in device_types))
     divisions = estimator.topology.divisions(pools) if len(pools) > 1 else ()

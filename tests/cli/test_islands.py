@@ -84,6 +84,8 @@ def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None
         ),
         (["--allow-compression", "rank=0"], "got 'rank=0'"),
         (["--allow-compression", "ratio=0.9"], "up to 0.5, got 'ratio=0.9'"),
+        (["--precision", "bf16", "--allow-compression", "int8,rank=99999"], "expected no more, got 99999"),
+        (["--precision", "fp16", "--allow-compression", "ratio=0.1"], "in fp16, expected bf16 or fp32"),
         (["--target", "deepspeed", "--allow-local-sgd", "9"], "expected --target torch"),
     ],
 )
