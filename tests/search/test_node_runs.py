@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import inf
@@ -114,12 +114,24 @@ class Pipelines:
         """Of the middle, the first stage and the last one."""
         return 1 if stage == 0 else 2 if stage == self.depth - 1 else 0
 
+    def caps_of(self, parts: Sequence[int], roles: Sequence[int]) -> list[float]:
+        """Layers that each stage of a pipeline holds, at most."""
+        return [
+            float(self.caps[self.place(stage)][role, part])
+            for stage, (part, role) in enumerate(zip(parts, roles, strict=True))
+        ]
+
 
 @cache
 def pipelines(seed: int) -> tuple[Pipelines, list[tuple[list[int], list[int]]]]:
     """A few stages, and all pipelines of them."""
     item = Pipelines(seed)
     return item, list(item.all())
+
+
+def most_held(item: Pipelines, found: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float:
+    """The most layers that any of these pipelines holds."""
+    return max((sum(item.caps_of(parts, roles)) for parts, roles in found), default=-inf)
 
 
 SEEDS = first(12, range(60))
@@ -129,17 +141,7 @@ SEEDS = first(12, range(60))
 def test_no_pipeline_holds_more(seed: int) -> None:
     """The most layers that any pipeline holds, stage by stage."""
     item, found = pipelines(seed)
-    held = max(
-        (
-            sum(
-                float(item.caps[item.place(stage)][role, part])
-                for stage, (part, role) in enumerate(zip(parts, roles, strict=True))
-            )
-            for parts, roles in found
-        ),
-        default=-inf,
-    )
-    assert item.runs.held(item.caps, item.depth) >= held - 1e-9
+    assert item.runs.held(item.caps, item.depth) >= most_held(item, found) - 1e-9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -148,10 +150,7 @@ def test_no_micro_batch_is_faster(seed: int) -> None:
     item, found = pipelines(seed)
     least = inf
     for parts, roles in found:
-        caps = [
-            float(item.caps[item.place(stage)][role, part])
-            for stage, (part, role) in enumerate(zip(parts, roles, strict=True))
-        ]
+        caps = item.caps_of(parts, roles)
         if min(caps) < 1 or sum(caps) < item.layers:
             continue
         seconds = sum(
@@ -176,16 +175,7 @@ def test_the_bounds_are_near() -> None:
     shares = []
     for seed in range(12):
         item, found = pipelines(seed)
-        held = max(
-            (
-                sum(
-                    float(item.caps[item.place(stage)][role, part])
-                    for stage, (part, role) in enumerate(zip(parts, roles, strict=True))
-                )
-                for parts, roles in found
-            ),
-            default=-inf,
-        )
+        held = most_held(item, found)
         if held > 0:
             shares.append(held / item.runs.held(item.caps, item.depth))
     assert len(shares) > 6

@@ -47,7 +47,7 @@ def outside(
         for what in _Left(row, usable_device_types(Topology(joined(seen)), model), model, limits).plans()
     ]
     if any(
-        _tears_pairs(row, seen, model, limits) for row in rows for seen in networks(row, topology).values()
+        _tears_replicas(row, seen, model, limits) for row in rows for seen in networks(row, topology).values()
     ):
         plans.append("tensor-parallel groups over nodes of several equal pools")
     if _rdma_behind_ethernet(topology):
@@ -57,7 +57,7 @@ def outside(
     return tuple(dict.fromkeys(plans))
 
 
-def _tears_pairs(row: Capabilities, seen: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
+def _tears_replicas(row: Capabilities, seen: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
     """True where equal pools as one had room for more replicas on several nodes: each of them lies in one pool."""
     own, as_one = Topology(seen), Topology(joined(seen))
     if len(own.cluster.pools) == len(as_one.cluster.pools):
