@@ -355,6 +355,36 @@ def with_small_nodes(seed: int) -> Problem:
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
 
 
+def with_replicas(seed: int) -> Problem:
+    """Nodes of two, three or four devices of two types, whose memory often takes two of them for the model."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 13)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: spec.gpus[name].model_copy(
+            update={"memory_gib": draw.choice([2, 3, 4, 8]), "tflops": {"fp16": draw.choice([5, 10, 30])}}
+        )
+        for name in names
+    }
+    shapes = [[(2, 1), (2, 1)], [(2, 2), (2, 1)], [(4, 1), (2, 1)], [(3, 1), (2, 2)], [(4, 1), (4, 1)]]
+    pools = [
+        PoolSpec(
+            name=f"pool-{number}",
+            devices=(names[number % len(names)],) * per_node,
+            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([12, 64, 300])),
+            nics=(NicSpec(fabric="ib", bandwidth_gbps=draw.choice([10, 100, 400])),),
+        )
+        for number, (per_node, nodes) in enumerate(draw.choice(shapes))
+    ]
+    batch = draw.choice([1, 3, 5, 6])
+    return (
+        cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}),
+        model.trained_with(global_batch=batch),
+        calibration,
+    )
+
+
 def with_experts(seed: int) -> Problem:
     """Experts of every kind, on nodes that are fast inside now and then, so that dividing them is worth it or not."""
     spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)

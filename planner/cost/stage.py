@@ -416,10 +416,15 @@ class Pricer:
         gathers = shape.zero == 1 and ring.copies is None
         return end.seconds + last.backward_seconds + (first.forward_seconds if gathers else 0.0)
 
-    def each_sync_seconds(self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers) -> Numbers:
-        """``sync_seconds`` of single devices for each of many pairs of a first forward and a last backward."""
+    def each_sync_seconds(
+        self, shape: Shape, ring: Ring, forward: Numbers, backward: Numbers, tp: int = 1
+    ) -> Numbers:
+        """``sync_seconds`` of replicas of ``tp`` devices for each of many pairs of a first forward and a last backward.
+
+        Of models all of which is trained: what adapters add up over a replica is not in it.
+        """
         end = self.traffic.at_end(
-            shape, ring, self._parameters(shape, 1), as_number(forward), as_number(backward)
+            shape, ring, self._parameters(shape, tp), as_number(forward), as_number(backward)
         )
         return as_array(end.seconds)
 
@@ -445,28 +450,37 @@ class Pricer:
         return widened, widened + rounded
 
     def each_micro_batch(
-        self, shape: Shape, ring: Ring, device_type: DeviceType, forward: Numbers, backward: Numbers
+        self,
+        shape: Shape,
+        ring: Ring,
+        device_type: DeviceType,
+        forward: Numbers,
+        backward: Numbers,
+        tp: int = 1,
+        inside: tuple[Numbers, Numbers] | None = None,
     ) -> tuple[Numbers, Numbers]:
-        """Forward and backward of each of many micro-batches on single devices that take so long without traffic."""
+        """Forward and backward of each of many micro-batches on replicas of ``tp`` devices that take so long without
+        traffic between them; of which they talk ``inside``, and nothing is hidden under that."""
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
             forward, backward = forward + rounding[0], backward + rounding[1]
-        gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, 1)
+        gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, tp)
+        busy = (forward, backward) if inside is None else (forward - inside[0], backward - inside[1])
         return (
-            forward + self.traffic.exposed(self.model.training.forwards * gather, as_number(forward))[0],
-            backward + self.traffic.exposed(gather + scatter, as_number(backward))[0],
+            forward + self.traffic.exposed(self.model.training.forwards * gather, as_number(busy[0]))[0],
+            backward + self.traffic.exposed(gather + scatter, as_number(busy[1]))[0],
         )
 
     def each_copied(
         self, shape: Shape, group: ReplicaGroup, ways: int, forward: Numbers, backward: Numbers
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Forward and backward of micro-batches of 1, 2, ... sequences with copies to and from the host, and what the
-        first of a step saves; ``ways`` devices share the states."""
+        first of a step saves; ``ways`` replicas share the states."""
         if not shape.offload.anything:
             return forward, backward, np.zeros_like(forward)
         device_type = self.topology.device_type(group.pool, group.gpu)
         sizes = cast("int", np.arange(1, len(forward) + 1))
-        held = self._held(shape, shape.layers, shape.first, shape.last, 1, sizes, ways)
+        held = self._held(shape, shape.layers, shape.first, shape.last, group.tp, sizes, ways)
         waits = copies(shape.offload, held, device_type, self.model, self.target).waits(
             as_number(forward), as_number(backward), self.framework.overlap
         )
@@ -619,6 +633,7 @@ class Pricer:
             compute_seconds=forward + backward,
             recompute_seconds=again,
             tensor_parallel_seconds=tensor_forward + tensor_backward,
+            tensor_backward_seconds=tensor_backward,
             routing_seconds=routing_forward + routing_backward,
             context_seconds=context_forward + context_backward,
             straggler_seconds=(slowest - 1.0) * (own_forward + own_backward),

@@ -21,6 +21,8 @@ class MicroBatch:
     compute_seconds: float
     recompute_seconds: float
     tensor_parallel_seconds: float
+    tensor_backward_seconds: float
+    """Of these, in the backward."""
     host_seconds: float
     """The host's work for the micro-batch itself that nothing hides; part of ``compute_seconds`` and, stretched, of
     ``straggler_seconds``."""

@@ -125,10 +125,9 @@ def allowing(limits: Limits, plan: Plan) -> Limits:
 
 
 def _small_enough(plan: Plan, allowed: tuple[int, ...]) -> bool:
-    """Each micro-batch is one of those allowed; where every device has its own, none is larger than the largest."""
+    """Each micro-batch is one of those allowed; where every replica has its own, none is larger than the largest."""
     sizes = {group.micro_batch for stage in plan.stages for group in stage.replicas}
-    single = plan.pp == 1 and all(group.tp == 1 for group in plan.stages[0].replicas)
-    if single and target(plan.target).batch_without_pipeline == "per-device":
+    if plan.pp == 1 and target(plan.target).batch_without_pipeline == "per-device":
         return max(sizes) <= max(allowed)
     return sizes <= {*allowed}
 

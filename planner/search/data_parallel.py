@@ -1,18 +1,18 @@
-"""Data parallelism with a batch per device: the best shares for given devices, and the best devices.
+"""Data parallelism with a batch per replica: the best shares for given replicas, and the best replicas.
 
-Between two synchronisations of ZeRO 0 and 1 every device works on its own, so it gets as many sequences as it
-finishes in the common time; ZeRO 2 and 3 communicate in every micro-batch, so all take the same number of
-micro-batches (Poplar, arXiv:2408.12596, algorithm 2). Both are threshold problems: the least time T for which
-the devices together finish the global batch.
+A replica is a device, or as many of a type as tensor parallelism divides the layers over. Between two synchronisations
+of ZeRO 0 and 1 every replica works on its own, so it gets as many sequences as it finishes in the common time; ZeRO 2
+and 3 communicate in every micro-batch, so all take the same number of micro-batches (Poplar, arXiv:2408.12596,
+algorithm 2). Both are threshold problems: the least time T for which the replicas together finish the global batch.
 
-All sets of devices are searched, as boxes that are halved where something better may be in them. No set of a box is
-faster than all devices of its upper corner with the traffic of its lower one: more devices finish no fewer sequences,
+All sets of replicas are searched, as boxes that are halved where something better may be in them. No set of a box is
+faster than all replicas of its upper corner with the traffic of its lower one: more replicas finish no fewer sequences,
 and no ring gets faster by further members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from heapq import heappop, heappush
@@ -32,6 +32,7 @@ from planner.cost.stage import Pricer
 from planner.dims.dimension import allowed
 from planner.dims.offloading import offloads
 from planner.dims.sharding import parts_of, shard_sizes, trains_at
+from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.dims.zero_plus import holds_copies, zero_pluses
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
@@ -54,10 +55,11 @@ from planner.search.batch_partition import (
     least_in_lock_step,
     least_in_step,
 )
-from planner.search.space.choices import recomputes_of, usable_device_types
+from planner.search.space.choices import batch_per_replica, recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
+from planner.targets import target
 
 MAX_MICRO_BATCH, MAX_TOKENS, MAX_SIZES = 512, 2**17, 4096
 """Largest micro-batch of a device that is offered, in sequences; more, up to ``MAX_SIZES``, where that many have fewer
@@ -69,11 +71,13 @@ BOX_EXACT = 1e-7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
-    """An outer choice: one stage, every device a replica of its own."""
+    """An outer choice: one stage, every replica with a batch of its own."""
 
     target: str
     zero: int
     recompute: Recompute
+    tp: int = 1
+    """Devices of a replica."""
     shard_size: int | None = None
     """As in ``Plan``; devices of each device type then come in such groups."""
     zero_plus: ZeroPlus = PLAIN_ZERO
@@ -106,11 +110,30 @@ class DataParallel:
 
 
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
-    """Outer choices of a target that deals a batch per device."""
-    one_stage = limits.pp is None or 1 in limits.pp
-    one_device = all(given is None or 1 in given for given in (limits.tp, limits.cp, limits.ep, limits.etp))
-    if row.batch_without_pipeline != "per-device" or not one_stage or not one_device:
+    """Outer choices of a target whose replicas have batches of their own, those of most devices a replica last."""
+    whole = all(given is None or 1 in given for given in (limits.pp, limits.cp, limits.ep, limits.etp))
+    if row.batch_without_pipeline != "per-device" or not whole:
         return
+    if limits.tp is None or 1 in limits.tp:
+        yield from _of_devices(row, limits, estimator)
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    for tp in tp_degrees(row, limits.tp, estimator.model, device_types):
+        if tp == 1 or not batch_per_replica(row, estimator.model, tp):
+            continue
+        for zero in allowed(row.zero_without_pipeline, limits.zero):
+            if not trains_at(row, estimator.model, zero):
+                continue
+            for recompute in recomputes_of(row, limits, estimator.model, device_types):
+                for offload in offloads(
+                    row, zero, recompute, limits.offload, estimator.model, device_types, stages=True
+                ):
+                    yield DataParallel(
+                        target=row.name, zero=zero, recompute=recompute, tp=tp, offload=offload
+                    )
+
+
+def _of_devices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
+    """Those whose replicas are devices."""
     device_types = usable_device_types(estimator.topology, estimator.model)
     for zero in allowed(row.zero_without_pipeline, limits.zero):
         if not trains_at(row, estimator.model, zero):
@@ -151,8 +174,11 @@ class Shares:
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self.unit = choice.unit
         self._parts_each = dict(zip((item.key for item in self.device_types), choice.shards, strict=False))
-        self._shape = whole_model(
-            estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync, choice.zero_plus
+        self._shape = replace(
+            whole_model(
+                estimator.model, choice.zero, choice.recompute, choice.offload, choice.sync, choice.zero_plus
+            ),
+            sequence_parallel=self._sequence_parallel,
         )
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[object, ...], int] = {}
@@ -161,12 +187,21 @@ class Shares:
 
     @property
     def sets(self) -> Box:
-        """All sets of devices."""
-        found = all_sets(self.device_types, self.batch, self.unit)
+        """All sets of replicas."""
+        found = all_sets(self.device_types, self.batch, self.unit, self.choice.tp)
         if self.choice.zero_plus.secondary is None:
             return found
         held = (holds_copies(item, self.choice.zero_plus) for item in self.device_types)
         return replace(found, high=tuple(most * able for most, able in zip(found.high, held, strict=True)))
+
+    @property
+    def _sequence_parallel(self) -> bool:
+        """On wherever replicas can divide the sequence."""
+        return splits_sequence(target(self.choice.target), self.estimator.model, self.choice.tp)
+
+    def replicas(self, devices: Mapping[tuple[str, str], int]) -> Counts:
+        """Replicas of each type that such numbers of devices, by (pool, gpu), have."""
+        return tuple(devices.get(item.key, 0) // self.choice.tp for item in self.device_types)
 
     def halves(self, box: Box) -> Iterator[Box]:
         """Parts of a box in which there is a plan of this choice at all."""
@@ -249,6 +284,7 @@ class Shares:
             shard_size=self.choice.shard_size,
             zero_plus=self.choice.zero_plus,
             offload=self.choice.offload,
+            sequence_parallel=self._sequence_parallel,
             stages=(stage,),
         )
 
@@ -283,7 +319,7 @@ class Shares:
 
     def missing_bytes(self, device_type: DeviceType) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
-        counts = tuple(item.devices for item in self.device_types)
+        counts = tuple(item.replicas(self.choice.tp) for item in self.device_types)
         ways = self._sharing(counts, device_type)
         memory = self.pricer.memory(self._shape, self._group(device_type, 1, 1, 1), ways)
         return -memory.headroom_bytes
@@ -306,16 +342,18 @@ class Shares:
                 device_types.append(device_type)
                 counts.append(high)
                 must.append(low > 0)
-                micro.append(_passes(self.pricer, *device_type.key, self.choice.recompute).first(most))
+                micro.append(self._passes_of(device_type).first(most))
         return Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
 
     def _stretched(self, used: Used, ring: Ring) -> Used:
         """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
         if not self.pricer.varies:
             return used
-        factors = [self.pricer.stretch(device_type, ring, 1) for device_type in used.device_types]
+        factors = [
+            self.pricer.stretch(device_type, ring, self.choice.tp) for device_type in used.device_types
+        ]
         pairs = zip(used.micro, factors, strict=True)
-        longer = tuple(_Passes(one.forward * factor, one.back * factor) for one, factor in pairs)
+        longer = tuple(one.stretched(factor) for one, factor in pairs)
         return replace(used, micro=longer)
 
     def _one_each(self, counts: Counts) -> tuple[ReplicaGroup, ...]:
@@ -397,7 +435,7 @@ class Shares:
         fullest, least = (
             self._on_a_node(counts),
             max(
-                count if count <= item.per_node else min(item.per_node, -(-count // 2))
+                count if count <= self._per_node(item) else min(self._per_node(item), -(-count // 2))
                 for item, count in used
             ),
         )
@@ -409,16 +447,21 @@ class Shares:
     def _settled(self, box: Box) -> bool:
         """True when the most devices on a node are the same for all sets, however they stand."""
         return self._on_a_node(box.low) == self._on_a_node(box.high) and all(
-            high <= device_type.per_node or low >= 2 * device_type.per_node
+            high <= self._per_node(device_type) or low >= 2 * self._per_node(device_type)
             for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True)
         )
 
     def _on_a_node(self, counts: Counts) -> int:
-        """Most devices of one node that take part."""
-        devices: dict[str, int] = {}
+        """Most replicas of one node that take part."""
+        replicas: dict[str, int] = {}
         for device_type, count in zip(self.device_types, counts, strict=True):
-            devices[device_type.pool] = devices.get(device_type.pool, 0) + min(count, device_type.per_node)
-        return max(devices.values())
+            here = min(count, self._per_node(device_type))
+            replicas[device_type.pool] = replicas.get(device_type.pool, 0) + here
+        return max(replicas.values())
+
+    def _per_node(self, device_type: DeviceType) -> int:
+        """Replicas that a node has room for."""
+        return device_type.per_node // self.choice.tp
 
     def _least_end(self, used: Used, box: Box) -> float:
         """Least seconds after the last backward: copies once a step, and the update unless it runs beside the backward.
@@ -463,7 +506,7 @@ class Shares:
     def _alone(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
         used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
-        ends = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in used.micro]
+        ends = [self._sync_seconds(ring, one) for one in used.micro]
         added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
@@ -476,7 +519,7 @@ class Shares:
             for way, first in enumerate((one.forward, np.append(one.forward[1:], one.forward[-1]))):
                 own = one.back + (first if gathers else 0.0)
                 alone[way].append(-own)
-                end = self.pricer.each_sync_seconds(self._shape, ring, first, one.back)
+                end = self._sync_seconds(ring, replace(one, forward=first))
                 in_step[way].append(end + own)
             in_step[1][-1][-1] = np.inf
         return least_in_step(
@@ -490,11 +533,15 @@ class Shares:
     def _lock_step(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
         moved = tuple(
-            _Passes(*self.pricer.each_micro_batch(self._shape, ring, device_type, one.forward, one.back))
+            _Passes(
+                *self.pricer.each_micro_batch(
+                    self._shape, ring, device_type, one.forward, one.back, self.choice.tp, one.inside
+                )
+            )
             for device_type, one in zip(used.device_types, used.micro, strict=True)
         )
         micro, saved = self._with_copies(replace(used, micro=moved), box)
-        left = [self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back) for one in micro]
+        left = [self._sync_seconds(ring, one) for one in micro]
         left = [one - saves for one, saves in zip(left, saved, strict=True)]
         if self.choice.offload.super_offload:
             left = [
@@ -504,15 +551,22 @@ class Shares:
         seconds = [one.seconds for one in micro]
         return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
 
+    def _sync_seconds(self, ring: Ring, one: _Passes) -> Seconds:
+        """What a replica exchanges at the end of a step, less what its passes hide, [sequences - 1]."""
+        return self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back, self.choice.tp)
+
+    def _passes_of(self, device_type: DeviceType) -> _Growing:
+        return _passes(self.pricer, *device_type.key, self.choice.recompute, self.choice.tp)
+
     def _team(self, used: Used) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
 
     def _rate(self, device_type: DeviceType, devices: float) -> float:
-        """Sequences per second of a device that computes all the time; 0 when nothing fits."""
+        """Sequences per second of a replica that computes all the time; 0 when nothing fits."""
         most = self.most_sequences(device_type, devices)
         if not most:
             return 0.0
-        one = _passes(self.pricer, *device_type.key, self.choice.recompute).first(most).seconds
+        one = self._passes_of(device_type).first(most).seconds
         return float((np.arange(1, most + 1) / one).max())
 
     def _groups(self, used: Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
@@ -541,7 +595,7 @@ class Shares:
         parts = [(count - extra, share), (extra, share - 1)]
         if self.choice.group_size is not None:
             # The first of them fill the node that the others leave, so that replicas stay in the order of the nodes.
-            fill = min(extra, (extra - count) % device_type.per_node)
+            fill = min(extra, (extra - count) % self._per_node(device_type))
             parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]
         return ((number, part) for number, part in parts if number)
 
@@ -549,7 +603,7 @@ class Shares:
         return ReplicaGroup(
             pool=device_type.pool,
             gpu=device_type.gpu,
-            tp=1,
+            tp=self.choice.tp,
             count=count,
             local_batch=share,
             accumulation_steps=steps,
@@ -565,10 +619,20 @@ def _slowest(seconds: Sequence[float], must: Sequence[bool]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Micro-batches of 1, 2, ... sequences through the whole model without any traffic, [sequences - 1]."""
+    """Micro-batches of 1, 2, ... sequences through the whole model without traffic between replicas.
+
+    Each [sequences - 1].
+    """
 
     forward: Seconds
     back: Seconds
+    inside: tuple[Seconds, Seconds] | None = None
+    """What of the forward and of the backward is traffic inside a replica; none of single devices."""
+
+    def stretched(self, factor: float) -> _Passes:
+        """All of it so many times as long."""
+        inside = self.inside and (self.inside[0] * factor, self.inside[1] * factor)
+        return _Passes(self.forward * factor, self.back * factor, inside)
 
     @property
     def seconds(self) -> Seconds:
@@ -589,36 +653,45 @@ class Used:
 
 
 class _Growing:
-    """Passes of one device type, priced as far as they are asked for."""
+    """Passes of replicas of one device type, priced as far as they are asked for."""
 
-    def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> None:
+    def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int) -> None:
         self.pricer = pricer
         self.group = ReplicaGroup(
-            pool=device_type.pool, gpu=device_type.gpu, tp=1, count=1, local_batch=1, accumulation_steps=1
+            pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=1, local_batch=1, accumulation_steps=1
         )
         self.ring = ALONE
-        self.shape = whole_model(pricer.model, 0, recompute)
-        self._forward = self._back = np.empty(0)
+        split = splits_sequence(pricer.target, pricer.model, tp)
+        self.shape = replace(whole_model(pricer.model, 0, recompute), sequence_parallel=split)
+        self._known = _Passes(np.empty(0), np.empty(0))
 
     def first(self, most: int) -> _Passes:
         """Micro-batches of up to ``most`` sequences."""
-        if most > len(self._forward):
-            sequences = np.arange(1, max(most, 2 * len(self._forward)) + 1)
+        known = self._known
+        if most > len(known.forward):
+            sequences = np.arange(1, max(most, 2 * len(known.forward)) + 1)
             times = self.pricer.micro_batch(self.shape, self.group, cast("int", sequences), self.ring)
-            self._forward, self._back = as_array(times.forward_seconds), as_array(times.backward_seconds)
-        return _Passes(self._forward[:most], self._back[:most])
+            known = _Passes(as_array(times.forward_seconds), as_array(times.backward_seconds))
+            if self.group.tp > 1:
+                back = as_array(times.tensor_backward_seconds)
+                known = replace(known, inside=(as_array(times.tensor_parallel_seconds) - back, back))
+            self._known = known
+        inside = known.inside and (known.inside[0][:most], known.inside[1][:most])
+        return _Passes(known.forward[:most], known.back[:most], inside)
 
 
 @lru_cache(maxsize=256)
-def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute) -> _Growing:
-    return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute)
+def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, tp: int) -> _Growing:
+    return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute, tp)
 
 
-def most_sequences_per_second(pricer: Pricer, device_type: DeviceType, recompute: Recompute) -> float:
-    """What a device that has the whole model does at best, whatever fits and without any traffic."""
+def most_sequences_per_second(
+    pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int = 1
+) -> float:
+    """What a replica that has the whole model does at best, whatever fits and without traffic between replicas."""
     model = pricer.model
     most = min(model.training.global_batch, most_offered(model))
-    seconds = _passes(pricer, *device_type.key, recompute).first(most).seconds
+    seconds = _passes(pricer, *device_type.key, recompute, tp).first(most).seconds
     return float((np.arange(1, most + 1) / seconds).max())
 
 

@@ -494,6 +494,10 @@ class Explorer:
             partition.bounds.rates.expect(found)
             if self.best is None:
                 self._first.any(partition, found)
+            if partition.whole:
+                for choice in data_parallel_choices(item.row, limits, partition.estimator):
+                    self._push(bound, replace(choice, network=name))
+                    self.candidates += 1
             for group in grouped(found):
                 self.deadline.check()
                 self._push(max(bound, group_bound(group, partition.bounds)), group)

@@ -16,6 +16,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import holds_groups
+from planner.dims.tensor import splits_sequence
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -23,7 +24,7 @@ from planner.plan.equal_pools import Joined, joined, on_joined_pools
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH, stands
+from planner.search.space.choices import MAX_DEPTH, batch_per_replica, stands
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
@@ -161,19 +162,17 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
         return "offload"
     if plan.zero >= 2 and plan.pp == 1 and len(steps) > 1:
         return "ZeRO 2 or 3 with padding"
-    per_device = (
-        plan.pp == 1 and groups[0].tp == 1 and target(plan.target).batch_without_pipeline == "per-device"
-    )
-    if not per_device and any(
+    own_batches = plan.pp == 1 and batch_per_replica(target(plan.target), model, groups[0].tp)
+    if not own_batches and any(
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
         return "a stage that mixes types of device"
-    if not per_device and (
+    if not own_batches and (
         any(len({group.local_batch for group in stage.replicas}) > 1 for stage in plan.stages)
         or any(group.local_batch % group.accumulation_steps for group in groups)
     ):
         return "replicas of several devices with batches or micro-batches of unequal size"
-    if per_device and max(group.micro_batch for group in groups) > most_offered(model):
+    if own_batches and max(group.micro_batch for group in groups) > most_offered(model):
         return "micro-batches larger than the space"
     row, tp = target(plan.target), max(group.tp for group in groups)
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
@@ -296,11 +295,15 @@ def _plan(
 
 
 def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
-    """One stage, any devices, a batch for each device type."""
+    """One stage, any replicas, a batch for those of each device type."""
     rng = field.rng
-    chosen = rng.sample(field.device_types, rng.randint(1, len(field.device_types)))
+    tp = rng.choice([tp for tp in field.degrees(row) if batch_per_replica(row, field.model, tp)] or [1])
+    able = [device_type for device_type in field.device_types if device_type.replicas(tp)]
+    if not able:
+        return None
+    chosen = rng.sample(able, rng.randint(1, len(able)))
     counts = [
-        device_type.devices if rng.random() < 0.5 else rng.randint(1, device_type.devices)
+        device_type.replicas(tp) if rng.random() < 0.5 else rng.randint(1, device_type.replicas(tp))
         for device_type in chosen
     ]
     peaks = [device_type.peak_flops[field.model.training.precision] for device_type in chosen]
@@ -315,7 +318,7 @@ def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
             ReplicaGroup(
                 pool=device_type.pool,
                 gpu=device_type.gpu,
-                tp=1,
+                tp=tp,
                 count=count,
                 local_batch=share,
                 accumulation_steps=min(steps, share),
@@ -323,7 +326,8 @@ def _data_parallel(field: Field, row: Capabilities) -> Plan | None:
         )
     recompute = rng.choice(row.recomputes)
     stage = Stage(first_layer=0, end_layer=field.model.layers, replicas=tuple(groups), recompute=recompute)
-    return Plan(target=row.name, zero=zero, stages=(stage,))
+    split = splits_sequence(row, field.model, tp)
+    return Plan(target=row.name, zero=zero, stages=(stage,), sequence_parallel=split)
 
 
 def _shares(

@@ -125,7 +125,12 @@ def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iter
             ]
             ways = [offered] if row.recompute_per_stage else [[item] for item in offered]
             for zero, own in product(limits.zero or (0, 1, 2, 3), ways):
-                for plan in _pipelines(seen, replace(limits, tp=(tp,)), row, zero, own):
+                asked = replace(limits, tp=(tp,))
+                found = _pipelines(seen, asked, row, zero, own)
+                if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
+                    alone = (_of_replicas(seen, asked, row, zero, item) for item in own)
+                    found = chain(found, chain.from_iterable(alone))
+                for plan in found:
                     try:
                         yield on_own_pools(plan, seen.cluster, estimator.cluster)
                     except PlanError:
@@ -222,6 +227,11 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
             yield from _pipelines(estimator, limits, row, zero, own)
         if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
             for recompute in offered:
+                for plan, offload in product(
+                    _of_replicas(estimator, limits, row, zero, recompute),
+                    _pipeline_offloads(row, zero, estimator.model, limits),
+                ):
+                    yield replace(plan, offload=offload)
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
                     if limits.unequal_shards and "none" in (limits.offload or ("none",)):
                         yield from _unequal(plan, row, estimator)
@@ -480,16 +490,31 @@ def _splits(
             yield choice.plan(stages, model)
 
 
-def _data_parallel(
+def _of_replicas(
     estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
-    """Plans of one stage with any share and any micro-batch on every device."""
+    """The same of replicas of several devices; of models all of which is trained, without experts."""
+    model, device_types = estimator.model, usable_device_types(estimator.topology, estimator.model)
+    if model.experts is not None or model.training.lora is not None or model.training.freeze:
+        return
+    for tp in tp_degrees(row, limits.tp, model, device_types):
+        if tp > 1:
+            split = row.sequence_parallel and model.training.sequence_length % tp == 0
+            for plan in _data_parallel(estimator, replace(limits, tp=None), row, zero, recompute, tp):
+                yield replace(plan, sequence_parallel=split)
+
+
+def _data_parallel(
+    estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute, tp: int = 1
+) -> Iterator[Plan]:
+    """Plans of one stage with any share and any micro-batch on every replica of ``tp`` devices."""
     if any(given is not None and 1 not in given for given in (limits.pp, limits.tp, limits.cp, limits.ep)):
         return
     device_types = usable_device_types(estimator.topology, estimator.model)
     batch = estimator.model.training.global_batch
     loads = tuple(_loads(batch, limits))
-    counts = product(*(range(device_type.devices + 1) for device_type in device_types))
+    rooms = (device_type.nodes * (device_type.per_node // tp) for device_type in device_types)
+    counts = product(*(range(room + 1) for room in rooms))
     totals = [each for each in product(range(batch + 1), repeat=len(device_types)) if sum(each) == batch]
     for chosen in product(counts, totals):
         for per_kind in product(*(_dealt(loads, *each) for each in zip(*chosen, strict=True))):
@@ -499,7 +524,7 @@ def _data_parallel(
                 ReplicaGroup(
                     pool=device_type.pool,
                     gpu=device_type.gpu,
-                    tp=1,
+                    tp=tp,
                     count=1,
                     local_batch=share,
                     accumulation_steps=steps,

@@ -46,6 +46,7 @@ from tests.worlds import (
     with_long_sequences,
     with_measurements,
     with_odd_nodes,
+    with_replicas,
     with_shapes,
     with_small_nodes,
     with_stragglers,
@@ -589,6 +590,38 @@ def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
         best = search(*with_small_nodes(seed), small_nodes(seed), explain=False).best
         if best is not None:
             found.add(bool(widths(best.plan, cluster)))
+    assert found == {True, False}
+
+
+def several_replicas(seed: int) -> Limits:
+    """Without a pipeline, with tensor parallelism or with whatever degree."""
+    return replace(
+        limits(seed, ("torch", "deepspeed")[seed % 2], (1,)), tp=((2,), (2, 4), None)[seed // 4 % 3]
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_replicas_with_batches_of_their_own(seed: int) -> None:
+    """Tensor-parallel replicas get the batches that suit them, as exhaustion deals them."""
+    check(with_replicas(seed), several_replicas(seed), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_replicas_with_batches_of_their_own(seed: int) -> None:
+    """The same of more of them."""
+    check(with_replicas(seed), several_replicas(seed), 4 * QUICK)
+
+
+def test_batches_of_tensor_parallel_replicas_differ_now_and_then() -> None:
+    """The oracle sees equal and unequal ones as the best."""
+    found = set()
+    for plan in answers(with_replicas, several_replicas, 40):
+        groups = plan.stages[0].replicas
+        if groups[0].tp > 1:
+            found.add(len({(group.local_batch, group.accumulation_steps) for group in groups}) > 1)
     assert found == {True, False}
 
 

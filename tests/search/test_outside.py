@@ -8,6 +8,7 @@ import pytest
 
 from planner.capabilities import OffloadPart
 from planner.catalog import gpu_spec
+from planner.model.spec import LoraSpec
 from planner.plan.values import Sync
 from planner.search.solve import search
 from planner.search.space.outside import outside
@@ -59,7 +60,8 @@ def test_kinds_nodes_batches_and_groups() -> None:
 
 
 def test_tensor_parallel_replicas() -> None:
-    """Of one stage, where a target could give them unlike batches, or devices of several types."""
+    """Of one stage, where a target could give them unlike batches and the search does not: those that share sequences,
+    and those of adapters."""
     unlike, mixed = (
         "replicas of several devices with batches or micro-batches of unequal size",
         "stages that mix device types, except where they use up leftover devices",
@@ -71,8 +73,15 @@ def test_tensor_parallel_replicas() -> None:
     assert unlike not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
     assert unlike not in outside(one, gpt(), Limits(target="megatron"))
     assert unlike not in outside(cluster(pool("a", per_node=1)), gpt(), Limits(target="torch"))
-    assert mixed in outside(two, gpt(), Limits(target="torch", pp=(1,)))
-    assert mixed not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+    whole = Limits(target="torch", pp=(1,), cp=(1,))
+    adapted = gpt(lora=LoraSpec(rank=4))
+    assert unlike not in outside(two, gpt(), whole)
+    assert unlike in outside(two, adapted, whole)
+    assert unlike not in outside(two, adapted, replace(whole, tp=(1,)))
+    assert mixed in outside(two, gpt(), Limits(target="torch"))
+    assert mixed not in outside(two, gpt(), whole)
+    assert mixed in outside(two, adapted, whole)
+    assert mixed not in outside(two, adapted, replace(whole, tp=(1,)))
 
 
 def test_offloading_beside_other_dimensions() -> None:

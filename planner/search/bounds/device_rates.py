@@ -23,6 +23,7 @@ from planner.search.bounds.rates import Rates
 from planner.search.data_parallel import most_sequences_per_second
 from planner.search.space.choices import (
     Family,
+    batch_per_replica,
     family_recomputes,
     recomputes_of,
     targets_of,
@@ -155,11 +156,11 @@ class DeviceRates:
                         yield device_type.key, rate * size / (tp * context.ways)
 
     def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
-        """The same of a device that has the whole model and a batch of its own."""
+        """The same of a device in a replica that has the whole model and a batch of its own."""
         model, pricer = self.estimator.model, self.estimator.pricer(row.name)
-        if row.batch_without_pipeline != "per-device":
-            return
-        for recompute in recomputes_of(row, self.limits, model, self._types):
-            for device_type in self._types:
-                rate = most_sequences_per_second(pricer, device_type, recompute)
-                yield device_type.key, model.layers * rate
+        degrees = dict.fromkeys((1, *tp_degrees(row, self.limits.tp, model, self._types)))
+        for tp in (tp for tp in degrees if batch_per_replica(row, model, tp)):
+            able = [device_type for device_type in self._types if device_type.per_node >= tp]
+            for recompute, device_type in product(recomputes_of(row, self.limits, model, self._types), able):
+                rate = most_sequences_per_second(pricer, device_type, recompute, tp)
+                yield device_type.key, model.layers * rate / tp

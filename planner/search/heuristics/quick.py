@@ -176,9 +176,12 @@ class _QuickSearch:
             self.deadline.check()
             shares = shares_of(choice, partition.estimator, self.limits)
             box = shares.sets.within(
-                tuple(self.wanted.least.get(device_type.key, 0) for device_type in shares.device_types),
                 tuple(
-                    device_type.devices if device_type.pool in self.wanted.pools else 0
+                    -(-self.wanted.least.get(device_type.key, 0) // choice.tp)
+                    for device_type in shares.device_types
+                ),
+                tuple(
+                    device_type.replicas(choice.tp) if device_type.pool in self.wanted.pools else 0
                     for device_type in shares.device_types
                 ),
                 shares.unit,
@@ -379,17 +382,22 @@ class FirstPlans:
                     return
 
     def evenly(self, choices: Sequence[DataParallel], partition: NetworkPartition) -> None:
-        """Data parallelism over all devices, the choice that takes least memory."""
+        """Data parallelism over all devices, the choice that takes least memory: of single devices, or of replicas."""
         explorer = self.explorer
         if not partition.device_types:
             return
-        for choice in [item for item in choices if item.one_copy][-1:]:
+        alone, shared = [], []
+        for item in choices:
+            if item.one_copy:
+                (alone if item.tp == 1 else shared).append(item)
+        for choice in (*alone[-1:], *shared[-1:]):
             self._check()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
             shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
             plan = shares.plan(shares.sets.fullest(shares.batch))
             if plan is not None:
                 explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
+                return
 
     def _shallowest(self, partition: NetworkPartition, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""

@@ -9,12 +9,17 @@ from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import on_joined_pools
-from planner.plan.values import Plan, ReplicaGroup
+from planner.plan.values import PLAIN_ZERO, Plan, ReplicaGroup
 from planner.search.data_parallel import DataParallel
 from planner.search.heuristics.greedy import layered
 from planner.search.islands import shares_of
 from planner.search.pipeline import priced_on
-from planner.search.space.choices import choice_of, family_recomputes, usable_device_types
+from planner.search.space.choices import (
+    batch_per_replica,
+    choice_of,
+    family_recomputes,
+    usable_device_types,
+)
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import target
@@ -40,9 +45,10 @@ def rebalanced(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits
 
 
 def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
-    """Another batch for each device, where the runtime deals one to each."""
-    per_device = target(plan.target).batch_without_pipeline == "per-device"
-    if plan.backup or not per_device or any(group.tp > 1 for group in plan.stages[0].replicas):
+    """Another batch for each replica, where the runtime lets them differ."""
+    tp = plan.stages[0].replicas[0].tp
+    own = batch_per_replica(target(plan.target), estimator.model, tp) and plan.cp == 1 and plan.grid is None
+    if plan.backup or not own or (tp > 1 and not _searched(plan, seen)):
         return None
     recompute = plan.stages[0].recompute
     parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}
@@ -51,15 +57,23 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
         target=plan.target,
         zero=plan.zero,
         recompute=recompute,
+        tp=tp,
         shard_size=plan.shard_size,
         zero_plus=plan.zero_plus,
         offload=plan.offload,
         sync=plan.sync,
         shards=tuple(parts.get(item.key, 1) for item in usable) if plan.unequal_shards else (),
     )
-    shares, used = shares_of(choice, seen, limits), devices_of(plan)
-    other_plan = shares.plan(tuple(used.get(device_type.key, 0) for device_type in shares.device_types))
+    shares = shares_of(choice, seen, limits)
+    other_plan = shares.plan(shares.replicas(devices_of(plan)))
     return None if other_plan is None else priced_on(estimator, other_plan, seen)
+
+
+def _searched(plan: Plan, seen: Estimator) -> bool:
+    """True for plans whose tensor-parallel replicas a search gives batches of their own."""
+    largest = max(device_type.per_node for device_type in seen.topology.device_types)
+    plain = plan.shard_size is None and plan.zero_plus == PLAIN_ZERO
+    return plain and plan.stages[0].replicas[0].tp <= largest
 
 
 def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:

@@ -354,14 +354,20 @@ def depths(
     else:
         slots = sum(device_type.replicas(family.tp) for device_type in device_types) // family.dp
     most = min(model.layers, slots, MAX_DEPTH)
-    # A batch per device contains equal batches: with one stage the data-parallel search covers this family.
-    covered = row.batch_without_pipeline == "per-device" and family.tp == 1 and family.context.ways == 1
+    # A batch per replica contains equal batches: with one stage the data-parallel search covers this family.
+    covered = family.tp is not None and family.context.ways == 1 and batch_per_replica(row, model, family.tp)
     possible_depths: tuple[int, ...] = (
         (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
     )
     if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
         possible_depths += tuple(range(2, most + 1))
     return allowed(possible_depths, limits.pp)
+
+
+def batch_per_replica(row: Capabilities, model: ModelSpec, tp: int) -> bool:
+    """True where replicas of ``tp`` devices may have batches of their own without a pipeline."""
+    alike = model.experts is not None or bool(model.frozen)
+    return row.batch_without_pipeline == "per-device" and (tp == 1 or not alike)
 
 
 def compositions(

@@ -1,6 +1,6 @@
-"""Sets of devices as boxes: from a least to a most number of devices of each kind.
+"""Sets of replicas as boxes: from a least to a most number of those of each device type.
 
-Devices of a kind are alike, so a set is a number of each kind. A box stands for all sets between its corners; it is
+Replicas of a type are alike, devices where they have no more than one, so a set is a number of each type. A box stands for all sets between its corners; it is
 halved until it is one set, but only where its bound says that something in it may be better than what is known.
 """
 
@@ -13,12 +13,12 @@ from planner.dims.sharding import holds_groups
 from planner.records import dataclass
 
 Counts = tuple[int, ...]
-"""Devices of each device type, [device type]."""
+"""Replicas of each device type, [device type]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """All sets with at least ``low`` and at most ``high`` devices of each device type."""
+    """All sets with at least ``low`` and at most ``high`` replicas of each device type."""
 
     low: Counts
     high: Counts
@@ -29,9 +29,9 @@ class Box:
         return self.low == self.high
 
     def halves(self, weights: Sequence[float], unit: int = 1) -> tuple[Box, Box]:
-        """Two boxes with the same sets, divided where most is undecided: devices times the ``weights`` of a type.
+        """Two boxes with the same sets, divided where most is undecided: replicas times the ``weights`` of a type.
 
-        Numbers of devices are multiples of ``unit``.
+        Numbers of replicas are multiples of ``unit``.
         """
         free = [(high - low) * weight for low, high, weight in zip(self.low, self.high, weights, strict=True)]
         spread = [high - low for low, high in zip(self.low, self.high, strict=True)]
@@ -43,13 +43,13 @@ class Box:
         )
 
     def within(self, least: Counts, most: Counts, unit: int = 1) -> Box | None:
-        """The part with at least and at most so many devices; None where there is none."""
+        """The part with at least and at most so many replicas; None where there is none."""
         low = tuple(max(a, -(-b // unit) * unit) for a, b in zip(self.low, least, strict=True))
         high = tuple(min(a, b // unit * unit) for a, b in zip(self.high, most, strict=True))
         return Box(low, high) if all(a <= b for a, b in zip(low, high, strict=True)) else None
 
     def fullest(self, most: int, unit: int = 1) -> Counts:
-        """The set of the box with most devices, first types first, but no more than ``most`` where the box has such."""
+        """The set of the box with most replicas, first types first, but no more than ``most`` where the box has such."""
         counts, room = list(self.low), most - sum(self.low)
         for device_type, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             taken = min(high - low, max(0, room) // unit * unit)
@@ -58,12 +58,18 @@ class Box:
         return tuple(counts)
 
 
-def all_sets(device_types: Sequence[DeviceType], most: int, unit: int = 1) -> Box:
-    """Every set of at most ``most`` devices of a type, in multiples of ``unit`` where nodes hold such groups."""
-    usable = (device_type.devices if holds_groups(device_type, unit) else 0 for device_type in device_types)
+def all_sets(device_types: Sequence[DeviceType], most: int, unit: int = 1, tp: int = 1) -> Box:
+    """Every set of at most ``most`` replicas of ``tp`` devices of a type.
+
+    In multiples of ``unit``, replicas of one device, where nodes hold such groups.
+    """
+    usable = (
+        device_type.replicas(tp) if unit == 1 or holds_groups(device_type, unit) else 0
+        for device_type in device_types
+    )
     return Box(
         tuple(0 for _ in device_types),
-        tuple(min(devices, max(most, unit)) // unit * unit for devices in usable),
+        tuple(min(replicas, max(most, unit)) // unit * unit for replicas in usable),
     )
 
 

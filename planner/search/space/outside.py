@@ -22,7 +22,13 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
+from planner.search.space.choices import (
+    MAX_DEPTH,
+    batch_per_replica,
+    offers,
+    targets_of,
+    usable_device_types,
+)
 from planner.search.space.partitions import networks
 from planner.search.space.wide import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.values import Limits
@@ -114,8 +120,13 @@ class _Left:
 
     @property
     def grouped(self) -> bool:
-        """True where replicas may have several devices, or equal batches."""
-        return self.pipelines or self.row.batch_without_pipeline == "equal" or self.tensor
+        """True where plans may have stages whose replicas all have the same batch."""
+        return self.pipelines or self.row.batch_without_pipeline == "equal" or self.unlike
+
+    @property
+    def unlike(self) -> bool:
+        """True where tensor-parallel replicas could have unlike batches, and have none in the space."""
+        return self.tensor and not batch_per_replica(self.row, self.model, 2)
 
     def plans(self) -> Iterator[str]:
         """All of it."""
@@ -144,7 +155,7 @@ class _Left:
             yield "stages of several device types"
         elif len(self.device_types) > 1 and self.grouped:
             yield "stages that mix device types, except where they use up leftover devices"
-        if self.grouped and several:
+        if (self.grouped or self.tensor) and several:
             yield "stages spread over parts of several nodes"
         if pipelines and model.dense_layers:
             yield "dense layers on stages other than the first"
@@ -218,7 +229,7 @@ class _Left:
             yield f"micro-batches of more than {most_offered(model)} sequences"
         several = max(device_type.per_node for device_type in self.device_types) > 1
         divided = devices > 1 and limits.cp != (1,) and offers_context(row, model)
-        if alone and row.batch_without_pipeline == "per-device" and (divided or (self.tensor and several)):
+        if alone and row.batch_without_pipeline == "per-device" and (divided or (self.unlike and several)):
             yield "replicas of several devices with batches or micro-batches of unequal size"
         if self.grouped and devices > 2 and row.fewer_steps_zero:
             yield "replicas whose numbers of micro-batches differ by more than one"
