@@ -498,8 +498,8 @@ class Shares:
         ways, passes, saved = self._only_size(box.high).size, [], []
         for device_type, one in zip(used.device_types, used.micro, strict=True):
             alone = self._group(device_type, 1, 1, 1)
-            *both, saves = self.pricer.each_copied(self._shape, alone, ways, one.forward, one.back)
-            passes.append(_Passes(*both))
+            forward, back, saves = self.pricer.each_copied(self._shape, alone, ways, one.forward, one.back)
+            passes.append(_Passes(forward, back))
             saved.append(saves)
         return passes, saved
 

@@ -386,11 +386,9 @@ class FirstPlans:
         explorer = self.explorer
         if not partition.device_types:
             return
-        alone, shared = [], []
-        for item in choices:
-            if item.one_copy:
-                (alone if item.tp == 1 else shared).append(item)
-        for choice in (*alone[-1:], *shared[-1:]):
+        whole = [item for item in choices if item.one_copy]
+        alone = [item for item in whole if item.tp == 1]
+        for choice in dict.fromkeys((*alone[-1:], *whole[-1:])):
             self._check()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
             shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))

@@ -1,7 +1,8 @@
 """Sets of replicas as boxes: from a least to a most number of those of each device type.
 
-Replicas of a type are alike, devices where they have no more than one, so a set is a number of each type. A box stands for all sets between its corners; it is
-halved until it is one set, but only where its bound says that something in it may be better than what is known.
+Replicas of a type are alike, single devices without tensor parallelism, so a set is a number of each type. A box stands
+for all sets between its corners; it is halved until it is one set, but only where its bound says that something in it
+may be better than what is known.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Box:
         return Box(low, high) if all(a <= b for a, b in zip(low, high, strict=True)) else None
 
     def fullest(self, most: int, unit: int = 1) -> Counts:
-        """The set of the box with most replicas, first types first, but no more than ``most`` where the box has such."""
+        """The set of the box with most replicas, first types first, but at most ``most`` where the box has such."""
         counts, room = list(self.low), most - sum(self.low)
         for device_type, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             taken = min(high - low, max(0, room) // unit * unit)
