@@ -250,8 +250,36 @@ def _pipelines(
                     and _devices_suffice(chosen, device_types)
                     and _stands(chosen, estimator, bool(mixed))
                 ):
-                    for own in product(recomputes, repeat=depth):
-                        yield from _splits(family, chosen, own, row, model)
+                    sizes = (None, *_group_sizes(family, chosen, row, estimator))
+                    for own, size in product(product(recomputes, repeat=depth), sizes):
+                        for plan in _splits(family, chosen, own, row, model):
+                            yield replace(plan, shard_size=size)
+
+
+def _group_sizes(
+    family: Family, chosen: tuple[Composition, ...], row: Capabilities, estimator: Estimator
+) -> Iterator[int]:
+    """Replicas of each stage that may share a copy of the states: those of a node of some type, or of several nodes.
+
+    Each stage is of one type and stands on as few nodes as it can; no group shares one of several nodes with others.
+    """
+    if row.name != "torch" or not family.zero or family.context.ways > 1:
+        return
+    if any(len(groups) > 1 for groups in chosen):
+        return
+    try:
+        place_stages(chosen, estimator.cluster, whole=True)
+    except PlanError:
+        return
+    types, tp = usable_device_types(estimator.topology, estimator.model), chosen[0][0].tp
+    full = {item.key: item.per_node // tp for item in types}
+    own = [full[groups[0].pool, groups[0].gpu] for groups in chosen]
+    dp = chosen[0][0].count
+    sizes = {full[item.key] * nodes for item in types for nodes in range(1, item.nodes + 1)}
+    for size in sorted(sizes):
+        fills = all(size % node == 0 or node % size == 0 for node in own)
+        if 1 < size < dp and dp % size == 0 and fills:
+            yield size
 
 
 def _families(

@@ -19,6 +19,7 @@ from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
+from planner.dims.sharding import holds_groups
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
@@ -190,8 +191,11 @@ class Rates:
             assert first.tp is not None
             replicas = np.array([float(family.dp or 1) for family in members])
             sequences = np.array([family.micro_batch for family in members])
+            shards = None
+            if first.shard_size is not None:
+                shards = np.array([float(family.shard_size or 1) for family in members])
             each = [
-                self._priced(first, device_type, first.tp, replicas, sequences)
+                self._priced(first, device_type, first.tp, replicas, sequences, shards)
                 for device_type in self.device_types
                 if device_type.per_node >= first.tp
             ]
@@ -231,7 +235,7 @@ class Rates:
 
     def mixed(self, family: Family) -> int:
         """Stages of several device types that a pipeline may have."""
-        return self.sends(family)[3]
+        return self.sends(family)[3] if family.shard_size is None else 0
 
     def nodes(self, family: Family) -> list[tuple[int, int]]:
         """(nodes, stages that one holds at most) of each pool; stages of several nodes hold theirs alone."""
@@ -294,8 +298,9 @@ class Rates:
         chunks = 1 if chunks == 1 and schedule == "1f1b" else 2
         key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
         if key not in self._hops:
-            # Only the deepest pipelines have all ways to build a stage.
-            choice = Choice(family=family, depth=MAX_DEPTH, interleave=chunks)
+            # Only the deepest pipelines have all ways to build a stage, and those whose replicas all share one copy.
+            every = family._replace(shard_size=None)
+            choice = Choice(family=every, depth=MAX_DEPTH, interleave=chunks)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
             hops = {device_type.key: self._hops_of(stages, device_type) for device_type in self.device_types}
             alone = {
@@ -339,21 +344,38 @@ class Rates:
         )
 
     def _priced(
-        self, family: Family, device_type: DeviceType, tp: int, replicas: Numbers, sequences: Whole
+        self,
+        family: Family,
+        device_type: DeviceType,
+        tp: int,
+        replicas: Numbers,
+        sequences: Whole,
+        shards: Numbers | None = None,
     ) -> _Cases:
-        """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case]."""
+        """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case].
+
+        ``shards``: replicas that share a copy of what is sharded, where these are not all.
+        """
         rates = self._ring_rates(family.target, device_type, tp)
         between, inside, near = rates
         able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
-        ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
+        if shards is None:
+            ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
+        else:
+            able &= [holds_groups(device_type, int(size), tp) for size in shards]
+            here = device_type.per_node // tp
+            ring = self._hybrid_rings(
+                rates, here, *(np.where(able, each, 1.0) for each in (replicas, shards))
+            )
+        sharing = replicas if shards is None else shards
         return _Cases(
             device_type=device_type.key,
             most_layers=self.estimator.model.layers,
             slots=(device_type.replicas(tp) / replicas).tolist(),
             able=able.tolist(),
             find_rooms=lambda: [
-                _columns(self._room_with(family, group, replicas, sequences, recompute), len(replicas))
+                _columns(self._room_with(family, group, sharing, sequences, recompute), len(replicas))
                 for recompute in policies_of(family)
             ],
             find_paces=lambda: self._paces(family, group, ring, sequences, len(replicas)),
@@ -505,6 +527,28 @@ class Rates:
             experts=experts,
         )
 
+    def _hybrid_rings(
+        self, rates: tuple[float, float, int], here: int, replicas: Numbers, shards: Numbers
+    ) -> Ring:
+        """The same of replicas of which so many share a copy, with the rings between copies; a node holds ``here``.
+
+        Those of all members of a copy on a node leave it side by side, where it cannot hold all replicas.
+        """
+        between, inside, _ = rates
+        through_cards = between / np.minimum(shards, here)
+        rate = np.where(replicas <= here, np.maximum(through_cards, inside), through_cards)
+        if self.estimator.curves is not None:
+            rate = np.full_like(rate, np.inf)
+        copies = replicas / shards
+        rate[copies == 1] = np.inf
+        between_copies = Rings(
+            size=cast("int", copies),
+            bytes_per_second=as_number(rate),
+            latency_seconds=0.0,
+            crosses="node",
+        )
+        return replace(self._rings((between, inside, here), shards), copies=between_copies)
+
     def _room_with(
         self,
         family: Family,
@@ -620,7 +664,7 @@ class _Cases:
 def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
-    return *same, family.context, family.offload
+    return *same, family.context, family.offload, family.shard_size is None
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:

@@ -26,6 +26,7 @@ from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_d
 from planner.search.space.partitions import networks
 from planner.search.space.wide import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.values import Limits
+from planner.units import divisors
 
 
 def outside(
@@ -223,8 +224,10 @@ class _Left:
         if self.grouped and devices > 2 and row.fewer_steps_zero:
             yield "replicas whose numbers of micro-batches differ by more than one"
         if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-            yield "HSDP in pipelines and with tensor parallelism"
             sizes = {device_type.per_node for device_type in self.device_types} - {1}
+            parts = {part for device_type in self.device_types for part in divisors(device_type.per_node)[1:]}
+            if parts - sizes:
+                yield "HSDP groups smaller than a node"
             if not all(
                 holds_groups(device_type, size) for device_type in self.device_types for size in sizes
             ):
@@ -233,6 +236,8 @@ class _Left:
                 yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:
                 yield "HSDP groups of several device types"
+                if self.pipelines or self.tensor:
+                    yield "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
                 yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
         if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
