@@ -65,6 +65,11 @@ def test_bounds_hold_where_groups_share_a_copy(seed: int, zero: int, tp: int) ->
     assert any(choice.family.shard_size for choice in planned)
 
 
+def test_bounds_hold_where_the_ends_hide_what_layers_exchange() -> None:
+    """A small vocabulary has little to reduce, but its head's kernels run beside the reductions of the layers."""
+    hold(Estimator(*with_copies(151)), Limits(gap=0.0, zero=(1,), tp=(2,), micro_batch=(2,)), "torch")
+
+
 @pytest.mark.parametrize(("tp", "dp", "size"), [(1, 16, 8), (1, 32, 16), (2, 8, 4), (4, 8, 2), (1, 32, 8)])
 def test_rings_of_groups_that_share_a_copy_are_those_of_a_stage_alone(tp: int, dp: int, size: int) -> None:
     """But for latency, on nodes that are all alike: a bound that is looser costs time."""

@@ -16,6 +16,7 @@ from planner.cost.communication import ALONE, Ring, Rings, carried_rates, inside
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger
+from planner.cost.memory import trained_of
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
@@ -487,7 +488,9 @@ class Rates:
             if model.frozen or model.tower is not None or model.beside or model.first_runs or model.last_runs:
                 # What stands beside these layers has little or nothing to reduce, but hides reductions of theirs.
                 return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
-            return pricer.tail_seconds(shape, group, ring, micro)
+            return pricer.tail_seconds(
+                shape, group, ring, _beside_ends(pricer, shape, group, ring, sequences, micro)
+            )
         # The longest backward hides most.
         shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
@@ -665,6 +668,42 @@ def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
     return *same, family.context, family.offload, family.shard_size is None
+
+
+def _beside_ends(
+    pricer: Pricer, shape: Shape, group: ReplicaGroup, ring: Ring, sequences: Whole, micro: MicroBatch
+) -> MicroBatch:
+    """The micro-batch of a layer, as much longer as embedding and head may hide of what layers exchange at the end.
+
+    With r and b seconds of a layer's traffic and computation, R and B of those of the ends and o the overlap, k layers
+    show k r + R - o min(k r + R, k b + B), which is at least k (r - o min(r, b + max(0, B - R / o))).
+    """
+    traffic, overlap, ways = pricer.traffic, pricer.framework.overlap, shape.folding.ways
+    if not overlap:
+        return micro
+
+    def moved(layers: int, first: bool, last: bool) -> tuple[float, float]:
+        return traffic.in_micro_batch(shape, ring, layers, first, last, group.tp)
+
+    forwards, none = pricer.model.training.forwards, moved(1, False, False)
+    slowest = pricer.stretch(pricer.topology.device_type(group.pool, group.gpu), ring, group.tp)
+    each = pricer.end_passes(group, cast("int", sequences))
+    more_forward = more_backward = 0.0
+    for first, last in ((True, False), (False, True), (True, True)):
+        elements = trained_of(pricer.model, layers=0, first=first, last=last, tp=group.tp, expert_ways=ways)
+        own = traffic.at_end(shape, replace(ring, experts=None), elements, 0.0, 0.0)
+        gather, scatter = (both - one for both, one in zip(moved(1, first, last), none, strict=True))
+        used = [one for one, there in zip(each, (first, last), strict=True) if there]
+        forward = slowest * sum(one.forward_seconds + one.collective_forward for one in used) + gather
+        backward = slowest * sum(one.backward_seconds + one.collective_backward for one in used)
+        backward += gather + scatter
+        more_forward = larger(more_forward, forwards * forward - own.gather_seconds / overlap)
+        more_backward = larger(more_backward, backward - own.reduction_seconds / overlap)
+    return replace(
+        micro,
+        forward_seconds=micro.forward_seconds + more_forward,
+        backward_seconds=micro.backward_seconds + more_backward,
+    )
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:
