@@ -301,6 +301,34 @@ def with_fast_nodes(seed: int) -> Problem:
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
 
 
+def with_copies(seed: int) -> Problem:
+    """Small nodes, fast inside and slow between, with room for stages of two groups that share a copy of the states."""
+    spec, model, calibration = with_constants(seed)
+    draw = random.Random(seed + 77)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: gpu.model_copy(
+            update={"memory_gib": draw.choice([2, 3, 4, 8]), "tflops": {"fp16": draw.choice([2, 5, 10])}}
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    one = [((2, 4),), ((2, 5),), ((4, 2),), ((4, 4),), ((1, 8),), ((3, 4),)]
+    shapes = draw.choice([*one, ((2, 4), (2, 2)), ((2, 4), (1, 4)), ((4, 2), (2, 4)), ((2, 4), (2, 4))])
+    pools = tuple(
+        PoolSpec(
+            name=f"pool-{number}",
+            devices=(names[number % len(names)],) * per_node,
+            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=draw.choice([64, 300])),
+            nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([2, 5, 25, 100])),),
+        )
+        for number, (per_node, nodes) in enumerate(shapes)
+    )
+    training = model.training.model_copy(update={"global_batch": draw.choice([4, 8, 12, 16])})
+    model = model.model_copy(update={"layers": draw.choice([2, 3]), "training": training})
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
+
+
 def with_lone_nodes(seed: int) -> Problem:
     """Two nodes that reach each other by Ethernet, which is wide there, and those of the other pool by RDMA."""
     _, model = small_problem(seed)

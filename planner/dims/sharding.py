@@ -181,7 +181,8 @@ class Sharding(Dimension):
             yield Change("sharding", "equal shards", with_equal_shards(plan))
         if plan.shard_size is not None:
             yield Change("sharding", "sharded over all replicas", replace(plan, shard_size=None))
-        for size in shard_sizes(target, plan.zero, device_types):
+        tp = max(group.tp for _, group in groups_of(plan))
+        for size in shard_sizes(target, plan.zero, device_types, tp):
             if size != plan.shard_size and all(
                 stage.dp % size == 0 and size < stage.dp for stage in plan.stages
             ):
@@ -223,29 +224,40 @@ def trains_at(target: Capabilities, model: ModelSpec, zero: int) -> bool:
     return gradients_at(target, training, zero) is not None
 
 
-def shard_sizes(target: Capabilities, zero: int, device_types: Sequence[DeviceType]) -> tuple[int, ...]:
-    """Replicas of one device that may share a copy of what ZeRO shards, short of all: those of one node or of several.
+def shard_sizes(
+    target: Capabilities, zero: int, device_types: Sequence[DeviceType], tp: int = 1, *, parts: bool = True
+) -> tuple[int, ...]:
+    """Replicas that may share a copy of what ZeRO shards, short of all: those of a node, of a part of it or of several.
 
     Each group is of one type whose nodes it fills, or fill it, so that at least two must be found in such device types.
+    Whatever else the cluster has, a type has the same groups. Without ``parts``, none smaller than a node.
     """
     if zero not in target.hybrid_zero:
         return ()
     sizes = {
-        device_type.per_node * nodes
+        device_type.per_node // tp * nodes
         for device_type in device_types
         for nodes in {*range(1, min(device_type.nodes, MAX_SHARD_NODES) + 1), *divisors(device_type.nodes)}
     }
+    for each in device_types if parts else ():
+        sizes |= {*divisors(each.per_node // tp)} if each.per_node >= tp else {0}
     return tuple(
         size
-        for size in sorted(sizes - {1})
-        if sum(device_type.devices // size for device_type in device_types if holds_groups(device_type, size))
-        > 1
+        for size in sorted(sizes - {0, 1})
+        if sum(each.replicas(tp) // size for each in device_types if holds_groups(each, size, tp)) > 1
     )
 
 
-def holds_groups(device_type: DeviceType, size: int) -> bool:
+def holds_groups(device_type: DeviceType, size: int, tp: int = 1) -> bool:
     """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
-    return device_type.per_node % size == 0 or size % device_type.per_node == 0
+    replicas = device_type.per_node // tp
+    return replicas > 0 and (replicas % size == 0 or size % replicas == 0)
+
+
+def fills_nodes(device_type: DeviceType, size: int, tp: int) -> bool:
+    """True when groups of ``size`` replicas of ``tp`` devices fill one node or several."""
+    replicas = device_type.per_node // tp
+    return replicas > 0 and size % replicas == 0
 
 
 def optimizer_ways(zero: int, replicas: float) -> float:

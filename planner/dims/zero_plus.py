@@ -19,6 +19,7 @@ from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
 from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, in_words
+from planner.units import divisors
 
 ROUNDED = ("bf16", "fp16")
 """Number formats whose parameters and gradients the runtime's kernels round."""
@@ -98,12 +99,15 @@ def _rounded(plus: ZeroPlus) -> list[str]:
 def zero_pluses(
     target: Capabilities, zero: int, model: ModelSpec, device_types: Sequence[DeviceType], quantised: bool
 ) -> tuple[ZeroPlus, ...]:
-    """Plain ZeRO, and what else is worth trying: second copies that fill nodes, where asked ``quantised``."""
+    """Plain ZeRO, and what else is worth trying: second copies on nodes and their parts, where asked ``quantised``.
+
+    Whatever else the cluster has, a type has the same copies.
+    """
     if not target.zero_plus or zero != 3 or not trains_whole(model):
         return (PLAIN_ZERO,)
     found = [PLAIN_ZERO]
-    sizes = sorted({item.per_node for item in device_types if item.per_node > 1})
-    found += [ZeroPlus(secondary=size) for size in sizes]
+    sizes = {size for item in device_types for size in divisors(item.per_node)}
+    found += [ZeroPlus(secondary=size) for size in sorted(sizes - {1})]
     if quantised and model.training.precision in ROUNDED:
         found += [replace(plus, int8_weights=True) for plus in found]
         found += [replace(plus, int4_gradients=True) for plus in found if plus.secondary]

@@ -124,11 +124,16 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
             if not trains_at(row, estimator.model, zero):
                 continue
             for recompute in recomputes_of(row, limits, estimator.model, device_types):
-                for offload in offloads(
+                places = offloads(
                     row, zero, recompute, limits.offload, estimator.model, device_types, stages=True
-                ):
+                )
+                for offload in places:
                     yield DataParallel(
                         target=row.name, zero=zero, recompute=recompute, tp=tp, offload=offload
+                    )
+                for size in shard_sizes(row, zero, device_types, tp) if ON_DEVICE in places else ():
+                    yield DataParallel(
+                        target=row.name, zero=zero, recompute=recompute, tp=tp, shard_size=size
                     )
 
 

@@ -307,7 +307,7 @@ def _in_space(answer: Answer, plan: Plan, other: Answer) -> bool:
     torn = any(apart) and bool(widths(plan, answer.cluster))
     return (
         not torn
-        and not straddles(plan, answer.cluster)
+        and not straddles(plan, answer.cluster, answer.model)
         and not outside(as_one, answer.world.searched(0.0), answer.model)
     )
 

@@ -15,7 +15,7 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
-from planner.dims.sharding import holds_groups
+from planner.dims.sharding import fills_nodes, holds_groups, shard_sizes
 from planner.dims.tensor import splits_sequence
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -70,7 +70,7 @@ class Field:
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
             or faults(plan, self.cluster, self.model)
             or scatters(plan, self.joined, self.cluster)
-            or straddles(plan, self.cluster)
+            or straddles(plan, self.cluster, self.model)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
             return None
@@ -101,18 +101,30 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
     return any(one and not other for one, other in zip(together, own, strict=True))
 
 
-def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
-    """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order."""
-    topology, size = Topology(cluster), plan.shard_size
-    types = (topology.device_type(group.pool, group.gpu) for group in _groups(plan))
+def straddles(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> bool:
+    """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order.
+
+    The same of those that are neither as large as a node nor as several, but where replicas have batches of their own.
+    """
+    topology, size, tp = Topology(cluster), plan.shard_size, max(group.tp for group in _groups(plan))
+    types = [topology.device_type(group.pool, group.gpu) for group in _groups(plan)]
     if not size:
         return False
-    if plan.pp > 1 or not all(holds_groups(each, size) for each in types):
+    offered = shard_sizes(target(plan.target), plan.zero, Topology(joined(cluster)).device_types, tp)
+    if size not in offered or not all(holds_groups(each, size, tp) for each in types):
         return True
     try:
-        (slots,) = place(plan, cluster)
+        placement = place(plan, cluster)
     except PlanError:  # no room
         return True
+    own = plan.pp == 1 and batch_per_replica(target(plan.target), model, tp)
+    if not own and not all(fills_nodes(each, size, tp) for each in types):
+        return True
+    return any(_shares_nodes(slots, size) for slots in placement)
+
+
+def _shares_nodes(slots: Sequence[Slot], size: int) -> bool:
+    """True where a group on several nodes of a stage shares one of them with another group."""
     nodes = [
         (slot.pool, node)
         for slot in slots
@@ -177,8 +189,6 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     row, tp = target(plan.target), max(group.tp for group in groups)
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"
-    if plan.shard_size and (plan.pp > 1 or groups[0].tp > 1):
-        return "HSDP in a pipeline"
     if plan.shard_size and any(count % plan.shard_size for count in devices_of(plan).values()):
         return "HSDP in groups of several device types"
     return ""

@@ -232,6 +232,8 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
                     _pipeline_offloads(row, zero, estimator.model, limits),
                 ):
                     yield replace(plan, offload=offload)
+                    if not offload.anything:
+                        yield from _in_groups(plan, row, estimator)
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
                     if limits.unequal_shards and "none" in (limits.offload or ("none",)):
                         yield from _unequal(plan, row, estimator)
@@ -260,8 +262,36 @@ def _pipelines(
                     and _devices_suffice(chosen, device_types)
                     and _stands(chosen, estimator, bool(mixed))
                 ):
-                    for own in product(recomputes, repeat=depth):
-                        yield from _splits(family, chosen, own, row, model)
+                    sizes = (None, *_group_sizes(family, chosen, row, estimator))
+                    for own, size in product(product(recomputes, repeat=depth), sizes):
+                        for plan in _splits(family, chosen, own, row, model):
+                            yield replace(plan, shard_size=size)
+
+
+def _group_sizes(
+    family: Family, chosen: tuple[Composition, ...], row: Capabilities, estimator: Estimator
+) -> Iterator[int]:
+    """Replicas of each stage that may share a copy of the states: those of a node, or of several nodes.
+
+    Each stage is of one type and stands on as few nodes as it can; no group shares one of several nodes with others.
+    """
+    if row.name != "torch" or not family.zero or family.context.ways > 1:
+        return
+    if any(len(groups) > 1 for groups in chosen):
+        return
+    try:
+        place_stages(chosen, estimator.cluster, whole=True)
+    except PlanError:
+        return
+    types, tp = usable_device_types(estimator.topology, estimator.model), chosen[0][0].tp
+    full = {item.key: item.per_node // tp for item in types}
+    own = [full[groups[0].pool, groups[0].gpu] for groups in chosen]
+    dp = chosen[0][0].count
+    sizes = {full[item.key] * nodes for item in types for nodes in range(1, item.nodes + 1)}
+    for size in sorted(sizes):
+        fills = all(size % node == 0 for node in own)
+        if 1 < size < dp and dp % size == 0 and fills:
+            yield size
 
 
 def _families(
@@ -543,8 +573,9 @@ def _in_groups(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[
     (stage,) = plan.stages
     device_types = usable_device_types(estimator.topology, estimator.model)
     used = Counter((group.pool, group.gpu) for group in stage.replicas)
-    for size in shard_sizes(row, plan.zero, device_types):
-        held = all(holds_groups(device_type, size) for device_type in device_types if device_type.key in used)
+    tp = stage.replicas[0].tp
+    for size in shard_sizes(row, plan.zero, device_types, tp):
+        held = all(holds_groups(item, size, tp) for item in device_types if item.key in used)
         if held and size < stage.dp and all(count % size == 0 for count in used.values()):
             yield replace(plan, shard_size=size)
 
@@ -552,7 +583,7 @@ def _in_groups(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[
 def _with_second_copies(
     plan: Plan, row: Capabilities, estimator: Estimator, limits: Limits
 ) -> Iterator[Plan]:
-    """The same with second copies of the parameters on each node, and with what ZeRO 3 sends in fewer bits."""
+    """The same with second copies of the parameters on nodes or their parts, and with ZeRO 3 sending fewer bits."""
     (stage,) = plan.stages
     if row.name != "deepspeed" or plan.zero != 3 or plan.offload.anything:
         return
@@ -561,7 +592,7 @@ def _with_second_copies(
     nodes = {item.key: item.per_node for item in usable_device_types(estimator.topology, estimator.model)}
     used = Counter((group.pool, group.gpu) for group in stage.replicas)
     rounds = limits.quantised and estimator.model.training.precision in ("bf16", "fp16")
-    sizes = [None, *sorted({*nodes.values()} - {1})]
+    sizes = [None, *sorted({size for node in nodes.values() for size in divisors(node)} - {1})]
     for size, int8, int4 in product(sizes, (False, True), (False, True)):
         if (size is None and (int4 or not int8)) or ((int8 or int4) and not rounds):
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from math import inf
 
@@ -21,9 +22,10 @@ from planner.search.bounds.groups import searched
 from planner.search.bounds.lagrangian import LagrangianBound
 from planner.search.bounds.layer_count import BEYOND
 from planner.search.bounds.ramp import by_position
+from planner.search.bounds.rates import Rates
 from planner.search.pipeline import OpenChoice, score
-from planner.search.space.choices import Choice, depths, families, orders_of, usable_device_types
-from planner.search.space.stages import StageOptions
+from planner.search.space.choices import Choice, Family, depths, families, orders_of, usable_device_types
+from planner.search.space.stages import StageOptions, ring_alone
 from planner.search.values import Limits, Scored
 from planner.targets import TARGETS
 from tests.worlds import (
@@ -36,6 +38,7 @@ from tests.worlds import (
     with_all_at_once,
     with_beside,
     with_constants,
+    with_copies,
     with_long_sequences,
     with_measurements,
 )
@@ -52,6 +55,49 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
 def test_bounds_hold_with_matrices_beside_the_layers(seed: int) -> None:
     """They take time of the first stage and room on it, on whichever device type that is cheapest."""
     hold(Estimator(*with_beside(seed)), Limits(gap=0.0, zero=(0, 1)), "torch")
+
+
+@pytest.mark.parametrize(("seed", "zero", "tp"), [(3, 1, 2), (6, 1, 1), (33, 2, 2), (36, 3, 1), (40, 3, 1)])
+def test_bounds_hold_where_groups_share_a_copy(seed: int, zero: int, tp: int) -> None:
+    """Pipelines and tensor parallelism with HSDP, which is among the choices."""
+    asked = Limits(gap=0.0, zero=(zero,), tp=(tp,), micro_batch=(1,))
+    planned = hold(Estimator(*with_copies(seed)), asked, "torch")
+    assert any(choice.family.shard_size for choice in planned)
+
+
+def test_bounds_hold_where_the_ends_hide_what_layers_exchange() -> None:
+    """A small vocabulary has little to reduce, but its head's kernels run beside the reductions of the layers."""
+    hold(Estimator(*with_copies(151)), Limits(gap=0.0, zero=(1,), tp=(2,), micro_batch=(2,)), "torch")
+
+
+@pytest.mark.parametrize(("tp", "dp", "size"), [(1, 16, 8), (1, 32, 16), (2, 8, 4), (4, 8, 2), (1, 32, 8)])
+def test_rings_of_groups_that_share_a_copy_are_those_of_a_stage_alone(tp: int, dp: int, size: int) -> None:
+    """But for latency, on nodes that are all alike: a bound that is looser costs time."""
+    estimator = Estimator(cluster(pool("a", nodes=4, cards=2)), gpt(hidden=4096, heads=32, global_batch=64))
+    rates, pricer = Rates(estimator, ()), estimator.pricer("torch")
+    for zero in (1, 2, 3):
+        family = Family(
+            target="torch",
+            zero=zero,
+            recompute="none",
+            tp=tp,
+            dp=dp,
+            batch=dp,
+            micro_batches=64 // dp,
+            shard_size=size,
+        )
+        (speed,) = rates.speeds(family)
+        replicas = group("a", "A100", tp=tp, count=dp, share=64 // dp, steps=64 // dp)
+        ring = ring_alone((replicas,), estimator, pricer.kernels, size)
+        assert ring.copies is not None
+        copies = replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
+        ring = replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
+        shape = family.shape((1,), 1, 3, estimator.model, "none", tp)
+        micro = pricer.micro_batch(shape, replicas, 1, ring)
+        assert speed.layer_seconds == pytest.approx(micro.seconds - micro.host_seconds, rel=1e-9)
+        assert speed.tail_seconds == pytest.approx(
+            pricer.tail_seconds(shape, replicas, ring, micro), rel=1e-9
+        )
 
 
 @pytest.mark.parametrize("seed", [0, 18, 35, 83])
@@ -145,9 +191,9 @@ def test_no_room_is_smaller_than_what_fits() -> None:
     assert compared > 100
 
 
-def hold(estimator: Estimator, limits: Limits, target: str) -> None:
-    """Bounds of a target's families and choices hold."""
-    model = estimator.model
+def hold(estimator: Estimator, limits: Limits, target: str) -> list[Choice]:
+    """Bounds of a target's families and choices hold; the choices that have a plan."""
+    model, planned = estimator.model, []
     bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
     for family in families(TARGETS[target], limits, model, device_types):
         found = depths(family, limits, model, device_types)
@@ -162,6 +208,9 @@ def hold(estimator: Estimator, limits: Limits, target: str) -> None:
                 best = solved(choice, estimator, limits)
                 assert own <= best * (1 + 1e-9)
                 quick_looks_hold(bounds, choice, max(found), best)
+                if best < inf:
+                    planned.append(choice)
+    return planned
 
 
 def quick_looks_hold(bounds: FamilyBounds, choice: Choice, most: int, seconds: float) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
-from planner.capabilities import OFFLOAD_PARTS, V_SHAPED
+from planner.capabilities import OFFLOAD_PARTS, V_SHAPED, Recompute
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec, PreferenceSpec
@@ -34,6 +34,7 @@ from tests.worlds import (
     with_all_at_once,
     with_beside,
     with_constants,
+    with_copies,
     with_devices_left_over,
     with_encoders,
     with_experts,
@@ -238,6 +239,49 @@ def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> N
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
+
+
+RECOMPUTES: tuple[Recompute, ...] = ("none", "full", "selective")
+
+
+def check_copies(seed: int, most: int | None = QUICK) -> Plan | None:
+    """Groups that share a copy of the states, in pipelines or with tensor parallelism; the best plan."""
+    asked = Limits(
+        gap=0.0,
+        target="torch",
+        zero=(1 + seed // 7 % 3,),
+        recompute=(RECOMPUTES[seed % 3],),
+        micro_batch=((1,), (1, 2), None)[seed % 3],
+    )
+    # What data parallelism alone does is tried elsewhere, and has most plans.
+    asked = replace(asked, tp=(2,)) if seed % 2 else replace(asked, pp=(2, 3))
+    _, best = check(with_copies(seed), asked, most)
+    return best.plan if best else None
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
+    """HSDP with several stages, or with replicas of two devices, is searched and proven."""
+    check_copies(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
+    """The same of more of them."""
+    check_copies(seed)
+
+
+def test_copies_in_pipelines_are_the_best_now_and_then() -> None:
+    """With each ZeRO stage that shards, in pipelines of two and three stages and with tensor parallelism."""
+    found = set()
+    for seed in (31, 36, 40, 42):
+        best = check_copies(seed, None)
+        assert best is not None
+        found.add((best.zero, best.shard_size, best.pp, best.stages[0].replicas[0].tp))
+    assert found == {(2, 2, 1, 2), (3, 2, 2, 1), (3, 2, 3, 1), (1, 2, 2, 1)}
 
 
 def zero_plus_limits(seed: int) -> Limits:

@@ -49,11 +49,17 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
-    hybrid = "HSDP in pipelines and with tensor parallelism"
+    hybrid = "HSDP groups smaller than a node"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
+    assert hybrid not in outside(cluster(pool("a", per_node=3, nodes=4)), gpt(), Limits(target="torch"))
     mixed = "HSDP groups of several device types"
     assert mixed in outside(two, gpt(), Limits(target="torch"))
     assert mixed not in outside(one, gpt(), Limits(target="torch"))
+    stages = "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
+    assert stages in outside(two, gpt(), Limits(target="torch"))
+    assert stages in outside(two, gpt(), Limits(target="torch", pp=(1,)))
+    assert stages not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+    assert stages not in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
@@ -176,10 +182,11 @@ LARGE = ("micro-batches of more than 512 sequences",)
 UNLIKE = ("replicas of several devices with batches or micro-batches of unequal size",)
 HYBRID = (
     "replicas whose numbers of micro-batches differ by more than one",
-    "HSDP in pipelines and with tensor parallelism",
+    "HSDP groups smaller than a node",
     "HSDP groups that neither fit into a node nor fill whole nodes",
     "HSDP groups on parts of several nodes",
     "HSDP groups of several device types",
+    "HSDP with stages that mix device types, in pipelines or with tensor parallelism",
 )
 ASKED = (
     "tensor grids of several device types",
@@ -192,7 +199,7 @@ EXPERTS = (
     "expert-parallel groups of several device types, or on parts of several nodes",
 )
 SECOND_COPIES = (
-    "second copies of the parameters in groups smaller or larger than a node",
+    "second copies of the parameters in groups larger than a node",
     "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)",
 )
 ON_HOSTS = (

@@ -16,9 +16,11 @@ from planner.cost.communication import ALONE, Ring, Rings, carried_rates, inside
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.many import Numbers, as_array, as_number, larger
+from planner.cost.memory import trained_of
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
+from planner.dims.sharding import fills_nodes
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
@@ -190,8 +192,11 @@ class Rates:
             assert first.tp is not None
             replicas = np.array([float(family.dp or 1) for family in members])
             sequences = np.array([family.micro_batch for family in members])
+            shards = None
+            if first.shard_size is not None:
+                shards = np.array([float(family.shard_size or 1) for family in members])
             each = [
-                self._priced(first, device_type, first.tp, replicas, sequences)
+                self._priced(first, device_type, first.tp, replicas, sequences, shards)
                 for device_type in self.device_types
                 if device_type.per_node >= first.tp
             ]
@@ -231,7 +236,7 @@ class Rates:
 
     def mixed(self, family: Family) -> int:
         """Stages of several device types that a pipeline may have."""
-        return self.sends(family)[3]
+        return self.sends(family)[3] if family.shard_size is None else 0
 
     def nodes(self, family: Family) -> list[tuple[int, int]]:
         """(nodes, stages that one holds at most) of each pool; stages of several nodes hold theirs alone."""
@@ -294,8 +299,9 @@ class Rates:
         chunks = 1 if chunks == 1 and schedule == "1f1b" else 2
         key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
         if key not in self._hops:
-            # Only the deepest pipelines have all ways to build a stage.
-            choice = Choice(family=family, depth=MAX_DEPTH, interleave=chunks)
+            # Only the deepest pipelines have all ways to build a stage, and those whose replicas all share one copy.
+            every = family._replace(shard_size=None)
+            choice = Choice(family=every, depth=MAX_DEPTH, interleave=chunks)
             stages = StageOptions(choice, self.estimator, Limits(), self.islands)
             hops = {device_type.key: self._hops_of(stages, device_type) for device_type in self.device_types}
             alone = {
@@ -339,21 +345,38 @@ class Rates:
         )
 
     def _priced(
-        self, family: Family, device_type: DeviceType, tp: int, replicas: Numbers, sequences: Whole
+        self,
+        family: Family,
+        device_type: DeviceType,
+        tp: int,
+        replicas: Numbers,
+        sequences: Whole,
+        shards: Numbers | None = None,
     ) -> _Cases:
-        """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case]."""
+        """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case].
+
+        ``shards``: replicas that share a copy of what is sharded, where these are not all.
+        """
         rates = self._ring_rates(family.target, device_type, tp)
         between, inside, near = rates
         able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
-        ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
+        if shards is None:
+            ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
+        else:
+            able &= [fills_nodes(device_type, int(size), tp) for size in shards]
+            here = device_type.per_node // tp
+            ring = self._hybrid_rings(
+                rates, here, *(np.where(able, each, 1.0) for each in (replicas, shards))
+            )
+        sharing = replicas if shards is None else shards
         return _Cases(
             device_type=device_type.key,
             most_layers=self.estimator.model.layers,
             slots=(device_type.replicas(tp) / replicas).tolist(),
             able=able.tolist(),
             find_rooms=lambda: [
-                _columns(self._room_with(family, group, replicas, sequences, recompute), len(replicas))
+                _columns(self._room_with(family, group, sharing, sequences, recompute), len(replicas))
                 for recompute in policies_of(family)
             ],
             find_paces=lambda: self._paces(family, group, ring, sequences, len(replicas)),
@@ -465,7 +488,9 @@ class Rates:
             if model.frozen or model.tower is not None or model.beside or model.first_runs or model.last_runs:
                 # What stands beside these layers has little or nothing to reduce, but hides reductions of theirs.
                 return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
-            return pricer.tail_seconds(shape, group, ring, micro)
+            return pricer.tail_seconds(
+                shape, group, ring, _beside_ends(pricer, shape, group, ring, sequences, micro)
+            )
         # The longest backward hides most.
         shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
@@ -504,6 +529,28 @@ class Rates:
             crosses="node",
             experts=experts,
         )
+
+    def _hybrid_rings(
+        self, rates: tuple[float, float, int], here: int, replicas: Numbers, shards: Numbers
+    ) -> Ring:
+        """The same of replicas of which so many share a copy, with the rings between copies; a node holds ``here``.
+
+        Those of all members of a copy on a node leave it side by side, where it cannot hold all replicas.
+        """
+        between, inside, _ = rates
+        through_cards = between / np.minimum(shards, here)
+        rate = np.where(replicas <= here, np.maximum(through_cards, inside), through_cards)
+        if self.estimator.curves is not None:
+            rate = np.full_like(rate, np.inf)
+        copies = replicas / shards
+        rate[copies == 1] = np.inf
+        between_copies = Rings(
+            size=cast("int", copies),
+            bytes_per_second=as_number(rate),
+            latency_seconds=0.0,
+            crosses="node",
+        )
+        return replace(self._rings((between, inside, here), shards), copies=between_copies)
 
     def _room_with(
         self,
@@ -620,7 +667,43 @@ class _Cases:
 def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
-    return *same, family.context, family.offload
+    return *same, family.context, family.offload, family.shard_size is None
+
+
+def _beside_ends(
+    pricer: Pricer, shape: Shape, group: ReplicaGroup, ring: Ring, sequences: Whole, micro: MicroBatch
+) -> MicroBatch:
+    """The micro-batch of a layer, as much longer as embedding and head may hide of what layers exchange at the end.
+
+    With r and b seconds of a layer's traffic and computation, R and B of those of the ends and o the overlap, k layers
+    show k r + R - o min(k r + R, k b + B), which is at least k (r - o min(r, b + max(0, B - R / o))).
+    """
+    traffic, overlap, ways = pricer.traffic, pricer.framework.overlap, shape.folding.ways
+    if not overlap:
+        return micro
+
+    def moved(layers: int, first: bool, last: bool) -> tuple[float, float]:
+        return traffic.in_micro_batch(shape, ring, layers, first, last, group.tp)
+
+    forwards, none = pricer.model.training.forwards, moved(1, False, False)
+    slowest = pricer.stretch(pricer.topology.device_type(group.pool, group.gpu), ring, group.tp)
+    each = pricer.end_passes(group, cast("int", sequences))
+    more_forward = more_backward = 0.0
+    for first, last in ((True, False), (False, True), (True, True)):
+        elements = trained_of(pricer.model, layers=0, first=first, last=last, tp=group.tp, expert_ways=ways)
+        own = traffic.at_end(shape, replace(ring, experts=None), elements, 0.0, 0.0)
+        gather, scatter = (both - one for both, one in zip(moved(1, first, last), none, strict=True))
+        used = [one for one, there in zip(each, (first, last), strict=True) if there]
+        forward = slowest * sum(one.forward_seconds + one.collective_forward for one in used) + gather
+        backward = slowest * sum(one.backward_seconds + one.collective_backward for one in used)
+        backward += gather + scatter
+        more_forward = larger(more_forward, forwards * forward - own.gather_seconds / overlap)
+        more_backward = larger(more_backward, backward - own.reduction_seconds / overlap)
+    return replace(
+        micro,
+        forward_seconds=micro.forward_seconds + more_forward,
+        backward_seconds=micro.backward_seconds + more_backward,
+    )
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:

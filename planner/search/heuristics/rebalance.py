@@ -72,8 +72,7 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
 def _searched(plan: Plan, seen: Estimator) -> bool:
     """True for plans whose tensor-parallel replicas a search gives batches of their own."""
     largest = max(device_type.per_node for device_type in seen.topology.device_types)
-    plain = plan.shard_size is None and plan.zero_plus == PLAIN_ZERO
-    return plain and plan.stages[0].replicas[0].tp <= largest
+    return plan.zero_plus == PLAIN_ZERO and plan.stages[0].replicas[0].tp <= largest
 
 
 def _layers(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:

@@ -20,7 +20,7 @@ from planner.dims.expert import foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
-from planner.dims.sharding import zeros, zeros_at
+from planner.dims.sharding import fills_nodes, shard_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -73,6 +73,8 @@ class Family(NamedTuple):
     context: Context = WHOLE
     """How sequences are divided over the ``dp`` replicas."""
     offload: Offload = ON_DEVICE
+    shard_size: int | None = None
+    """As in ``Plan``; each stage is of one device type then, and its groups fill nodes."""
 
     @property
     def equal_work(self) -> tuple[object, ...]:
@@ -141,6 +143,7 @@ class Choice:
             cp_kind=self.family.context.kind,
             fewer_steps=self.family.fewer_steps(model),
             offload=self.family.offload,
+            shard_size=self.family.shard_size,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
         )
 
@@ -159,6 +162,7 @@ def choice_of(plan: Plan, recompute: Recompute | None) -> Choice:
         folding=plan.folding,
         context=plan.context,
         offload=plan.offload,
+        shard_size=plan.shard_size,
     )
     return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
 
@@ -235,7 +239,7 @@ def families(
         ]
         divided = foldings(row, model, tp, dp, limits.ep, limits.etp)
         for (zero, offload), folding in product(places, divided):
-            yield Family(
+            family = Family(
                 target=row.name,
                 zero=zero,
                 recompute=recompute,
@@ -248,9 +252,19 @@ def families(
                 context=context,
                 offload=offload,
             )
+            yield family
+            if tp and dp and context == WHOLE and not offload.anything:
+                for size in sizes.get((zero, tp), ()):
+                    if size < dp and dp % size == 0:
+                        yield family._replace(shard_size=size)
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
+    sizes = {
+        (zero, tp): shard_sizes(row, zero, device_types, tp, parts=False)
+        for zero in row.hybrid_zero
+        for tp in degrees
+    }
     offered = {
         (recompute, zero): offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
         for recompute in family_recomputes(row, limits, model, device_types)
@@ -385,6 +399,9 @@ def compositions(
                 if row.fuses_attention(device_type.compute_capability)
             )
         mixes = _mixes(device_types, family.tp, family.dp, family)
+        if family.shard_size is not None:
+            able = {each.key for each in device_types if fills_nodes(each, family.shard_size, family.tp)}
+            return tuple(mix for mix in mixes if len(mix) == 1 and (mix[0].pool, mix[0].gpu) in able)
         per_node = {device_type.key: device_type.per_node for device_type in device_types}
         return tuple(
             mix
@@ -449,10 +466,11 @@ def leaves_over(device_type: DeviceType, tp: int) -> bool:
     return device_type.nodes > 1 and replicas & (replicas - 1) > 0
 
 
-def stands(chosen: Sequence[Composition], topology: Topology) -> bool:
+def stands(chosen: Sequence[Composition], topology: Topology, *, whole: bool = False) -> bool:
     """True where stages of these compositions stand as the space has it: a part of a node on one node.
 
-    Where no node has room for it, what others leave of several does, if no stage is of several device types.
+    Where no node has room for it, what others leave of several does, if no stage is of several device types and none
+    has to stay ``whole``.
     """
     try:
         place_stages(chosen, topology.cluster, whole=True)
@@ -460,6 +478,8 @@ def stands(chosen: Sequence[Composition], topology: Topology) -> bool:
         pass
     else:
         return True
+    if whole:
+        return False
     try:
         placed = place_stages(chosen, topology.cluster)
     except PlanError:

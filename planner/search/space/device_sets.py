@@ -62,11 +62,10 @@ class Box:
 def all_sets(device_types: Sequence[DeviceType], most: int, unit: int = 1, tp: int = 1) -> Box:
     """Every set of at most ``most`` replicas of ``tp`` devices of a type.
 
-    In multiples of ``unit``, replicas of one device, where nodes hold such groups.
+    In multiples of ``unit`` where nodes hold such groups.
     """
     usable = (
-        device_type.replicas(tp) if unit == 1 or holds_groups(device_type, unit) else 0
-        for device_type in device_types
+        device_type.replicas(tp) if holds_groups(device_type, unit, tp) else 0 for device_type in device_types
     )
     return Box(
         tuple(0 for _ in device_types),

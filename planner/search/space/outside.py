@@ -32,6 +32,7 @@ from planner.search.space.choices import (
 from planner.search.space.partitions import networks
 from planner.search.space.wide import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.values import Limits
+from planner.units import divisors
 
 
 def outside(
@@ -234,20 +235,23 @@ class _Left:
         if self.grouped and devices > 2 and row.fewer_steps_zero:
             yield "replicas whose numbers of micro-batches differ by more than one"
         if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
-            yield "HSDP in pipelines and with tensor parallelism"
             sizes = {device_type.per_node for device_type in self.device_types} - {1}
             if not all(
                 holds_groups(device_type, size) for device_type in self.device_types for size in sizes
             ):
                 yield "HSDP groups that neither fit into a node nor fill whole nodes"
+            if self.grouped and any(len(divisors(size)) > 2 for size in sizes):
+                yield "HSDP groups smaller than a node, of replicas with equal batches"
             if sizes and sum(device_type.nodes for device_type in self.device_types) > 1:
                 yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:
                 yield "HSDP groups of several device types"
+                if self.pipelines or self.tensor:
+                    yield "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
                 yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
         if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
-            yield "second copies of the parameters in groups smaller or larger than a node"
+            yield "second copies of the parameters in groups larger than a node"
             if not limits.quantised and model.training.precision in ROUNDED:
                 yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
         square = Grid(rows=2, columns=2)

@@ -129,7 +129,13 @@ class StageOptions:
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
         rings = [
-            ring_alone(item, estimator, self.pricer.kernels, expert_ways=choice.family.folding.ways)
+            ring_alone(
+                item,
+                estimator,
+                self.pricer.kernels,
+                choice.family.shard_size,
+                expert_ways=choice.family.folding.ways,
+            )
             for item in candidates
         ]
         kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
@@ -164,6 +170,7 @@ class StageOptions:
         """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
         family, group = self.choice.family, groups[0]
         together = family.context.ways > 1 or family.folding.ways > group.tp
+        together = together or family.shard_size is not None
         if family.dp is None or len(groups) > 1 or together or self.pricer.target.hosts_once:
             return 0
         device_type = self.topology.device_type(group.pool, group.gpu)
@@ -398,7 +405,8 @@ class StageOptions:
 
     def stand(self, slots: Sequence[int]) -> bool:
         """True where there is room for stages of these compositions, [stage], as the space has them."""
-        return stands([self.compositions[index] for index in slots], self.topology)
+        whole = self.choice.family.shard_size is not None
+        return stands([self.compositions[index] for index in slots], self.topology, whole=whole)
 
     def is_mixed(self, composition: int) -> bool:
         """True for stages of several device types."""

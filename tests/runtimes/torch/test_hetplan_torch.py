@@ -699,6 +699,13 @@ def test_groups_in_pipelines_and_of_wide_replicas(tmp_path: Path) -> None:
         wide = tuple(group("big", "A100", tp=2, count=2, share=share, steps=2) for share in (4, 3))
         split = plan("torch", zero, [2], [wide], shard_size=2)
         cases.append(Case(f"wide-{zero}", split, model(14, layers=2, **small)))
+    first = cases[0].plan
+    chunks = plan("torch", 3, [2, 2], [stage, stage], shard_size=2, interleave=2)
+    cases += [
+        Case("divided", replace(first, schedule="zero-bubble"), model(16, layers=3, **small)),
+        Case("fewer", replace(first, fewer_steps=1), model(14, layers=3, **small)),
+        Case("chunks", chunks, model(16, layers=4, **small)),
+    ]
     run_all([written(case, where, tmp_path) for case in cases], tmp_path / "log", ranks=8)
     for case in cases:
         network, start, _ = reference(tmp_path / case.name, case.plan.global_batch)
