@@ -232,7 +232,7 @@ def test_a_model_that_fits_in_a_node_is_sharded_there() -> None:
     """13 billion parameters on two nodes: they fit only if sharded, and need not cross in every micro-batch."""
     spec = cluster(pool("a", nodes=2, gbps=200, cards=4))
     model = gpt(40, 5120, 40, global_batch=128, sequence_length=4096, precision="bf16")
-    found = search(spec, model, ASSUMED, Limits(target="torch", pp=(1,)), explain=False)
+    found = search(spec, model, ASSUMED, Limits(target="torch", pp=(1,), tp=(1,)), explain=False)
     assert found.status == "optimal"
     assert found.best is not None
     assert chosen(found.best.plan) == (3, 8, 1)
