@@ -78,11 +78,16 @@ def test_each_choice_is_solved_exactly(seed: int) -> None:
 
 
 def test_sizes_of_groups() -> None:
-    """Devices of a node and of a pool, where there are two such groups; only with a ZeRO that the target splits."""
+    """Devices of a part of a node, of a node and of a pool, where there are two such groups, whatever else there is; only
+    with a ZeRO that the target splits."""
     two = cluster(pool("a", nodes=2), pool("b", "V100", nodes=4, per_node=4))
-    assert shard_sizes(ROW, 3, Topology(two).device_types) == (4, 8, 16)
-    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types) == (8,)
-    assert shard_sizes(ROW, 3, Topology(cluster(pool("a"), pool("b", "V100", per_node=1))).device_types) == ()
+    assert shard_sizes(ROW, 3, Topology(two).device_types) == (2, 4, 8, 16)
+    assert shard_sizes(ROW, 3, Topology(two).device_types, 2) == (2, 4, 8)
+    assert shard_sizes(ROW, 3, Topology(two).device_types, 2, parts=False) == (2, 4, 8)
+    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types) == (2, 4, 8)
+    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types, parts=False) == (8,)
+    lone = cluster(pool("a", per_node=3), pool("b", "V100", per_node=1))
+    assert shard_sizes(ROW, 3, Topology(lone).device_types) == ()
     assert shard_sizes(ROW, 0, Topology(two).device_types) == ()
     assert shard_sizes(TARGETS["deepspeed"], 3, Topology(two).device_types) == ()
 

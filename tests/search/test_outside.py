@@ -49,13 +49,13 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
-    hybrid = "HSDP groups smaller than a node"
+    hybrid = "HSDP groups smaller than a node, of replicas with equal batches"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
     assert hybrid not in outside(cluster(pool("a", per_node=3, nodes=4)), gpt(), Limits(target="torch"))
     mixed = "HSDP groups of several device types"
     assert mixed in outside(two, gpt(), Limits(target="torch"))
     assert mixed not in outside(one, gpt(), Limits(target="torch"))
-    stages = "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
+    stages = "HSDP with stages that mix device types, of replicas with equal batches"
     assert stages in outside(two, gpt(), Limits(target="torch"))
     assert stages in outside(two, gpt(), Limits(target="torch", pp=(1,)))
     assert stages not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
@@ -182,11 +182,11 @@ LARGE = ("micro-batches of more than 512 sequences",)
 UNLIKE = ("replicas of several devices with batches or micro-batches of unequal size",)
 HYBRID = (
     "replicas whose numbers of micro-batches differ by more than one",
-    "HSDP groups smaller than a node",
     "HSDP groups that neither fit into a node nor fill whole nodes",
+    "HSDP groups smaller than a node, of replicas with equal batches",
     "HSDP groups on parts of several nodes",
     "HSDP groups of several device types",
-    "HSDP with stages that mix device types, in pipelines or with tensor parallelism",
+    "HSDP with stages that mix device types, of replicas with equal batches",
 )
 ASKED = (
     "tensor grids of several device types",
@@ -262,5 +262,5 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))
     assert many[0] == "pipelines of more than 64 stages"
     wide = "HSDP groups of more than 16 nodes that do not divide a device type evenly"
-    assert [line for line in many if "HSDP" in line] == [HYBRID[1], HYBRID[3], wide]
+    assert [line for line in many if "HSDP" in line] == [HYBRID[2], HYBRID[3], wide]
     assert wide not in outside(cluster(pool("a", nodes=32)), gpt(96), Limits(target="torch"))

@@ -246,8 +246,8 @@ class _Left:
                 yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:
                 yield "HSDP groups of several device types"
-                if self.pipelines or self.tensor:
-                    yield "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
+                if self.grouped:
+                    yield "HSDP with stages that mix device types, of replicas with equal batches"
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
                 yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
         if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
