@@ -245,6 +245,14 @@ def shard_sizes(
     )
 
 
+def node_sizes(
+    target: Capabilities, zero: int, device_types: Sequence[DeviceType], tp: int
+) -> tuple[int, ...]:
+    """Those of ``shard_sizes`` that are the replicas of a node of some type."""
+    nodes = {device_type.per_node // tp for device_type in device_types}
+    return tuple(size for size in shard_sizes(target, zero, device_types, tp) if size in nodes)
+
+
 def holds_groups(device_type: DeviceType, size: int, tp: int = 1) -> bool:
     """True when groups of ``size`` replicas fill nodes, or nodes such groups: none lies across two that others use."""
     replicas = device_type.per_node // tp

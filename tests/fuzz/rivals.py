@@ -15,7 +15,7 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
-from planner.dims.sharding import holds_groups, shard_sizes
+from planner.dims.sharding import holds_groups, node_sizes, shard_sizes
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -103,13 +103,14 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
 def straddles(plan: Plan, cluster: ClusterSpec) -> bool:
     """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order.
 
-    The same of those that are neither as large as a node nor as several.
+    The same of those that are neither as large as a node nor, in data parallelism alone, as several.
     """
     topology, size, tp = Topology(cluster), plan.shard_size, max(group.tp for group in _groups(plan))
     types = (topology.device_type(group.pool, group.gpu) for group in _groups(plan))
     if not size:
         return False
-    offered = shard_sizes(target(plan.target), plan.zero, Topology(joined(cluster)).device_types, tp)
+    sizes = shard_sizes if plan.pp == tp == 1 else node_sizes
+    offered = sizes(target(plan.target), plan.zero, Topology(joined(cluster)).device_types, tp)
     if size not in offered or not all(holds_groups(each, size, tp) for each in types):
         return True
     try:

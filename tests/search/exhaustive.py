@@ -259,7 +259,7 @@ def _pipelines(
 def _group_sizes(
     family: Family, chosen: tuple[Composition, ...], row: Capabilities, estimator: Estimator
 ) -> Iterator[int]:
-    """Replicas of each stage that may share a copy of the states: those of a node of some type, or of several nodes.
+    """Replicas of each stage that may share a copy of the states: those of a node of some type.
 
     Each stage is of one type and stands on as few nodes as it can; no group shares one of several nodes with others.
     """
@@ -275,8 +275,7 @@ def _group_sizes(
     full = {item.key: item.per_node // tp for item in types}
     own = [full[groups[0].pool, groups[0].gpu] for groups in chosen]
     dp = chosen[0][0].count
-    sizes = {full[item.key] * nodes for item in types for nodes in range(1, item.nodes + 1)}
-    for size in sorted(sizes):
+    for size in sorted({*full.values()}):
         fills = all(size % node == 0 or node % size == 0 for node in own)
         if 1 < size < dp and dp % size == 0 and fills:
             yield size

@@ -57,7 +57,7 @@ def test_bounds_hold_with_matrices_beside_the_layers(seed: int) -> None:
     hold(Estimator(*with_beside(seed)), Limits(gap=0.0, zero=(0, 1)), "torch")
 
 
-@pytest.mark.parametrize(("seed", "zero", "tp"), [(3, 1, 2), (6, 1, 1), (33, 2, 2), (36, 3, 1), (40, 3, 1)])
+@pytest.mark.parametrize(("seed", "zero", "tp"), [(6, 1, 1), (33, 2, 2), (40, 3, 1), (42, 1, 1), (56, 3, 1)])
 def test_bounds_hold_where_groups_share_a_copy(seed: int, zero: int, tp: int) -> None:
     """Pipelines and tensor parallelism with HSDP, which is among the choices."""
     asked = Limits(gap=0.0, zero=(zero,), tp=(tp,), micro_batch=(1,))

@@ -59,6 +59,11 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert stages in outside(two, gpt(), Limits(target="torch", pp=(1,)))
     assert stages not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
     assert stages not in outside(one, gpt(), Limits(target="torch"))
+    several = "HSDP groups of several nodes, in pipelines or with tensor parallelism"
+    many = cluster(pool("a", nodes=4))
+    assert several in outside(many, gpt(), Limits(target="torch"))
+    assert several not in outside(many, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+    assert several not in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
@@ -176,6 +181,7 @@ HYBRID = (
     "HSDP groups smaller than a node",
     "HSDP groups that neither fit into a node nor fill whole nodes",
     "HSDP groups on parts of several nodes",
+    "HSDP groups of several nodes, in pipelines or with tensor parallelism",
     "HSDP groups of several device types",
     "HSDP with stages that mix device types, in pipelines or with tensor parallelism",
 )
@@ -253,5 +259,5 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))
     assert many[0] == "pipelines of more than 64 stages"
     wide = "HSDP groups of more than 16 nodes that do not divide a device type evenly"
-    assert [line for line in many if "HSDP" in line] == [HYBRID[1], HYBRID[3], wide]
+    assert [line for line in many if "HSDP" in line] == [HYBRID[1], HYBRID[3], HYBRID[4], wide]
     assert wide not in outside(cluster(pool("a", nodes=32)), gpt(96), Limits(target="torch"))

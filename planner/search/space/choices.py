@@ -20,7 +20,7 @@ from planner.dims.expert import foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
-from planner.dims.sharding import holds_groups, shard_sizes, zeros, zeros_at
+from planner.dims.sharding import holds_groups, node_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -261,7 +261,7 @@ def families(
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
     sizes = {
-        (zero, tp): shard_sizes(row, zero, device_types, tp) for zero in row.hybrid_zero for tp in degrees
+        (zero, tp): node_sizes(row, zero, device_types, tp) for zero in row.hybrid_zero for tp in degrees
     }
     offered = {
         (recompute, zero): offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)

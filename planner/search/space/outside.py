@@ -234,9 +234,12 @@ class _Left:
                 yield "HSDP groups that neither fit into a node nor fill whole nodes"
             if sizes and sum(device_type.nodes for device_type in self.device_types) > 1:
                 yield "HSDP groups on parts of several nodes"
+            piped = self.pipelines or self.tensor
+            if piped and sum(device_type.nodes for device_type in self.device_types) > 2:
+                yield "HSDP groups of several nodes, in pipelines or with tensor parallelism"
             if len(self.device_types) > 1:
                 yield "HSDP groups of several device types"
-                if self.pipelines or self.tensor:
+                if piped:
                     yield "HSDP with stages that mix device types, in pipelines or with tensor parallelism"
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
                 yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
