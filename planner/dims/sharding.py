@@ -225,12 +225,12 @@ def trains_at(target: Capabilities, model: ModelSpec, zero: int) -> bool:
 
 
 def shard_sizes(
-    target: Capabilities, zero: int, device_types: Sequence[DeviceType], tp: int = 1, *, parts: bool = True
+    target: Capabilities, zero: int, device_types: Sequence[DeviceType], tp: int = 1
 ) -> tuple[int, ...]:
     """Replicas that may share a copy of what ZeRO shards, short of all: those of a node, of a part of it or of several.
 
     Each group is of one type whose nodes it fills, or fill it, so that at least two must be found in such device types.
-    Whatever else the cluster has, a type has the same groups. Without ``parts``, none smaller than a node.
+    Whatever else the cluster has, a type has the same groups.
     """
     if zero not in target.hybrid_zero:
         return ()
@@ -239,13 +239,20 @@ def shard_sizes(
         for device_type in device_types
         for nodes in {*range(1, min(device_type.nodes, MAX_SHARD_NODES) + 1), *divisors(device_type.nodes)}
     }
-    for each in device_types if parts else ():
-        sizes |= {*divisors(each.per_node // tp)} if each.per_node >= tp else {0}
+    sizes |= {part for each in device_types if each.per_node >= tp for part in divisors(each.per_node // tp)}
     return tuple(
         size
         for size in sorted(sizes - {0, 1})
         if sum(each.replicas(tp) // size for each in device_types if holds_groups(each, size, tp)) > 1
     )
+
+
+def node_sizes(
+    target: Capabilities, zero: int, device_types: Sequence[DeviceType], tp: int
+) -> tuple[int, ...]:
+    """Those of ``shard_sizes`` that are the replicas of a node of some type."""
+    nodes = {device_type.per_node // tp for device_type in device_types}
+    return tuple(size for size in shard_sizes(target, zero, device_types, tp) if size in nodes)
 
 
 def holds_groups(device_type: DeviceType, size: int, tp: int = 1) -> bool:
@@ -254,10 +261,9 @@ def holds_groups(device_type: DeviceType, size: int, tp: int = 1) -> bool:
     return replicas > 0 and (replicas % size == 0 or size % replicas == 0)
 
 
-def fills_nodes(device_type: DeviceType, size: int, tp: int) -> bool:
-    """True when groups of ``size`` replicas of ``tp`` devices fill one node or several."""
-    replicas = device_type.per_node // tp
-    return replicas > 0 and size % replicas == 0
+def fills_node(device_type: DeviceType, size: int, tp: int) -> bool:
+    """True when ``size`` replicas of ``tp`` devices are those of one node."""
+    return device_type.per_node // tp == size
 
 
 def optimizer_ways(zero: int, replicas: float) -> float:

@@ -15,7 +15,7 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
-from planner.dims.sharding import fills_nodes, holds_groups, shard_sizes
+from planner.dims.sharding import fills_node, holds_groups, shard_sizes
 from planner.dims.tensor import splits_sequence
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -104,7 +104,7 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
 def straddles(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> bool:
     """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order.
 
-    The same of those that are neither as large as a node nor as several, but where replicas have batches of their own.
+    The same of those that are not as large as a node, but where replicas have batches of their own.
     """
     topology, size, tp = Topology(cluster), plan.shard_size, max(group.tp for group in _groups(plan))
     types = [topology.device_type(group.pool, group.gpu) for group in _groups(plan)]
@@ -118,7 +118,7 @@ def straddles(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> bool:
     except PlanError:  # no room
         return True
     own = plan.pp == 1 and batch_per_replica(target(plan.target), model, tp)
-    if not own and not all(fills_nodes(each, size, tp) for each in types):
+    if not own and not all(fills_node(each, size, tp) for each in types):
         return True
     return any(_shares_nodes(slots, size) for slots in placement)
 

@@ -271,10 +271,7 @@ def _pipelines(
 def _group_sizes(
     family: Family, chosen: tuple[Composition, ...], row: Capabilities, estimator: Estimator
 ) -> Iterator[int]:
-    """Replicas of each stage that may share a copy of the states: those of a node, or of several nodes.
-
-    Each stage is of one type and stands on as few nodes as it can; no group shares one of several nodes with others.
-    """
+    """Replicas of each stage that may share a copy of the states: those of a node, each of one type."""
     if row.name != "torch" or not family.zero or family.context.ways > 1:
         return
     if any(len(groups) > 1 for groups in chosen):
@@ -283,15 +280,13 @@ def _group_sizes(
         place_stages(chosen, estimator.cluster, whole=True)
     except PlanError:
         return
-    types, tp = usable_device_types(estimator.topology, estimator.model), chosen[0][0].tp
+    types, first = usable_device_types(estimator.topology, estimator.model), chosen[0][0]
+    tp, dp = first.tp, first.count
     full = {item.key: item.per_node // tp for item in types}
-    own = [full[groups[0].pool, groups[0].gpu] for groups in chosen]
-    dp = chosen[0][0].count
-    sizes = {full[item.key] * nodes for item in types for nodes in range(1, item.nodes + 1)}
-    for size in sorted(sizes):
-        fills = all(size % node == 0 for node in own)
-        if 1 < size < dp and dp % size == 0 and fills:
-            yield size
+    own = {full[groups[0].pool, groups[0].gpu] for groups in chosen}
+    size = min(own)
+    if len(own) == 1 and 1 < size < dp and dp % size == 0:
+        yield size
 
 
 def _families(

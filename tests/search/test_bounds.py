@@ -57,7 +57,7 @@ def test_bounds_hold_with_matrices_beside_the_layers(seed: int) -> None:
     hold(Estimator(*with_beside(seed)), Limits(gap=0.0, zero=(0, 1)), "torch")
 
 
-@pytest.mark.parametrize(("seed", "zero", "tp"), [(6, 1, 1), (33, 2, 2), (36, 3, 1), (40, 3, 1)])
+@pytest.mark.parametrize(("seed", "zero", "tp"), [(6, 1, 1), (33, 2, 2), (40, 3, 1), (42, 1, 1), (56, 3, 1)])
 def test_bounds_hold_where_groups_share_a_copy(seed: int, zero: int, tp: int) -> None:
     """Pipelines and tensor parallelism with HSDP, which is among the choices."""
     asked = Limits(gap=0.0, zero=(zero,), tp=(tp,), micro_batch=(1,))
@@ -70,7 +70,7 @@ def test_bounds_hold_where_the_ends_hide_what_layers_exchange() -> None:
     hold(Estimator(*with_copies(151)), Limits(gap=0.0, zero=(1,), tp=(2,), micro_batch=(2,)), "torch")
 
 
-@pytest.mark.parametrize(("tp", "dp", "size"), [(1, 16, 8), (1, 32, 16), (2, 8, 4), (4, 8, 2), (1, 32, 8)])
+@pytest.mark.parametrize(("tp", "dp", "size"), [(1, 16, 8), (2, 8, 4), (4, 8, 2), (1, 32, 8)])
 def test_rings_of_groups_that_share_a_copy_are_those_of_a_stage_alone(tp: int, dp: int, size: int) -> None:
     """But for latency, on nodes that are all alike: a bound that is looser costs time."""
     estimator = Estimator(cluster(pool("a", nodes=4, cards=2)), gpt(hidden=4096, heads=32, global_batch=64))

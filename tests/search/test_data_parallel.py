@@ -13,7 +13,7 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
-from planner.dims.sharding import shard_sizes
+from planner.dims.sharding import node_sizes, shard_sizes
 from planner.plan.placement import place
 from planner.plan.values import Plan
 from planner.search.data_parallel import DataParallel, Shares, choices
@@ -78,14 +78,16 @@ def test_each_choice_is_solved_exactly(seed: int) -> None:
 
 
 def test_sizes_of_groups() -> None:
-    """Devices of a part of a node, of a node and of a pool, where there are two such groups, whatever else there is; only
-    with a ZeRO that the target splits."""
+    """Replicas of a part of a node, of a node and of a pool, where there are two such groups.
+
+    Whatever else there is, and only with a ZeRO that the target splits.
+    """
     two = cluster(pool("a", nodes=2), pool("b", "V100", nodes=4, per_node=4))
     assert shard_sizes(ROW, 3, Topology(two).device_types) == (2, 4, 8, 16)
     assert shard_sizes(ROW, 3, Topology(two).device_types, 2) == (2, 4, 8)
-    assert shard_sizes(ROW, 3, Topology(two).device_types, 2, parts=False) == (2, 4, 8)
+    assert node_sizes(ROW, 3, Topology(two).device_types, 2) == (2, 4)
     assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types) == (2, 4, 8)
-    assert shard_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types, parts=False) == (8,)
+    assert node_sizes(ROW, 3, Topology(cluster(pool("a", nodes=2))).device_types, 1) == (8,)
     lone = cluster(pool("a", per_node=3), pool("b", "V100", per_node=1))
     assert shard_sizes(ROW, 3, Topology(lone).device_types) == ()
     assert shard_sizes(ROW, 0, Topology(two).device_types) == ()

@@ -277,7 +277,7 @@ def test_many_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None
 def test_copies_in_pipelines_are_the_best_now_and_then() -> None:
     """With each ZeRO stage that shards, in pipelines of two and three stages and with tensor parallelism."""
     found = set()
-    for seed in (31, 36, 40, 42):
+    for seed in (33, 40, 42, 56):
         best = check_copies(seed, None)
         assert best is not None
         found.add((best.zero, best.shard_size, best.pp, best.stages[0].replicas[0].tp))

@@ -49,9 +49,11 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert large not in outside(one, gpt(global_batch=513), Limits(target="megatron"))
     short = gpt(global_batch=5000, sequence_length=32)
     assert "micro-batches of more than 4096 sequences" in outside(one, short, Limits(target="torch"))
-    hybrid = "HSDP groups smaller than a node, of replicas with equal batches"
+    hybrid = "HSDP groups of parts of a node or of several nodes, of replicas with equal batches"
     assert hybrid in outside(one, gpt(), Limits(target="torch"))
-    assert hybrid not in outside(cluster(pool("a", per_node=3, nodes=4)), gpt(), Limits(target="torch"))
+    assert hybrid in outside(cluster(pool("a", per_node=3, nodes=4)), gpt(), Limits(target="torch"))
+    assert hybrid not in outside(cluster(pool("a", per_node=3, nodes=2)), gpt(), Limits(target="torch"))
+    assert hybrid not in outside(one, gpt(), Limits(target="torch", pp=(1,)))
     mixed = "HSDP groups of several device types"
     assert mixed in outside(two, gpt(), Limits(target="torch"))
     assert mixed not in outside(one, gpt(), Limits(target="torch"))
@@ -183,7 +185,7 @@ UNLIKE = ("replicas of several devices with batches or micro-batches of unequal 
 HYBRID = (
     "replicas whose numbers of micro-batches differ by more than one",
     "HSDP groups that neither fit into a node nor fill whole nodes",
-    "HSDP groups smaller than a node, of replicas with equal batches",
+    "HSDP groups of parts of a node or of several nodes, of replicas with equal batches",
     "HSDP groups on parts of several nodes",
     "HSDP groups of several device types",
     "HSDP with stages that mix device types, of replicas with equal batches",

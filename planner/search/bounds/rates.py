@@ -20,7 +20,7 @@ from planner.cost.memory import trained_of
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
-from planner.dims.sharding import fills_nodes
+from planner.dims.sharding import fills_node
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.values import ReplicaGroup
 from planner.records import dataclass
@@ -364,7 +364,7 @@ class Rates:
         if shards is None:
             ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
         else:
-            able &= [fills_nodes(device_type, int(size), tp) for size in shards]
+            able &= [fills_node(device_type, int(size), tp) for size in shards]
             here = device_type.per_node // tp
             ring = self._hybrid_rings(
                 rates, here, *(np.where(able, each, 1.0) for each in (replicas, shards))

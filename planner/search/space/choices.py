@@ -20,7 +20,7 @@ from planner.dims.expert import foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
-from planner.dims.sharding import fills_nodes, shard_sizes, zeros, zeros_at
+from planner.dims.sharding import fills_node, node_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -74,7 +74,7 @@ class Family(NamedTuple):
     """How sequences are divided over the ``dp`` replicas."""
     offload: Offload = ON_DEVICE
     shard_size: int | None = None
-    """As in ``Plan``; each stage is of one device type then, and its groups fill nodes."""
+    """As in ``Plan``; each stage is of one device type then, and each of its groups a node."""
 
     @property
     def equal_work(self) -> tuple[object, ...]:
@@ -261,9 +261,7 @@ def families(
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))
     degrees = tp_degrees(row, limits.tp, model, device_types)
     sizes = {
-        (zero, tp): shard_sizes(row, zero, device_types, tp, parts=False)
-        for zero in row.hybrid_zero
-        for tp in degrees
+        (zero, tp): node_sizes(row, zero, device_types, tp) for zero in row.hybrid_zero for tp in degrees
     }
     offered = {
         (recompute, zero): offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
@@ -400,7 +398,7 @@ def compositions(
             )
         mixes = _mixes(device_types, family.tp, family.dp, family)
         if family.shard_size is not None:
-            able = {each.key for each in device_types if fills_nodes(each, family.shard_size, family.tp)}
+            able = {each.key for each in device_types if fills_node(each, family.shard_size, family.tp)}
             return tuple(mix for mix in mixes if len(mix) == 1 and (mix[0].pool, mix[0].gpu) in able)
         per_node = {device_type.key: device_type.per_node for device_type in device_types}
         return tuple(

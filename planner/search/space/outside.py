@@ -240,8 +240,9 @@ class _Left:
                 holds_groups(device_type, size) for device_type in self.device_types for size in sizes
             ):
                 yield "HSDP groups that neither fit into a node nor fill whole nodes"
-            if self.grouped and any(len(divisors(size)) > 2 for size in sizes):
-                yield "HSDP groups smaller than a node, of replicas with equal batches"
+            nodes = sum(device_type.nodes for device_type in self.device_types)
+            if self.grouped and (nodes > 2 or any(len(divisors(size)) > 2 for size in sizes)):
+                yield "HSDP groups of parts of a node or of several nodes, of replicas with equal batches"
             if sizes and sum(device_type.nodes for device_type in self.device_types) > 1:
                 yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:
