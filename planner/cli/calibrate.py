@@ -9,13 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import typer
-
 from planner.calibration.file import load_calibration, save_calibration, too_large
 from planner.calibration.merge import Clash, clashes, combined, sourced
 from planner.calibration.tables import import_layers_csv, import_links_csv
 from planner.calibration.values import Calibration
-from planner.cli.options import AsJson, Force
+from planner.cli.options import AsJson, Force, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.errors import Problem, SpecError, UsageError
@@ -28,13 +26,9 @@ T = TypeVar("T")
 EXAMPLE = "calibration.yaml"
 """Name of an output, for hints."""
 
-LayerTable = Annotated[
-    Path | None, typer.Option("--layers", metavar="FILE", help="Measured transformer layers (CSV).")
-]
-LinkTable = Annotated[
-    Path | None, typer.Option("--links", metavar="FILE", help="Measured collectives and sends (CSV).")
-]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+LayerTable = Annotated[Path | None, option("--layers", "FILE", "Measured transformer layers (CSV).")]
+LinkTable = Annotated[Path | None, option("--links", "FILE", "Measured collectives and sends (CSV).")]
+Output = Annotated[Path, option("--output -o", "FILE", "Calibration file to write.")]
 
 
 def import_tables(
@@ -102,7 +96,7 @@ def _tell(calibration: Calibration, output: Path, as_json: bool) -> None:
     )
 
 
-Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
+Inputs = Annotated[list[Path], argument("FILE...", "Calibration files.")]
 
 
 def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:

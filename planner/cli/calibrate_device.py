@@ -8,14 +8,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import layer_key, merged, sourced
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, overridden
-from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers, require_name
+from planner.cli.options import (
+    AsJson,
+    Force,
+    Precision,
+    SequenceLength,
+    choices,
+    flag,
+    integers,
+    option,
+    require_name,
+)
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.cli.progress import measuring
@@ -31,63 +39,34 @@ if TYPE_CHECKING:
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
 
-Model = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="Also measure layers of this model.")
-]
-Zero = Annotated[
-    str, typer.Option("--zero", metavar="LIST", help="ZeRO stages to measure the optimizer step for.")
-]
-Tp = Annotated[
-    str, typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to measure the layers at.")
-]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", metavar="M", help="Stop after this many minutes.")
-]
+Model = Annotated[Path | None, option("--model", "FILE", "Also measure layers of this model.")]
+Zero = Annotated[str, option("--zero", "LIST", "ZeRO stages to measure the optimizer step for.")]
+Tp = Annotated[str, option("--tp", "LIST", "Tensor-parallel degrees to measure the layers at.")]
+Minutes = Annotated[float | None, option("--minutes", "M", "Stop after this many minutes.")]
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (also for ROCm) or cpu. Default: cuda if available."),
+    str | None, option("--device", "NAME", "cuda (also for ROCm) or cpu. Default: cuda if available.")
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option(
-        "--name",
-        metavar="NAME",
-        help="Name of the device in the cluster file, if the driver's name does not fit.",
-    ),
+    option("--name", "NAME", "Name of the device in the cluster file, if the driver's name does not fit."),
 ]
 Largest = Annotated[
-    int | None,
-    typer.Option(
-        "--largest-micro-batch",
-        metavar="N",
-        min=int(BATCH.least),
-        max=int(BATCH.most),
-        help="Largest micro-batch to try.",
-    ),
+    int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", whole=BATCH)
 ]
 AsPoplar = Annotated[
     bool,
-    typer.Option(
-        "--as-poplar",
-        help="Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does.",
+    flag(
+        "--as-poplar", "Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does."
     ),
 ]
 Devices = Annotated[
     int,
-    typer.Option(
-        "--devices",
-        metavar="N",
-        min=int(DEVICES.least),
-        max=int(DEVICES.most),
-        help="With --as-poplar: devices among which ZeRO divides the states.",
-    ),
+    option("--devices", "N", "With --as-poplar: devices among which ZeRO divides the states.", whole=DEVICES),
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(
-        "--memory-gib",
-        metavar="GIB",
-        help="With --as-poplar: memory that may be filled. Default: all of the device's.",
+    option(
+        "--memory-gib", "GIB", "With --as-poplar: memory that may be filled. Default: all of the device's."
     ),
 ]
 

@@ -19,7 +19,7 @@ from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
-from planner.cli.options import AsJson, Force, a_number, choices
+from planner.cli.options import AsJson, Force, a_number, choices, option
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
@@ -35,62 +35,45 @@ from planner.report.measured import network_document, network_sections
 if TYPE_CHECKING:
     from planner.measure.network import World
 
-Cluster = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Cluster file that assigns hosts to pools."),
-]
+Cluster = Annotated[Path | None, option("--cluster", "FILE", "Cluster file that assigns hosts to pools.")]
 Fabric = Annotated[
     str | None,
-    typer.Option(
-        "--fabric",
-        metavar="NAME",
-        help="Name of the network between nodes; with --cluster, measure only this fabric.",
+    option(
+        "--fabric", "NAME", "Name of the network between nodes; with --cluster, measure only this fabric."
     ),
 ]
 LargestSize = Annotated[
     float,
-    typer.Option(
+    option(
         "--largest-mib",
-        metavar="MIB",
+        "MIB",
+        "Largest message size, MiB.",
         min=TENSOR_MIB.least,
         max=TENSOR_MIB.most,
         callback=a_number,
-        help="Largest message size, MiB.",
     ),
 ]
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (NCCL) or cpu (gloo). Default: cuda if available."),
+    str | None, option("--device", "NAME", "cuda (NCCL) or cpu (gloo). Default: cuda if available.")
 ]
 NcclTests = Annotated[
-    Path | None,
-    typer.Option(
-        "--from-nccl-tests", metavar="FILE", help="Read the output of nccl-tests instead of measuring."
-    ),
+    Path | None, option("--from-nccl-tests", "FILE", "Read the output of nccl-tests instead of measuring.")
 ]
 LinkOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--link",
-        metavar="NAME",
-        help="Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
+        "NAME",
+        "Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
     ),
 ]
 OperationOption = Annotated[
     str | None,
-    typer.Option(
-        "--operation", metavar="NAME", help="Collective to assume if FILE does not name one, e.g. all-reduce."
-    ),
+    option("--operation", "NAME", "Collective to assume if FILE does not name one, e.g. all-reduce."),
 ]
 Members = Annotated[
     int | None,
-    typer.Option(
-        "--members",
-        metavar="N",
-        min=2,
-        max=int(DEVICES.most),
-        help="Number of ranks, if FILE does not say.",
-    ),
+    option("--members", "N", "Number of ranks, if FILE does not say.", min=2, max=int(DEVICES.most)),
 ]
 
 

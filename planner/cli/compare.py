@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     concerning,
@@ -16,7 +14,7 @@ from planner.cli.inputs import (
     warn_of_other_calibration,
     with_calibration,
 )
-from planner.cli.options import AsJson, CalibrationFile, PlanFiles
+from planner.cli.options import AsJson, CalibrationFile, PlanFiles, flag, option
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
@@ -36,17 +34,17 @@ from planner.search.values import Limits, Scored
 
 Baselines = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--baselines",
-        help="Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
+        "Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
     ),
 ]
 Logs = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--log",
-        metavar="FILE",
-        help="Log of a run of the plan (emitted example, runtime or library); repeatable, one per node.",
+        "FILE",
+        "Log of a run of the plan (emitted example, runtime or library); repeatable, one per node.",
     ),
 ]
 

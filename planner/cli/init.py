@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.catalog import gpu_names, link_names
-from planner.cli.options import ForceFiles
+from planner.cli.options import ForceFiles, argument, option
 from planner.cli.output import require_new, show, typed
 from planner.cluster.file import problems_of
 from planner.errors import UsageError
@@ -21,38 +21,26 @@ from planner.files.writing import dump, write_whole
 from planner.model.file import load_model
 from planner.report.layout import Paragraph
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder for cluster.yaml and model.yaml.")]
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="NAME", help="Type of the GPUs, as hetplan gpus lists them.")
-]
-GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs in each node.")
-]
-NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes.")]
+Folder = Annotated[Path, argument("DIR", "Folder for cluster.yaml and model.yaml.")]
+Gpu = Annotated[str | None, option("--gpu", "NAME", "Type of the GPUs, as hetplan gpus lists them.")]
+GpusPerNode = Annotated[int | None, option("--gpus-per-node", "N", "GPUs in each node.", min=1)]
+NodeCount = Annotated[int | None, option("--nodes", "N", "Number of nodes.", min=1)]
 IntraNode = Annotated[
-    str | None,
-    typer.Option("--intra-node", metavar="LINK", help="Network inside a node, as hetplan links lists them."),
+    str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
 ]
 Network = Annotated[
-    str | None,
-    typer.Option("--network", metavar="KIND", help="Network between nodes: infiniband, roce or ethernet."),
+    str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
 ]
 Bandwidth = Annotated[
-    float | None,
-    typer.Option("--bandwidth-gbps", metavar="GBPS", help="Bandwidth of one network card, gigabit/s."),
+    float | None, option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.")
 ]
-CardCount = Annotated[
-    int | None, typer.Option("--cards", metavar="N", min=1, help="Network cards of a node.")
-]
+CardCount = Annotated[int | None, option("--cards", "N", "Network cards of a node.", min=1)]
 HourPrice = Annotated[
-    float | None,
-    typer.Option("--price", metavar="PRICE", help="Price of one GPU for one hour; left out if absent."),
+    float | None, option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.")
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model", metavar="NAME", help="An example model, as hetplan examples lists them, or a config.json."
-    ),
+    option("--model", "NAME", "An example model, as hetplan examples lists them, or a config.json."),
 ]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
@@ -25,6 +24,8 @@ from planner.cli.options import (
     CalibrationFile,
     ClusterFile,
     ModelFile,
+    argument,
+    option,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
@@ -42,24 +43,22 @@ from planner.report.understood import understood
 from planner.search.values import Scored
 
 HandPlan = Annotated[
-    Path | None,
-    typer.Argument(metavar="PLAN", help="Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`."),
+    Path | None, argument("PLAN", "Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`.")
 ]
 Plans = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--plans",
-        metavar="FILE",
-        help="Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
+        "FILE",
+        "Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
     ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
+    option(
+        "--output -o",
+        "FILE",
+        "Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
     ),
 ]
 

@@ -13,6 +13,8 @@ from planner.cli.options import (
     ClusterFile,
     ModelFile,
     TargetName,
+    flag,
+    option,
     time_limit,
 )
 from planner.cli.output import show, show_document, typed
@@ -25,17 +27,17 @@ from planner.search.what_if import searched, swings, worlds
 
 Sensitivity = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--sensitivity",
-        help="Move the speed of each device type and network to both ends of its error bar, and search again.",
+        "Move the speed of each device type and network to both ends of its error bar, and search again.",
     ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--change",
-        metavar="CHANGE",
-        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
+        "CHANGE",
+        "PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
         "device of the catalogue), or -POOL; repeatable.",
     ),
 ]
