@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,16 +78,45 @@ class Asking:
         return 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """A cluster of one pool."""
+
+    gpu: Gpu = None
+    gpus_per_node: GpusPerNode = None
+    nodes: NodeCount = None
+    intra_node: IntraNode = None
+    network: Network = None
+    bandwidth_gbps: Bandwidth = None
+    cards: CardCount = None
+    price: HourPrice = None
+
+    def text(self, ask: Asking) -> str:
+        """The file's content."""
+        pool: dict[str, Any] = {"name": "nodes"}
+        pool["gpu"] = ask.text("--gpu", self.gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
+        pool["nodes"] = ask.whole(self.nodes, "Nodes")
+        pool["gpus_per_node"] = ask.whole(self.gpus_per_node, "GPUs of a node")
+        if pool["gpus_per_node"] > 1:
+            question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
+            pool["intra_node"] = ask.text("--intra-node", self.intra_node, question)
+        fabrics = {}
+        if pool["nodes"] > 1:
+            question = "Network between nodes: infiniband, roce or ethernet"
+            fabrics["net"] = {"kind": ask.text("--network", self.network, question, "ethernet")}
+            speed = ask.number("--bandwidth-gbps", self.bandwidth_gbps, "Speed of one card, gigabit/s")
+            cards = ask.whole(self.cards, "Cards of a node")
+            pool["nics"] = [{"fabric": "net", "bandwidth_gbps": speed, "count": cards}]
+        if self.price is not None:
+            pool["price_per_gpu_hour"] = self.price
+        data = {"name": "mine", "pools": [pool]}
+        return dump(data | ({"fabrics": fabrics} if fabrics else {}))
+
+
 def init(
     folder: Folder = Path(),
-    gpu: Gpu = None,
-    gpus_per_node: GpusPerNode = None,
-    nodes: NodeCount = None,
-    intra_node: IntraNode = None,
-    network: Network = None,
-    bandwidth_gbps: Bandwidth = None,
-    cards: CardCount = None,
-    price: HourPrice = None,
+    *,
+    pool: ClusterOptions,
     model: ModelName = None,
     force: ForceFiles = False,
 ) -> None:
@@ -99,7 +129,7 @@ def init(
     for path in (cluster_path, model_path):
         require_new(path, force, path.name)
     ask = Asking()
-    text = _cluster(ask, gpu, gpus_per_node, nodes, intra_node, network, bandwidth_gbps, cards, price)
+    text = pool.text(ask)
     chosen = ask.text("--model", model, "Model (an example such as gpt2_345m, or a config.json)")
     if ask.lacking:
         raise UsageError(
@@ -116,45 +146,6 @@ def init(
         Paragraph(f"Wrote {cluster_path} and {model_path}"),
         then=typed("hetplan", "search", cluster_path, model_path, "-o", folder / "plan.yaml"),
     )
-
-
-def _cluster(
-    ask: Asking,
-    gpu: str | None,
-    gpus_per_node: int | None,
-    nodes: int | None,
-    intra_node: str | None,
-    network: str | None,
-    bandwidth_gbps: float | None,
-    cards: int | None,
-    price: float | None,
-) -> str:
-    """The file's content, of one pool."""
-    pool: dict[str, Any] = {"name": "nodes"}
-    pool["gpu"] = ask.text("--gpu", gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
-    pool["nodes"] = ask.whole(nodes, "Nodes")
-    pool["gpus_per_node"] = ask.whole(gpus_per_node, "GPUs of a node")
-    if pool["gpus_per_node"] > 1:
-        question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
-        pool["intra_node"] = ask.text("--intra-node", intra_node, question)
-    fabrics = {}
-    if pool["nodes"] > 1:
-        kind = ask.text(
-            "--network", network, "Network between nodes: infiniband, roce or ethernet", "ethernet"
-        )
-        speed = ask.number("--bandwidth-gbps", bandwidth_gbps, "Speed of one card, gigabit/s")
-        pool["nics"] = [
-            {
-                "fabric": "net",
-                "bandwidth_gbps": speed,
-                "count": ask.whole(cards, "Cards of a node"),
-            }
-        ]
-        fabrics["net"] = {"kind": kind}
-    if price is not None:
-        pool["price_per_gpu_hour"] = price
-    data = {"name": "mine", "pools": [pool]}
-    return dump(data | ({"fabrics": fabrics} if fabrics else {}))
 
 
 def _model(chosen: str) -> str:

@@ -204,6 +204,13 @@ def read_calibration(path: Path | None) -> Calibration:
     return shipped() if path is None else merged(shipped(), sourced(load_calibration(path, warn)))
 
 
+def constants_for(path: Path | None, cluster: ClusterSpec, model: ModelSpec) -> Calibration:
+    """The constants for a cluster and a model; what is to be doubted of them is said on stderr."""
+    constants = read_calibration(path)
+    warn_of_doubts(path, constants, cluster, model)
+    return constants
+
+
 def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, model: ModelSpec) -> None:
     """Say on stderr where the user's calibration was measured with something else than what it is used for."""
     if path is None:
@@ -222,6 +229,14 @@ def used_calibration(path: Path | None) -> UsedCalibration | None:
 def with_calibration(command: str, path: Path | None) -> str:
     """A command that goes on with the same calibration file."""
     return command if path is None else f"{command} {typed('--calibration', path)}"
+
+
+def search_command(
+    cluster: Path, model: Path, overrides: Overrides, calibration: Path | None, *more: str
+) -> str:
+    """The search that a report leads to, with the same settings and the same calibration file."""
+    words = ("hetplan", "search", cluster, model, *overrides.words(), *more, "-o", "plan.yaml")
+    return with_calibration(typed(*words), calibration)
 
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:

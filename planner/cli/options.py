@@ -23,8 +23,9 @@ def option(names: str, metavar: str, text: str, *, whole: Range | None = None, *
 
     ``whole`` is what its whole number may be.
     """
-    limits = {} if whole is None else {"min": int(whole.least), "max": int(whole.most)}
-    return typer.Option(*names.split(), metavar=metavar, help=text, **limits, **more)
+    if whole is not None:
+        more |= {"min": int(whole.least), "max": int(whole.most)}
+    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
 
 
 def flag(names: str, text: str, **more: Any) -> Any:

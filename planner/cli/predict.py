@@ -13,11 +13,10 @@ from planner.cli.goal import RunOptions
 from planner.cli.inputs import (
     Overrides,
     concerning,
-    read_calibration,
+    constants_for,
     read_inputs,
+    search_command,
     used_calibration,
-    warn_of_doubts,
-    with_calibration,
 )
 from planner.cli.options import (
     AsJson,
@@ -89,8 +88,7 @@ def predict(
         require_writable(output)
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     wanted = replace(wanted, interruptions=wanted.interruptions.of(model_spec))
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    constants = constants_for(calibration, cluster_spec, model_spec)
     if plan is None:
         assert plans is not None
         contenders = _many(plans, cluster_spec, model_spec, constants)
@@ -111,14 +109,12 @@ def predict(
         plan_of = plan_document("predict", scored, cluster_spec, model_spec, None)
         show_document(PredictDocument(plan=plan_of, training=run))
     else:
-        words = ("hetplan", "search", cluster, model, *overrides.words(), "-o", "plan.yaml")
-        search = with_calibration(typed(*words), calibration)
+        search = search_command(cluster, model, overrides, calibration)
         show(
             *_report(scored, cluster_spec, model_spec, constants),
             *(
-                [Paragraph(line) for line in training_lines(run, wanted, scored.estimate.spread)]
-                if run
-                else []
+                Paragraph(line)
+                for line in (training_lines(run, wanted, scored.estimate.spread) if run else ())
             ),
             then=search if output is None else typed("hetplan", "emit", output, "-o", "run/"),
         )

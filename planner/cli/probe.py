@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -47,13 +48,25 @@ ClusterName = Annotated[str, option("--name", "NAME", "Name of the cluster.")]
 Output = Annotated[Path | None, option("--output -o", "FILE", "Cluster file to write. Default: stdout.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutputs:
+    """Files with what the commands of one node printed, by source."""
+
+    nvidia_smi: NvidiaSmi = None
+    gpu_list: GpuList = None
+    topo: Topo = None
+    ibstat: Ibstat = None
+    ethtool: Ethtool = None
+    sysfs: Sysfs = None
+
+    def given(self) -> dict[str, Path]:
+        """Those that are there."""
+        return {source: path for source, path in asdict(self).items() if path is not None}
+
+
 def probe(
-    nvidia_smi: NvidiaSmi = None,
-    gpu_list: GpuList = None,
-    topo: Topo = None,
-    ibstat: Ibstat = None,
-    ethtool: Ethtool = None,
-    sysfs: Sysfs = None,
+    *,
+    outputs: NodeOutputs,
     hostfile: Hostfile = None,
     slurm: Slurm = None,
     folder: From = None,
@@ -72,15 +85,7 @@ def probe(
     if output is not None:
         require_new(output, force, EXAMPLE)
     require_name(name)
-    files = {
-        "nvidia_smi": nvidia_smi,
-        "gpu_list": gpu_list,
-        "topo": topo,
-        "ibstat": ibstat,
-        "ethtool": ethtool,
-        "sysfs": sysfs,
-    }
-    given = {source: path for source, path in files.items() if path is not None}
+    given = outputs.given()
     if folder is not None and given:
         raise UsageError("probe: expected --from FOLDER or files of one node, not both")
     hosts = _hosts(hostfile, slurm, live=folder is None and not given)

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
-from planner.cli.inputs import Overrides, read_calibration, read_model, with_calibration
+from planner.cli.inputs import Overrides, read_calibration, read_model, search_command
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -21,7 +21,7 @@ from planner.cli.options import (
     time_limit,
     within,
 )
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import exit_code, warn
 from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
@@ -150,11 +150,10 @@ def rent(
     else:
         following = None
         if answer.best is not None:
-            runtime_words = [] if target is None else ["--target", target]
-            words = (output or "cluster.yaml", model, *overrides.words(), *runtime_words)
-            command = typed("hetplan", "search", *words, "-o", "plan.yaml")
-            following = with_calibration(command, calibration)
-            following = following if output else "the same with -o cluster.yaml to keep the cluster"
+            more = [] if target is None else ["--target", target]
+            following = "the same with -o cluster.yaml to keep the cluster"
+            if output is not None:
+                following = search_command(output, model, overrides, calibration, *more)
         line = Answer(rent_line(answer, goal, model_spec))
         show(*rent_report(answer, goal, model_spec), then=following, last=line)
     infeasible = answer.status == "infeasible"

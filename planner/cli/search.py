@@ -29,10 +29,9 @@ from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
     SearchRequest,
-    read_calibration,
+    constants_for,
     read_inputs,
     used_calibration,
-    warn_of_doubts,
 )
 from planner.cli.loss import LossOptions, answer_loss, answer_sizes
 from planner.cli.options import (
@@ -443,8 +442,7 @@ def search(
     run = replace(run, interruptions=run.interruptions.of(model_spec))
     aim = replace(wanted, objective=None, pareto=False) if is_to_loss else wanted
     goal = aim.goal(run, cluster, cluster_spec)
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    constants = constants_for(calibration, cluster_spec, model_spec)
     for sync in limits.syncs:
         for fault in model_faults(sync, model_spec):
             raise UsageError(f"--allow-compression: {fault.what}")
