@@ -24,9 +24,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "runtimes/deepspeed/train.py",
     ),
     "highspy": ("search/milp",),
-    "jinja2": ("job/files.py", "report/page/page.py"),
+    "jinja2": ("job/files.py", "report/page/__init__.py"),
     "matplotlib": ("report/validation.py",),
-    "networkx": ("cluster/graphs.py",),
+    "networkx": ("cluster/topology.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
     "scipy": (

@@ -175,7 +175,6 @@ def _profile_as_poplar(
     if model is None:
         raise UsageError("--as-poplar profiles a whole model: expected --model FILE with it")
     from planner.measure.poplar import profile_stages
-    from planner.measure.session import LARGEST_ON_CPU
 
     def keep(layers: Sequence[LayerPoint]) -> None:
         nonlocal known
@@ -185,9 +184,10 @@ def _profile_as_poplar(
         known = merged(known, Calibration(layers=new))
         writer.keep(known)
 
-    usual = LARGEST_ON_CPU if backend.kind == "cpu" else model.training.global_batch
     with measuring() as tell:
-        stages = profile_stages(backend, model, zeros, devices, largest or usual, memory, keep, tell)
+        stages = profile_stages(
+            backend, model, zeros, devices, largest or backend.largest(model), memory, keep, tell
+        )
     document = poplar_document(stages, backend.name, devices, writer.path)
     if as_json:
         show_document(document)

@@ -232,8 +232,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.measure.network import agreed
-    from planner.measure.network import measure_network as measure
+    from planner.measure import network
 
     facts = {**world.backend.facts, **run_facts(as_typed())}
     first = world.rank == 0
@@ -244,12 +243,12 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
         kept = _kept(request, facts)
         return _work(world, request, kept)
 
-    work = agreed(world, decide)
+    work = network.agreed(world, decide)
     record = _Record(request.output, kept, facts)
     curves: set[Hashable] = {(link_name_key(team.link), team.members) for team in work.teams}
     try:
         with measuring(first) as tell:
-            complete = measure(world, work, record, tell)
+            complete = network.measure_network(world, work, record, tell)
     except BrokenError:
         if first:
             record.close()

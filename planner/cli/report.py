@@ -30,8 +30,8 @@ from planner.files.writing import write_whole
 from planner.plan.file import PlanFile
 from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
-from planner.report.page.page import page
-from planner.report.page.page import report as report_of
+from planner.report.page import page
+from planner.report.page import report as report_of
 from planner.search.objectives.pareto import Front, front, front_objective
 from planner.search.values import Goal, Limits
 

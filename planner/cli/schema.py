@@ -41,7 +41,7 @@ from planner.report.document import (
 from planner.report.loss import LossDocument, SizesDocument
 from planner.report.measured import DeviceDocument, NetworkDocument, PoplarDocument
 from planner.report.observed import ObservedDocument
-from planner.report.page.page import ReportDocument
+from planner.report.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument

@@ -39,7 +39,7 @@ from planner.report.numbers import (
     rate,
     significant,
 )
-from planner.report.plan_table import StageRun, group_text, headline, memory_text, stage_runs
+from planner.report.plan_table import StageRun, group_text, groups_of, headline, memory_text, stage_runs
 from planner.search.values import Limits, Ratio, Scored, SearchResult
 from planner.units import format_count
 from planner.visible import visible
@@ -91,8 +91,7 @@ def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
 
 def _stages(estimate: Estimate) -> Iterator[RenderableType]:
     """A row for each group of each run of like stages, with its work relative to the busiest."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
-    slowest = max(work_seconds(group) for group in groups)
+    slowest = max(map(work_seconds, groups_of(estimate)))
     columns = (
         number("stage"),
         words("layers", least=6),

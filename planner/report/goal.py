@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 
 from rich.console import Group
 
-from planner.cost.training import TrainingRun, devices_of
+from planner.cost.training import Devices, TrainingRun, devices_of
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan
@@ -216,11 +217,16 @@ def speed_text(tokens_per_second: float) -> str:
 
 
 def devices_text(plan: Plan) -> str:
-    """``8 a100 + 4 v100``; the device type is named where a pool mixes them."""
+    """``8 a100 + 4 v100``; the device type is named where the plan uses several of a pool."""
     used = devices_of(plan)
-    pools = [pool for pool, _ in used]
+    pools = Counter(pool for pool, _ in used)
+    return named_devices(used, {pool for pool in pools if pools[pool] > 1})
+
+
+def named_devices(used: Devices, mixed: Container[str]) -> str:
+    """``8 a100 + 4 V100 (lab)``, with the device type in pools that are ``mixed``."""
     return " + ".join(
-        f"{devices} {pool}" if pools.count(pool) == 1 else f"{devices} {gpu} ({pool})"
+        f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
         for (pool, gpu), devices in sorted(used.items())
     )
 

@@ -16,6 +16,7 @@ from planner.plan.file import Considered
 from planner.report.brief import brief
 from planner.report.document import Understood, understood_inputs
 from planner.report.explain import considered
+from planner.report.goal import named_devices
 from planner.report.layout import Paragraph, bullets, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -186,11 +187,7 @@ def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
 
 def _devices(size: Size, cluster: ClusterSpec) -> str:
     """``8 a100 + 4 v100``; the device type is named where a pool of the cluster mixes them."""
-    mixed = {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1}
-    return " + ".join(
-        f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
-        for (pool, gpu), devices in sorted(size.devices.items())
-    )
+    return named_devices(size.devices, {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1})
 
 
 def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]:
