@@ -97,12 +97,12 @@ def _against_logs(
     warn_of_other_calibration(plans[0], saved, calibration)
     run = run_of(plans[0], saved, logs, Estimator(saved.cluster, saved.model, constants))
     if as_json:
-        show_document(observed_document(run.seen, run.comparison, run.findings))
+        show_document(observed_document(run))
     else:
         given = [word for path in logs for word in ("--log", path)]
         again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
         then = again if any(finding.commands for finding in run.findings) else None
-        show(observed_sections(run.seen, run.comparison, run.findings), then=then)
+        show(observed_sections(run), then=then)
 
 
 def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> ObservedRun:

@@ -32,7 +32,7 @@ from planner.emit.interface import (
 )
 from planner.errors import UsageError
 from planner.launchers.registry import check_launcher
-from planner.report.document import emit_document
+from planner.report.document import EmitDocument
 from planner.report.layout import Indented, Paragraph, bullets
 from planner.report.numbers import count
 from planner.report.plan_table import misfits
@@ -167,7 +167,15 @@ def emit(
         *wheel_cautions(job),
     ]
     if as_json:
-        show_document(emit_document(saved.plan.target, output, paths, warnings, unnamed))
+        document = EmitDocument(
+            command="emit",
+            target=saved.plan.target,
+            folder=str(output),
+            files=tuple(paths),
+            placeholder_hosts=tuple(unnamed),
+            warnings=tuple(warnings),
+        )
+        show_document(document)
     else:
         for line in warnings:
             warn(line)

@@ -171,8 +171,7 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     except SpecError as error:
         problems += error.problems
     try:
-        model_spec = overridden(load_model(model), overrides)
-        _tell_unsaid(model, overrides)
+        model_spec = read_model(model, overrides)
     except SpecError as error:
         problems += error.problems
     if cluster_spec is None or model_spec is None:
@@ -186,17 +185,12 @@ def read_given(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpe
 
 
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:
-    """The model with the training settings of the command line."""
+    """The model with the training settings of the command line; what its file leaves open is said on stderr."""
     model_spec = overridden(load_model(model), overrides)
-    _tell_unsaid(model, overrides)
-    return model_spec
-
-
-def _tell_unsaid(model: Path, overrides: Overrides) -> None:
-    """Say on stderr what is assumed where the model file leaves it open."""
     note = unsaid(model)
     if note is not None and not (overrides.global_batch and overrides.sequence_length):
         warn(note)
+    return model_spec
 
 
 def read_calibration(path: Path | None) -> Calibration:

@@ -189,7 +189,7 @@ class Report:
             budget=self.goal.budget,
             pareto=front_document(self.front, saved.cluster, saved.model) if self.front else None,
             compared=compare_document(self.contenders).plans,
-            measured=observed_document(run.seen, run.comparison, run.findings) if run else None,
+            measured=observed_document(run) if run else None,
         )
 
 
