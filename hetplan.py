@@ -77,6 +77,8 @@ class Planned:
     """None where the search found no plan: ``result.diagnosis`` says why."""
     result: SearchResult | None = None
     """What the search says: status, gap, bound_seconds, alternatives, advice; None for a plan by hand."""
+    limits: Limits | None = None
+    """What was searched; None for all."""
 
     @property
     def plan(self) -> Plan:
@@ -92,7 +94,7 @@ class Planned:
     def _known(self) -> Scored:
         if self.scored is None:
             assert self.result is not None, "a prediction has a plan"
-            raise HetplanError(answer_line(self.result, self.model, self.cluster))
+            raise HetplanError(answer_line(self.result, self.model, self.cluster, self.limits or Limits()))
         return self.scored
 
     def training(self, tokens: float, interruptions: Interruptions | None = None) -> TrainingRun:
@@ -166,7 +168,7 @@ class Planned:
     def __repr__(self) -> str:
         """The answer in one line."""
         if self.result is not None:
-            return answer_line(self.result, self.model, self.cluster)
+            return answer_line(self.result, self.model, self.cluster, self.limits or Limits())
         estimate = self.estimate
         step = duration(estimate.step_seconds, estimate.spread)
         speed = f"{step} a step, {rate(estimate.tokens_per_second)} tokens/s"
@@ -221,6 +223,7 @@ def search(
         calibration=api.constants(calibration),
         scored=result.best,
         result=result,
+        limits=limits,
     )
 
 
@@ -357,8 +360,8 @@ def report(
     It says whether a run over so many tokens meets the deadline and the budget, in the currency of the cluster file.
     ``pareto`` also searches growing parts of the cluster for time against cost, or energy without prices.
     """
-    from planner.report.page.page import page
-    from planner.report.page.page import report as page_of
+    from planner.report.page import page
+    from planner.report.page import report as page_of
 
     summary = None if planned.result is None else summary_of(planned.result)
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)

@@ -24,9 +24,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "runtimes/deepspeed/train.py",
     ),
     "highspy": ("search/milp",),
-    "jinja2": ("job/files.py", "report/page/page.py"),
+    "jinja2": ("job/files.py", "report/page/__init__.py"),
     "matplotlib": ("report/validation.py",),
-    "networkx": ("cluster/graphs.py",),
+    "networkx": ("cluster/topology.py",),
     "pulp": ("search/milp",),
     "rich": ("report", "cli"),
     "scipy": (
@@ -100,7 +100,7 @@ def test_libraries_stay_at_home(library: str) -> None:
     assert {user for user in users if not user.startswith(HOMES[library])} == set()
 
 
-LIBRARY = ("cli/calibrate_device.py", "measure/", "report/calibration.py")
+LIBRARY = ("cli/calibrate.py", "measure/", "report/calibration.py")
 """Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
 
 KERNELS = ("measured/priors.py", "model/spec.py")

@@ -28,7 +28,7 @@ from planner.report.document import (
     PredictDocument,
     SearchDocument,
 )
-from planner.report.page.page import ReportDocument
+from planner.report.page import ReportDocument
 from planner.report.pareto import FrontDocument
 
 INTRODUCTION = """\

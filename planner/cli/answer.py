@@ -11,6 +11,7 @@ from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.training import Devices
+from planner.model.spec import ModelSpec
 from planner.report.brief import answer_line, brief
 from planner.report.document import search_document
 from planner.report.explain import (
@@ -37,7 +38,7 @@ from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
 from planner.report.understood import understood
 from planner.search.objectives.pareto import Front
-from planner.search.values import Scored, SearchResult
+from planner.search.values import Limits, Scored, SearchResult
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""
@@ -55,7 +56,7 @@ def show_found(
     if as_json:
         show_document(search_document(result, request.cluster, request.model))
         return
-    answer = answer_line(result, request.model, request.cluster)
+    answer = answer_line(result, request.model, request.cluster, request.limits)
     if detail == "answer":
         show(last=Answer(answer))
         return
@@ -86,7 +87,11 @@ def _report(
         return brief(result, result.best, cluster, model, top)
     head = understood(cluster, model, request.calibration, request.limits, goal_text(request.goal))
     warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = _found(result, result.best, cluster, top) if result.best else _nothing(result)
+    answer = (
+        _found(result, result.best, cluster, top)
+        if result.best
+        else [_nothing(result, model, request.limits)]
+    )
     tail = [warnings_section(warnings)] if warnings else []
     return [head, *answer, *tail]
 
@@ -106,10 +111,12 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     return parts
 
 
-def _nothing(result: SearchResult) -> list[RenderableType]:
+def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> RenderableType:
     if result.nearest:
-        return [nearest_section(result)]
-    return [infeasible_section(result) if result.status == "infeasible" else unknown_section(result)]
+        return nearest_section(result)
+    if result.status == "infeasible":
+        return infeasible_section(result, model, limits)
+    return unknown_section(result)
 
 
 def next_on(devices: Devices | None, cluster: ClusterSpec) -> str | None:

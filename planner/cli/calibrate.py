@@ -1,26 +1,26 @@
-"""``hetplan calibrate import`` and ``hetplan calibrate merge``: tables and files of measurements as one file."""
+"""``hetplan calibrate import`` and ``hetplan calibrate merge``; and what all that measure have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
+from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import typer
-
 from planner.calibration.file import load_calibration, save_calibration, too_large
 from planner.calibration.merge import Clash, clashes, combined, sourced
 from planner.calibration.tables import import_layers_csv, import_links_csv
-from planner.calibration.values import Calibration
-from planner.cli.options import AsJson, Force
+from planner.calibration.values import ASSUMED, Calibration
+from planner.cli.options import AsJson, Force, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.errors import Problem, SpecError, UsageError
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
+from planner.ranges import TIME_LIMIT
 from planner.report.calibrated import calibrate_document, calibrated_section
 
 T = TypeVar("T")
@@ -28,13 +28,31 @@ T = TypeVar("T")
 EXAMPLE = "calibration.yaml"
 """Name of an output, for hints."""
 
-LayerTable = Annotated[
-    Path | None, typer.Option("--layers", metavar="FILE", help="Measured transformer layers (CSV).")
-]
-LinkTable = Annotated[
-    Path | None, typer.Option("--links", metavar="FILE", help="Measured collectives and sends (CSV).")
-]
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")]
+LayerTable = Annotated[Path | None, option("--layers", "FILE", "Measured transformer layers (CSV).")]
+LinkTable = Annotated[Path | None, option("--links", "FILE", "Measured collectives and sends (CSV).")]
+Output = Annotated[Path, option("--output -o", "FILE", "Calibration file to write.")]
+
+
+Minutes = Annotated[float | None, option("--minutes", "M", "Stop after this many minutes.")]
+
+
+def budget_seconds(minutes: float | None) -> float:
+    """The time budget, infinite without one; raises UsageError for one that is not above 0."""
+    if minutes is not None and not 0 < minutes <= TIME_LIMIT.most:
+        most = f"{TIME_LIMIT.most:.0f}"
+        raise UsageError(f"--minutes: expected a number above 0 and at most {most}, got {minutes:g}")
+    return float("inf") if minutes is None else 60 * minutes
+
+
+def require_torch() -> None:
+    """Raise UsageError where torch is not installed."""
+    if find_spec("torch") is None:
+        raise UsageError("torch is not installed", hint="pip install 'hetplan[torch]'")
+
+
+def before(output: Path, force: bool) -> Calibration:
+    """What the output holds already, each point with its source."""
+    return ASSUMED if force or not output.is_file() else sourced(load_calibration(output, warn))
 
 
 def import_tables(
@@ -102,7 +120,7 @@ def _tell(calibration: Calibration, output: Path, as_json: bool) -> None:
     )
 
 
-Inputs = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Calibration files.")]
+Inputs = Annotated[list[Path], argument("FILE...", "Calibration files.")]
 
 
 def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from planner.calibration.file import load_calibration, save_calibration
-from planner.calibration.merge import layer_key, merged, sourced
-from planner.calibration.values import ASSUMED, Calibration, LayerPoint
-from planner.cli.calibrate import EXAMPLE, Output
+from planner.calibration.file import save_calibration
+from planner.calibration.merge import layer_key, merged
+from planner.calibration.values import Calibration, LayerPoint
+from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.inputs import Overrides, overridden
-from planner.cli.options import AsJson, Force, Precision, SequenceLength, choices, integers, require_name
+from planner.cli.options import (
+    AsJson,
+    Force,
+    Precision,
+    SequenceLength,
+    choices,
+    flag,
+    integers,
+    option,
+    require_name,
+)
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.cli.progress import measuring
@@ -23,7 +30,7 @@ from planner.errors import UsageError
 from planner.measure.resume import facts_of, resumable, with_facts
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec
-from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, TIME_LIMIT, ZERO
+from planner.ranges import BATCH, DEVICES, MEMORY_GIB, NODE_DEVICES, ZERO
 from planner.report.measured import Told, device_document, device_sections, poplar_document, poplar_section
 from planner.units import bytes_from_gib
 
@@ -31,65 +38,52 @@ if TYPE_CHECKING:
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
 
-Model = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="Also measure layers of this model.")
-]
-Zero = Annotated[
-    str, typer.Option("--zero", metavar="LIST", help="ZeRO stages to measure the optimizer step for.")
-]
-Tp = Annotated[
-    str, typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to measure the layers at.")
-]
-Minutes = Annotated[
-    float | None, typer.Option("--minutes", metavar="M", help="Stop after this many minutes.")
-]
+Model = Annotated[Path | None, option("--model", "FILE", "Also measure layers of this model.")]
+Zero = Annotated[str, option("--zero", "LIST", "ZeRO stages to measure the optimizer step for.")]
+Tp = Annotated[str, option("--tp", "LIST", "Tensor-parallel degrees to measure the layers at.")]
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (also for ROCm) or cpu. Default: cuda if available."),
+    str | None, option("--device", "NAME", "cuda (also for ROCm) or cpu. Default: cuda if available.")
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option(
-        "--name",
-        metavar="NAME",
-        help="Name of the device in the cluster file, if the driver's name does not fit.",
-    ),
+    option("--name", "NAME", "Name of the device in the cluster file, if the driver's name does not fit."),
 ]
 Largest = Annotated[
-    int | None,
-    typer.Option(
-        "--largest-micro-batch",
-        metavar="N",
-        min=int(BATCH.least),
-        max=int(BATCH.most),
-        help="Largest micro-batch to try.",
-    ),
+    int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", whole=BATCH)
 ]
 AsPoplar = Annotated[
     bool,
-    typer.Option(
-        "--as-poplar",
-        help="Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does.",
+    flag(
+        "--as-poplar", "Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does."
     ),
 ]
 Devices = Annotated[
     int,
-    typer.Option(
-        "--devices",
-        metavar="N",
-        min=int(DEVICES.least),
-        max=int(DEVICES.most),
-        help="With --as-poplar: devices among which ZeRO divides the states.",
-    ),
+    option("--devices", "N", "With --as-poplar: devices among which ZeRO divides the states.", whole=DEVICES),
 ]
 Memory = Annotated[
     float | None,
-    typer.Option(
-        "--memory-gib",
-        metavar="GIB",
-        help="With --as-poplar: memory that may be filled. Default: all of the device's.",
+    option(
+        "--memory-gib", "GIB", "With --as-poplar: memory that may be filled. Default: all of the device's."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoplarOptions:
+    """Whether and how a device is profiled as Poplar does."""
+
+    as_poplar: AsPoplar = False
+    devices: Devices = 8
+    memory_gib: Memory = None
+
+    def memory_bytes(self) -> int | None:
+        """Memory that may be filled; None for all. Raises UsageError for what is out of range, or of no use."""
+        given = self.memory_gib
+        if given is not None and not (self.as_poplar and MEMORY_GIB.holds(given)):
+            limits = f"a number from {MEMORY_GIB.least:g} to {MEMORY_GIB.most:g}, with --as-poplar"
+            raise UsageError(f"--memory-gib: expected {limits}, got {given:g}")
+        return None if given is None else bytes_from_gib(given)
 
 
 @dataclass(slots=True)
@@ -106,6 +100,7 @@ class _Writer:
 
 
 def measure_device(
+    *,
     output: Output = Path(EXAMPLE),
     model: Model = None,
     zero: Zero = "0,1,2,3",
@@ -114,9 +109,7 @@ def measure_device(
     device: Device = None,
     name: DeviceName = None,
     largest_micro_batch: Largest = None,
-    as_poplar: AsPoplar = False,
-    devices: Devices = 8,
-    memory_gib: Memory = None,
+    poplar: PoplarOptions,
     precision: Precision = None,
     sequence_length: SequenceLength = None,
     force: Force = False,
@@ -137,29 +130,27 @@ def measure_device(
     from planner.measure.session import Request, Session
     from planner.runtimes.torch import hetplan_exchange
 
-    if memory_gib is not None and not (as_poplar and MEMORY_GIB.holds(memory_gib)):
-        limits = f"a number from {MEMORY_GIB.least:g} to {MEMORY_GIB.most:g}, with --as-poplar"
-        raise UsageError(f"--memory-gib: expected {limits}, got {memory_gib:g}")
-    if as_poplar:
-        zeros = integers("--zero", zero, ZERO) or ()
+    memory = poplar.memory_bytes()
+    zeros = integers("--zero", zero, ZERO) or ()
+    backend = open_backend(device, require_name(name))
+    writer = _Writer(output, facts_of(backend, spec, as_typed()))
+    known = before(output, force)
+    if poplar.as_poplar:
         _profile_as_poplar(
-            output, spec, zeros, devices, largest_micro_batch, memory_gib, device, name, force, as_json
+            backend, spec, zeros, poplar.devices, largest_micro_batch, memory, known, writer, as_json
         )
         return
     request = Request(
         model=spec,
         tps=integers("--tp", tp, NODE_DEVICES) or (1,),
-        zeros=integers("--zero", zero, ZERO) or (),
+        zeros=zeros,
         largest=largest_micro_batch,
         seconds=seconds,
         exchange=hetplan_exchange,
     )
-    backend = open_backend(device, require_name(name))
-    facts = facts_of(backend, spec, as_typed())
-    kept, warnings = resumable(before(output, force), facts, backend.name, spec)
+    kept, warnings = resumable(known, writer.facts, backend.name, spec)
     for line in warnings:
         warn(f"{output}: {line}")
-    writer = _Writer(output, facts)
 
     with measuring() as tell:
         session = Session(backend, request, kept, writer.keep, tell)
@@ -170,27 +161,20 @@ def measure_device(
 
 
 def _profile_as_poplar(
-    output: Path,
+    backend: Backend,
     model: ModelSpec | None,
     zeros: tuple[int, ...],
     devices: int,
     largest: int | None,
-    memory_gib: float | None,
-    device: str | None,
-    name: str | None,
-    force: bool,
+    memory: int | None,
+    known: Calibration,
+    writer: _Writer,
     as_json: bool,
 ) -> None:
-    """Poplar's algorithm 1, into the same calibration file."""
+    """Poplar's algorithm 1, into the same calibration file; raises UsageError without a model."""
     if model is None:
         raise UsageError("--as-poplar profiles a whole model: expected --model FILE with it")
-    from planner.measure.backend import open_backend
     from planner.measure.poplar import profile_stages
-    from planner.measure.session import LARGEST_ON_CPU
-
-    backend = open_backend(device, require_name(name))
-    writer = _Writer(output, facts_of(backend, model, as_typed()))
-    known = before(output, force)
 
     def keep(layers: Sequence[LayerPoint]) -> None:
         nonlocal known
@@ -200,32 +184,18 @@ def _profile_as_poplar(
         known = merged(known, Calibration(layers=new))
         writer.keep(known)
 
-    usual = LARGEST_ON_CPU if backend.kind == "cpu" else model.training.global_batch
-    memory = None if memory_gib is None else bytes_from_gib(memory_gib)
     with measuring() as tell:
-        stages = profile_stages(backend, model, zeros, devices, largest or usual, memory, keep, tell)
-    document = poplar_document(stages, backend.name, devices, output)
+        stages = profile_stages(
+            backend, model, zeros, devices, largest or backend.largest(model), memory, keep, tell
+        )
+    document = poplar_document(stages, backend.name, devices, writer.path)
     if as_json:
         show_document(document)
         return
     show(
         poplar_section(document),
-        then=typed("hetplan", "search", "CLUSTER", "model.yaml", "--calibration", output),
+        then=typed("hetplan", "search", "CLUSTER", "model.yaml", "--calibration", writer.path),
     )
-
-
-def budget_seconds(minutes: float | None) -> float:
-    """The time budget, infinite without one; raises UsageError for one that is not above 0."""
-    if minutes is not None and not 0 < minutes <= TIME_LIMIT.most:
-        most = f"{TIME_LIMIT.most:.0f}"
-        raise UsageError(f"--minutes: expected a number above 0 and at most {most}, got {minutes:g}")
-    return float("inf") if minutes is None else 60 * minutes
-
-
-def require_torch() -> None:
-    """Raise UsageError where torch is not installed."""
-    if find_spec("torch") is None:
-        raise UsageError("torch is not installed", hint="pip install 'hetplan[torch]'")
 
 
 def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:
@@ -235,11 +205,6 @@ def _model(path: Path | None, precision: str | None, length: int | None) -> Mode
         return None
 
     return overridden(load_model(path), Overrides(precision=precision, sequence_length=length))
-
-
-def before(output: Path, force: bool) -> Calibration:
-    """What the output holds already, each point with its source."""
-    return ASSUMED if force or not output.is_file() else sourced(load_calibration(output, warn))
 
 
 def _run(session: Session) -> str:

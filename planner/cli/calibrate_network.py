@@ -17,9 +17,8 @@ import typer
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
-from planner.cli.calibrate import EXAMPLE, Output
-from planner.cli.calibrate_device import Minutes, before, budget_seconds, require_torch
-from planner.cli.options import AsJson, Force, a_number, choices
+from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.options import AsJson, Force, a_number, choices, option
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
@@ -35,76 +34,80 @@ from planner.report.measured import network_document, network_sections
 if TYPE_CHECKING:
     from planner.measure.network import World
 
-Cluster = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Cluster file that assigns hosts to pools."),
-]
+Cluster = Annotated[Path | None, option("--cluster", "FILE", "Cluster file that assigns hosts to pools.")]
 Fabric = Annotated[
     str | None,
-    typer.Option(
-        "--fabric",
-        metavar="NAME",
-        help="Name of the network between nodes; with --cluster, measure only this fabric.",
+    option(
+        "--fabric", "NAME", "Name of the network between nodes; with --cluster, measure only this fabric."
     ),
 ]
 LargestSize = Annotated[
     float,
-    typer.Option(
+    option(
         "--largest-mib",
-        metavar="MIB",
+        "MIB",
+        "Largest message size, MiB.",
         min=TENSOR_MIB.least,
         max=TENSOR_MIB.most,
         callback=a_number,
-        help="Largest message size, MiB.",
     ),
 ]
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cuda (NCCL) or cpu (gloo). Default: cuda if available."),
+    str | None, option("--device", "NAME", "cuda (NCCL) or cpu (gloo). Default: cuda if available.")
 ]
 NcclTests = Annotated[
-    Path | None,
-    typer.Option(
-        "--from-nccl-tests", metavar="FILE", help="Read the output of nccl-tests instead of measuring."
-    ),
+    Path | None, option("--from-nccl-tests", "FILE", "Read the output of nccl-tests instead of measuring.")
 ]
 LinkOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--link",
-        metavar="NAME",
-        help="Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
+        "NAME",
+        "Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
     ),
 ]
 OperationOption = Annotated[
     str | None,
-    typer.Option(
-        "--operation", metavar="NAME", help="Collective to assume if FILE does not name one, e.g. all-reduce."
-    ),
+    option("--operation", "NAME", "Collective to assume if FILE does not name one, e.g. all-reduce."),
 ]
 Members = Annotated[
     int | None,
-    typer.Option(
-        "--members",
-        metavar="N",
-        min=2,
-        max=int(DEVICES.most),
-        help="Number of ranks, if FILE does not say.",
-    ),
+    option("--members", "N", "Number of ranks, if FILE does not say.", min=2, max=int(DEVICES.most)),
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclOptions:
+    """What nccl-tests printed, and what that does not say."""
+
+    from_nccl_tests: NcclTests = None
+    link: LinkOption = None
+    operation: OperationOption = None
+    members: Members = None
+
+    def points(self, path: Path) -> tuple[LinkPoint, ...]:
+        """What it measured; raises UsageError for a name that is none."""
+        link, operation = self.link, self.operation
+        if link is None or len(link) > LONGEST_LINK or not re.fullmatch(LINK_PATTERN, link):
+            got = "" if link is None else f", got {link!r}"
+            raise UsageError(
+                f"--from-nccl-tests: expected --link with the name of the link{got}",
+                hint="--link node:A100-SXM-80GB inside a node, or the name of a fabric of the cluster file",
+            )
+        choices("--operation", operation, get_args(Operation))
+        known: dict[str, Operation] = {name: name for name in get_args(Operation)}
+        return read_nccl_tests(path, link, None if operation is None else known[operation], self.members)
+
+
 def measure_network(
+    *,
     output: Output = Path(EXAMPLE),
     cluster: Cluster = None,
     fabric: Fabric = None,
     largest_mib: LargestSize = 256.0,
     minutes: Minutes = None,
     device: Device = None,
-    from_nccl_tests: NcclTests = None,
-    link: LinkOption = None,
-    operation: OperationOption = None,
-    members: Members = None,
+    nccl: NcclOptions,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,10 +118,11 @@ def measure_network(
     or the failure of a process are kept.
     """
     require_writable(output, EXAMPLE)
-    if from_nccl_tests is not None:
-        _import(from_nccl_tests, output, force, link, operation, members, as_json)
+    if nccl.from_nccl_tests is not None:
+        text = nccl.from_nccl_tests
+        _import(nccl.points(text), text, output, force, as_json)
         return
-    if link or operation or members:
+    if nccl != NcclOptions():
         raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
@@ -228,8 +232,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
 
     Raises BrokenError, after which there is no report.
     """
-    from planner.measure.network import agreed
-    from planner.measure.network import measure_network as measure
+    from planner.measure import network
 
     facts = {**world.backend.facts, **run_facts(as_typed())}
     first = world.rank == 0
@@ -240,12 +243,12 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
         kept = _kept(request, facts)
         return _work(world, request, kept)
 
-    work = agreed(world, decide)
+    work = network.agreed(world, decide)
     record = _Record(request.output, kept, facts)
     curves: set[Hashable] = {(link_name_key(team.link), team.members) for team in work.teams}
     try:
         with measuring(first) as tell:
-            complete = measure(world, work, record, tell)
+            complete = network.measure_network(world, work, record, tell)
     except BrokenError:
         if first:
             record.close()
@@ -282,30 +285,9 @@ def _work(world: World, request: _Request, kept: Calibration) -> Work:
     )
 
 
-def _import(
-    text: Path,
-    output: Path,
-    force: bool,
-    link: str | None,
-    operation: str | None,
-    members: int | None,
-    as_json: bool,
-) -> None:
+def _import(points: tuple[LinkPoint, ...], text: Path, output: Path, force: bool, as_json: bool) -> None:
     """What nccl-tests printed becomes points."""
-    points = _read(text, link, operation, members)
     facts = {"nccl-tests": str(text), **run_facts(as_typed())}
     record = _Record(output, before(output, force), facts)
     record.keep(points)
     record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)
-
-
-def _read(path: Path, link: str | None, operation: str | None, members: int | None) -> tuple[LinkPoint, ...]:
-    if link is None or len(link) > LONGEST_LINK or not re.fullmatch(LINK_PATTERN, link):
-        got = "" if link is None else f", got {link!r}"
-        raise UsageError(
-            f"--from-nccl-tests: expected --link with the name of the link{got}",
-            hint="--link node:A100-SXM-80GB inside a node, or the name of a fabric of the cluster file",
-        )
-    choices("--operation", operation, get_args(Operation))
-    known: dict[str, Operation] = {name: name for name in get_args(Operation)}
-    return read_nccl_tests(path, link, None if operation is None else known[operation], members)

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cli.calibrate import EXAMPLE, Output
 from planner.cli.inputs import Overrides, concerning, read_calibration, read_model
-from planner.cli.options import AsJson, CalibrationFile, Force, ModelFile, SequenceLength
+from planner.cli.options import AsJson, CalibrationFile, Force, ModelFile, SequenceLength, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed
 from planner.errors import UsageError
@@ -35,13 +33,9 @@ from planner.report.calibrated import (
     variation_section,
 )
 
-PlanOfRun = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan of the run.")]
-PlanOfFamily = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="Plan of the run, on devices of one family.")
-]
-Logs = Annotated[
-    list[Path], typer.Option("--log", metavar="FILE", help="Log of the run; repeatable, one per node.")
-]
+PlanOfRun = Annotated[Path, argument("PLAN", "Plan of the run.")]
+PlanOfFamily = Annotated[Path, argument("PLAN", "Plan of the run, on devices of one family.")]
+Logs = Annotated[list[Path], option("--log", "FILE", "Log of the run; repeatable, one per node.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,24 +104,23 @@ def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = Fals
 
 LogsOfModel = Annotated[
     list[Path],
-    typer.Option(
+    option(
         "--log",
-        metavar="FILE",
-        help="Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
+        "FILE",
+        "Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
     ),
 ]
 Batches = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--batches",
-        metavar="LIST",
-        help="Global batch of each run in sequences, in the order of the logs, where they do not say. "
+        "LIST",
+        "Global batch of each run in sequences, in the order of the logs, where they do not say. "
         "Default: the model's.",
     ),
 ]
 FittedModel = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the model file with the curve to FILE."),
+    Path | None, option("--output -o", "FILE", "Write the model file with the curve to FILE.")
 ]
 
 

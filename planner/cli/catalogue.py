@@ -7,10 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.catalog import gpu, gpu_names, gpus_like, link, link_names, without_target
-from planner.cli.options import AsJson, ForceFiles
+from planner.cli.options import AsJson, ForceFiles, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.described import JsonDocument
 from planner.errors import OutputError, UsageError
@@ -22,10 +20,7 @@ from planner.report.layout import Paragraph, section, table, words
 from planner.report.numbers import count
 
 Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]", help="A device, by its name here or in nvidia-smi, or the beginning of a name."
-    ),
+    str | None, argument("[NAME]", "A device, by its name here or in nvidia-smi, or the beginning of a name.")
 ]
 
 
@@ -83,9 +78,7 @@ def links(as_json: AsJson = False) -> None:
 
 Copy = Annotated[
     Path | None,
-    typer.Option(
-        "--copy", metavar="DIR", help="Write the files into cluster_specs, model_specs and job_specs in DIR."
-    ),
+    option("--copy", "DIR", "Write the files into cluster_specs, model_specs and job_specs in DIR."),
 ]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import RenderableType
 
 from planner.cli.inputs import read_calibration, read_given
-from planner.cli.options import AsJson, ClusterFile
+from planner.cli.options import AsJson, ClusterFile, argument
 from planner.cli.output import show, show_document, typed
 from planner.cluster.topology import Topology
 from planner.model.spec import ModelSpec
@@ -24,7 +23,7 @@ from planner.report.understood import (
 )
 
 OptionalModel = Annotated[
-    Path | None, typer.Argument(metavar="[MODEL]", help="Model file (YAML, or a Hugging Face config.json).")
+    Path | None, argument("[MODEL]", "Model file (YAML, or a Hugging Face config.json).")
 ]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     concerning,
@@ -16,7 +14,7 @@ from planner.cli.inputs import (
     warn_of_other_calibration,
     with_calibration,
 )
-from planner.cli.options import AsJson, CalibrationFile, PlanFiles
+from planner.cli.options import AsJson, CalibrationFile, PlanFiles, flag, option
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
@@ -36,17 +34,17 @@ from planner.search.values import Limits, Scored
 
 Baselines = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--baselines",
-        help="Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
+        "Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
     ),
 ]
 Logs = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--log",
-        metavar="FILE",
-        help="Log of a run of the plan (emitted example, runtime or library); repeatable, one per node.",
+        "FILE",
+        "Log of a run of the plan (emitted example, runtime or library); repeatable, one per node.",
     ),
 ]
 
@@ -99,12 +97,12 @@ def _against_logs(
     warn_of_other_calibration(plans[0], saved, calibration)
     run = run_of(plans[0], saved, logs, Estimator(saved.cluster, saved.model, constants))
     if as_json:
-        show_document(observed_document(run.seen, run.comparison, run.findings))
+        show_document(observed_document(run))
     else:
         given = [word for path in logs for word in ("--log", path)]
         again = typed("hetplan", "compare", plans[0], *given, "--calibration", "calibration.yaml")
         then = again if any(finding.commands for finding in run.findings) else None
-        show(observed_sections(run.seen, run.comparison, run.findings), then=then)
+        show(observed_sections(run), then=then)
 
 
 def run_of(path: Path, saved: PlanFile, logs: list[Path], estimator: Estimator) -> ObservedRun:

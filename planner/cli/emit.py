@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Group
 from rich.text import Text
 
@@ -16,6 +15,9 @@ from planner.cli.options import (
     ClusterNow,
     ModelNow,
     SavedPlan,
+    argument,
+    flag,
+    option,
 )
 from planner.cli.output import show, show_document
 from planner.cli.process import warn
@@ -30,7 +32,7 @@ from planner.emit.interface import (
 )
 from planner.errors import UsageError
 from planner.launchers.registry import check_launcher
-from planner.report.document import emit_document
+from planner.report.document import EmitDocument
 from planner.report.layout import Indented, Paragraph, bullets
 from planner.report.numbers import count
 from planner.report.plan_table import misfits
@@ -66,49 +68,44 @@ def _lines(parent: str, names: list[str]) -> list[str]:
 
 
 Folder = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Output folder; must be new or empty unless --force is given."
-    ),
+    Path, option("--output -o", "DIR", "Output folder; must be new or empty unless --force is given.")
 ]
 Force = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--force",
-        help="Update an existing folder: replaces only files written by hetplan, and keeps edited ones as "
+        "Update an existing folder: replaces only files written by hetplan, and keeps edited ones as "
         "NAME.edited.",
     ),
 ]
 Launcher = Annotated[
     str,
-    typer.Option(
+    option(
         "--launcher",
-        metavar="NAME",
-        help="What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
+        "NAME",
+        "What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
     ),
 ]
 Script = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--script",
-        metavar="FILE",
-        help="Your training script, in place of the runtime's example; it must be at the same path on every node.",
+        "FILE",
+        "Your training script, in place of the runtime's example; it must be at the same path on every node.",
     ),
 ]
 Library = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--library",
-        metavar="NAME",
-        help="What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge "
+        "NAME",
+        "What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge "
         "(megatron).",
     ),
 ]
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[-- ARGS...]", help="Arguments of the training script or library.", show_default=False
-    ),
+    argument("[-- ARGS...]", "Arguments of the training script or library.", show_default=False),
 ]
 
 
@@ -170,7 +167,15 @@ def emit(
         *wheel_cautions(job),
     ]
     if as_json:
-        show_document(emit_document(saved.plan.target, output, paths, warnings, unnamed))
+        document = EmitDocument(
+            command="emit",
+            target=saved.plan.target,
+            folder=str(output),
+            files=tuple(paths),
+            placeholder_hosts=tuple(unnamed),
+            warnings=tuple(warnings),
+        )
+        show_document(document)
     else:
         for line in warnings:
             warn(line)

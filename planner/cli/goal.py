@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, cast
 
-import typer
-
 from planner.cli.options import (
     CheckpointTime,
     Failures,
     RestartTime,
     Storage,
     Tokens,
+    flag,
+    option,
     seconds_of,
     tokens_of,
     within,
@@ -29,71 +29,63 @@ from planner.units import bytes_per_second_from_gigabytes
 
 ObjectiveName = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--objective",
-        metavar="NAME",
-        help="What to minimise: time per step (the default), cost per token, energy per token (at board power), or "
+        "NAME",
+        "What to minimise: time per step (the default), cost per token, energy per token (at board power), or "
         "time-to-loss, which chooses the global batch too.",
     ),
 ]
 MaxCost = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--max-cost-per-token",
-        metavar="PRICE",
-        help="Only plans that cost at most this much per million tokens, in the currency of the cluster file.",
+        "PRICE",
+        "Only plans that cost at most this much per million tokens, in the currency of the cluster file.",
     ),
 ]
 MinSpeed = Annotated[
-    float | None,
-    typer.Option("--min-tokens-per-second", metavar="N", help="Only plans with at least this throughput."),
+    float | None, option("--min-tokens-per-second", "N", "Only plans with at least this throughput.")
 ]
 UseAtMost = Annotated[
     list[str] | None,
-    typer.Option(
-        "--use-at-most",
-        metavar="N[:POOL]",
-        help="Use at most N devices of one pool, or in total; repeatable.",
-    ),
+    option("--use-at-most", "N[:POOL]", "Use at most N devices of one pool, or in total; repeatable."),
 ]
 Pareto = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--pareto",
-        help="Print time against cost for sub-clusters of growing size, and how many devices are worth using.",
+        "Print time against cost for sub-clusters of growing size, and how many devices are worth using.",
     ),
 ]
 
 Robust = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--robust",
-        help="Instead of the fastest plan, take the one with the least worst-case regret over the uncertain "
+        "Instead of the fastest plan, take the one with the least worst-case regret over the uncertain "
         "speeds of devices and networks.",
     ),
 ]
 
 Strict = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--strict",
-        help="Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
+        "Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
         "and by at most 5 %: it needs fewer devices, fewer stages or less money, or keeps RDMA, and needs "
         "more of nothing.",
     ),
 ]
 Deadline = Annotated[
-    str | None,
-    typer.Option(
-        "--deadline", metavar="TIME", help="The training of --tokens must end within this time, e.g. 30d."
-    ),
+    str | None, option("--deadline", "TIME", "The training of --tokens must end within this time, e.g. 30d.")
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--budget",
-        metavar="PRICE",
-        help="The training of --tokens may cost at most this much, in the currency of the cluster file.",
+        "PRICE",
+        "The training of --tokens may cost at most this much, in the currency of the cluster file.",
     ),
 ]
 

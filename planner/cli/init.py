@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from planner.catalog import gpu_names, link_names
-from planner.cli.options import ForceFiles
+from planner.cli.options import ForceFiles, argument, option
 from planner.cli.output import require_new, show, typed
 from planner.cluster.file import problems_of
 from planner.errors import UsageError
@@ -21,38 +22,26 @@ from planner.files.writing import dump, write_whole
 from planner.model.file import load_model
 from planner.report.layout import Paragraph
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder for cluster.yaml and model.yaml.")]
-Gpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="NAME", help="Type of the GPUs, as hetplan gpus lists them.")
-]
-GpusPerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="N", min=1, help="GPUs in each node.")
-]
-NodeCount = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="Number of nodes.")]
+Folder = Annotated[Path, argument("DIR", "Folder for cluster.yaml and model.yaml.")]
+Gpu = Annotated[str | None, option("--gpu", "NAME", "Type of the GPUs, as hetplan gpus lists them.")]
+GpusPerNode = Annotated[int | None, option("--gpus-per-node", "N", "GPUs in each node.", min=1)]
+NodeCount = Annotated[int | None, option("--nodes", "N", "Number of nodes.", min=1)]
 IntraNode = Annotated[
-    str | None,
-    typer.Option("--intra-node", metavar="LINK", help="Network inside a node, as hetplan links lists them."),
+    str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
 ]
 Network = Annotated[
-    str | None,
-    typer.Option("--network", metavar="KIND", help="Network between nodes: infiniband, roce or ethernet."),
+    str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
 ]
 Bandwidth = Annotated[
-    float | None,
-    typer.Option("--bandwidth-gbps", metavar="GBPS", help="Bandwidth of one network card, gigabit/s."),
+    float | None, option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.")
 ]
-CardCount = Annotated[
-    int | None, typer.Option("--cards", metavar="N", min=1, help="Network cards of a node.")
-]
+CardCount = Annotated[int | None, option("--cards", "N", "Network cards of a node.", min=1)]
 HourPrice = Annotated[
-    float | None,
-    typer.Option("--price", metavar="PRICE", help="Price of one GPU for one hour; left out if absent."),
+    float | None, option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.")
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model", metavar="NAME", help="An example model, as hetplan examples lists them, or a config.json."
-    ),
+    option("--model", "NAME", "An example model, as hetplan examples lists them, or a config.json."),
 ]
 
 
@@ -89,16 +78,45 @@ class Asking:
         return 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """A cluster of one pool."""
+
+    gpu: Gpu = None
+    gpus_per_node: GpusPerNode = None
+    nodes: NodeCount = None
+    intra_node: IntraNode = None
+    network: Network = None
+    bandwidth_gbps: Bandwidth = None
+    cards: CardCount = None
+    price: HourPrice = None
+
+    def text(self, ask: Asking) -> str:
+        """The file's content."""
+        pool: dict[str, Any] = {"name": "nodes"}
+        pool["gpu"] = ask.text("--gpu", self.gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
+        pool["nodes"] = ask.whole(self.nodes, "Nodes")
+        pool["gpus_per_node"] = ask.whole(self.gpus_per_node, "GPUs of a node")
+        if pool["gpus_per_node"] > 1:
+            question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
+            pool["intra_node"] = ask.text("--intra-node", self.intra_node, question)
+        fabrics = {}
+        if pool["nodes"] > 1:
+            question = "Network between nodes: infiniband, roce or ethernet"
+            fabrics["net"] = {"kind": ask.text("--network", self.network, question, "ethernet")}
+            speed = ask.number("--bandwidth-gbps", self.bandwidth_gbps, "Speed of one card, gigabit/s")
+            cards = ask.whole(self.cards, "Cards of a node")
+            pool["nics"] = [{"fabric": "net", "bandwidth_gbps": speed, "count": cards}]
+        if self.price is not None:
+            pool["price_per_gpu_hour"] = self.price
+        data = {"name": "mine", "pools": [pool]}
+        return dump(data | ({"fabrics": fabrics} if fabrics else {}))
+
+
 def init(
     folder: Folder = Path(),
-    gpu: Gpu = None,
-    gpus_per_node: GpusPerNode = None,
-    nodes: NodeCount = None,
-    intra_node: IntraNode = None,
-    network: Network = None,
-    bandwidth_gbps: Bandwidth = None,
-    cards: CardCount = None,
-    price: HourPrice = None,
+    *,
+    pool: ClusterOptions,
     model: ModelName = None,
     force: ForceFiles = False,
 ) -> None:
@@ -111,7 +129,7 @@ def init(
     for path in (cluster_path, model_path):
         require_new(path, force, path.name)
     ask = Asking()
-    text = _cluster(ask, gpu, gpus_per_node, nodes, intra_node, network, bandwidth_gbps, cards, price)
+    text = pool.text(ask)
     chosen = ask.text("--model", model, "Model (an example such as gpt2_345m, or a config.json)")
     if ask.lacking:
         raise UsageError(
@@ -128,45 +146,6 @@ def init(
         Paragraph(f"Wrote {cluster_path} and {model_path}"),
         then=typed("hetplan", "search", cluster_path, model_path, "-o", folder / "plan.yaml"),
     )
-
-
-def _cluster(
-    ask: Asking,
-    gpu: str | None,
-    gpus_per_node: int | None,
-    nodes: int | None,
-    intra_node: str | None,
-    network: str | None,
-    bandwidth_gbps: float | None,
-    cards: int | None,
-    price: float | None,
-) -> str:
-    """The file's content, of one pool."""
-    pool: dict[str, Any] = {"name": "nodes"}
-    pool["gpu"] = ask.text("--gpu", gpu, f"GPU type (for example {', '.join(gpu_names()[5:8])})")
-    pool["nodes"] = ask.whole(nodes, "Nodes")
-    pool["gpus_per_node"] = ask.whole(gpus_per_node, "GPUs of a node")
-    if pool["gpus_per_node"] > 1:
-        question = f"Network inside a node (for example {', '.join(link_names()[:4])}, pcie4)"
-        pool["intra_node"] = ask.text("--intra-node", intra_node, question)
-    fabrics = {}
-    if pool["nodes"] > 1:
-        kind = ask.text(
-            "--network", network, "Network between nodes: infiniband, roce or ethernet", "ethernet"
-        )
-        speed = ask.number("--bandwidth-gbps", bandwidth_gbps, "Speed of one card, gigabit/s")
-        pool["nics"] = [
-            {
-                "fabric": "net",
-                "bandwidth_gbps": speed,
-                "count": ask.whole(cards, "Cards of a node"),
-            }
-        ]
-        fabrics["net"] = {"kind": kind}
-    if price is not None:
-        pool["price_per_gpu_hour"] = price
-    data = {"name": "mine", "pools": [pool]}
-    return dump(data | ({"fabrics": fabrics} if fabrics else {}))
 
 
 def _model(chosen: str) -> str:

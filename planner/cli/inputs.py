@@ -171,8 +171,7 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     except SpecError as error:
         problems += error.problems
     try:
-        model_spec = overridden(load_model(model), overrides)
-        _tell_unsaid(model, overrides)
+        model_spec = read_model(model, overrides)
     except SpecError as error:
         problems += error.problems
     if cluster_spec is None or model_spec is None:
@@ -186,22 +185,24 @@ def read_given(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpe
 
 
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:
-    """The model with the training settings of the command line."""
+    """The model with the training settings of the command line; what its file leaves open is said on stderr."""
     model_spec = overridden(load_model(model), overrides)
-    _tell_unsaid(model, overrides)
-    return model_spec
-
-
-def _tell_unsaid(model: Path, overrides: Overrides) -> None:
-    """Say on stderr what is assumed where the model file leaves it open."""
     note = unsaid(model)
     if note is not None and not (overrides.global_batch and overrides.sequence_length):
         warn(note)
+    return model_spec
 
 
 def read_calibration(path: Path | None) -> Calibration:
     """What ships with the package; what the file says, where there is one, wins over it."""
     return shipped() if path is None else merged(shipped(), sourced(load_calibration(path, warn)))
+
+
+def constants_for(path: Path | None, cluster: ClusterSpec, model: ModelSpec) -> Calibration:
+    """The constants for a cluster and a model; what is to be doubted of them is said on stderr."""
+    constants = read_calibration(path)
+    warn_of_doubts(path, constants, cluster, model)
+    return constants
 
 
 def warn_of_doubts(path: Path | None, read: Calibration, cluster: ClusterSpec, model: ModelSpec) -> None:
@@ -222,6 +223,14 @@ def used_calibration(path: Path | None) -> UsedCalibration | None:
 def with_calibration(command: str, path: Path | None) -> str:
     """A command that goes on with the same calibration file."""
     return command if path is None else f"{command} {typed('--calibration', path)}"
+
+
+def search_command(
+    cluster: Path, model: Path, overrides: Overrides, calibration: Path | None, *more: str
+) -> str:
+    """The search that a report leads to, with the same settings and the same calibration file."""
+    words = ("hetplan", "search", cluster, model, *overrides.words(), *more, "-o", "plan.yaml")
+    return with_calibration(typed(*words), calibration)
 
 
 def overridden(model: ModelSpec, overrides: Overrides) -> ModelSpec:

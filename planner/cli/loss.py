@@ -13,7 +13,7 @@ import typer
 from planner.cli.answer import next_command, next_on, show_found
 from planner.cli.goal import GoalOptions
 from planner.cli.inputs import SearchRequest
-from planner.cli.options import integers, tokens_of, within
+from planner.cli.options import integers, option, tokens_of, within
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import exit_code
 from planner.cli.progress import searching
@@ -40,19 +40,19 @@ MOST_BATCHES = 256
 
 Loss = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--loss",
-        metavar="NATS",
-        help="With --objective time-to-loss: the loss to reach, by the curve of the model file. With --tokens: the "
+        "NATS",
+        "With --objective time-to-loss: the loss to reach, by the curve of the model file. With --tokens: the "
         "loss at which the critical batch is taken.",
     ),
 ]
 Batches = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--batches",
-        metavar="LIST",
-        help="With --objective time-to-loss: global batches to choose from, in sequences. Default: the model "
+        "LIST",
+        "With --objective time-to-loss: global batches to choose from, in sequences. Default: the model "
         "file's own, halved and doubled up to six times.",
     ),
 ]

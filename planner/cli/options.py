@@ -12,57 +12,57 @@ from planner.errors import UsageError
 from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
 from planner.targets import BY_REQUEST, NAMES, in_words, target
 
-ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML).")]
-ModelFile = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Model file (YAML, or a Hugging Face config.json).")
-]
-PlanFiles = Annotated[list[Path], typer.Argument(metavar="PLAN...", help="Plan files written by search -o.")]
-SavedPlan = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by search -o.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a single JSON document instead of tables.")]
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """A word of the command line, and its line of the help."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
+
+def option(names: str, metavar: str, text: str, *, whole: Range | None = None, **more: Any) -> Any:
+    """An option with a value, by its names such as ``--output -o``, and its line of the help.
+
+    ``whole`` is what its whole number may be.
+    """
+    if whole is not None:
+        more |= {"min": int(whole.least), "max": int(whole.most)}
+    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+def flag(names: str, text: str, **more: Any) -> Any:
+    """An option without a value, and its line of the help."""
+    return typer.Option(*names.split(), help=text, **more)
+
+
+ClusterFile = Annotated[Path, argument("CLUSTER", "Cluster file (YAML).")]
+ModelFile = Annotated[Path, argument("MODEL", "Model file (YAML, or a Hugging Face config.json).")]
+PlanFiles = Annotated[list[Path], argument("PLAN...", "Plan files written by search -o.")]
+SavedPlan = Annotated[Path, argument("PLAN", "Plan file written by search -o.")]
+AsJson = Annotated[bool, flag("--json", "Print a single JSON document instead of tables.")]
 Precision = Annotated[
     str | None,
-    typer.Option(
-        "--precision",
-        metavar="NAME",
-        help="Training precision, overriding the model file: bf16, fp16, fp32, tf32 or fp8.",
+    option(
+        "--precision", "NAME", "Training precision, overriding the model file: bf16, fp16, fp32, tf32 or fp8."
     ),
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option(
-        "--global-batch",
-        metavar="N",
-        min=int(BATCH.least),
-        max=int(BATCH.most),
-        help="Sequences per optimizer step, overriding the model file.",
-    ),
+    option("--global-batch", "N", "Sequences per optimizer step, overriding the model file.", whole=BATCH),
 ]
 SequenceLength = Annotated[
     int | None,
-    typer.Option(
-        "--sequence-length",
-        metavar="N",
-        min=int(SEQUENCE.least),
-        max=int(SEQUENCE.most),
-        help="Tokens per sequence, overriding the model file.",
-    ),
+    option("--sequence-length", "N", "Tokens per sequence, overriding the model file.", whole=SEQUENCE),
 ]
 Safe = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--safe",
-        metavar="P",
-        help="Only plans whose chance of running out of memory is at most P, e.g. 0.05, given the error of "
+        "P",
+        "Only plans whose chance of running out of memory is at most P, e.g. 0.05, given the error of "
         "predicted memory; overrides the cluster file.",
     ),
 ]
 CalibrationFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        metavar="FILE",
-        help="Calibration file; overrides the built-in constants.",
-    ),
+    Path | None, option("--calibration", "FILE", "Calibration file; overrides the built-in constants.")
 ]
 
 
@@ -72,57 +72,47 @@ def _known_target(name: str | None) -> str | None:
 
 TargetName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--target",
-        metavar="NAME",
-        callback=_known_target,
-        help=f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
+        "NAME",
+        f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
         f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
+        callback=_known_target,
     ),
 ]
 Tokens = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--tokens",
-        metavar="N",
-        help="Tokens of the whole training, e.g. 300B, 1T or 5e9: adds how long it takes and what it costs.",
+        "N",
+        "Tokens of the whole training, e.g. 300B, 1T or 5e9: adds how long it takes and what it costs.",
     ),
 ]
-NeededTokens = Annotated[
-    str, typer.Option("--tokens", metavar="N", help="Tokens of the whole training, e.g. 300B, 1T or 5e9.")
-]
+NeededTokens = Annotated[str, option("--tokens", "N", "Tokens of the whole training, e.g. 300B, 1T or 5e9.")]
 Failures = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--failures",
-        metavar="RATE",
-        help="Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: counts the time of checkpoints and "
+        "RATE",
+        "Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: counts the time of checkpoints and "
         "restarts.",
     ),
 ]
 CheckpointTime = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoint-time",
-        metavar="TIME",
-        help="Time to write a checkpoint, e.g. 90s. Default: 60s, assumed.",
-    ),
+    option("--checkpoint-time", "TIME", "Time to write a checkpoint, e.g. 90s. Default: 60s, assumed."),
 ]
 RestartTime = Annotated[
     str | None,
-    typer.Option(
-        "--restart-time",
-        metavar="TIME",
-        help="Time from a failure until training goes on, e.g. 10m. Default: 15m.",
-    ),
+    option("--restart-time", "TIME", "Time from a failure until training goes on, e.g. 10m. Default: 15m."),
 ]
 
 Storage = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--storage",
-        metavar="RATE",
-        help="Gigabyte/s that all nodes together write and read, from which the time of a checkpoint follows.",
+        "RATE",
+        "Gigabyte/s that all nodes together write and read, from which the time of a checkpoint follows.",
     ),
 ]
 
@@ -130,15 +120,13 @@ _SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
 _SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")]
-ForceFiles = Annotated[bool, typer.Option("--force", help="Replace files that are there already.")]
+Force = Annotated[bool, flag("--force", "Overwrite the output file if it exists.")]
+ForceFiles = Annotated[bool, flag("--force", "Replace files that are there already.")]
 ClusterNow = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Check that the plan was made for this cluster file."),
+    Path | None, option("--cluster", "FILE", "Check that the plan was made for this cluster file.")
 ]
 ModelNow = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FILE", help="Check that the plan was made for this model file."),
+    Path | None, option("--model", "FILE", "Check that the plan was made for this model file.")
 ]
 
 
@@ -216,19 +204,14 @@ def a_number(value: float | None) -> float | None:
 
 def time_limit(text: str) -> Any:
     """``--time-limit`` with the help of its command."""
-    return typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=TIME_LIMIT.least,
-        max=TIME_LIMIT.most,
-        callback=a_number,
-        help=text,
+    return option(
+        "--time-limit", "SECONDS", text, min=TIME_LIMIT.least, max=TIME_LIMIT.most, callback=a_number
     )
 
 
 def proven_gap(text: str, least: float = 0.0) -> Any:
     """``--gap``, at least ``least``, with the help of its command."""
-    return typer.Option("--gap", metavar="FRACTION", min=least, max=1.0, callback=a_number, help=text)
+    return option("--gap", "FRACTION", text, min=least, max=1.0, callback=a_number)
 
 
 def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import RenderableType
 
 from planner.calibration.values import Calibration
@@ -14,17 +13,18 @@ from planner.cli.goal import RunOptions
 from planner.cli.inputs import (
     Overrides,
     concerning,
-    read_calibration,
+    constants_for,
     read_inputs,
+    search_command,
     used_calibration,
-    warn_of_doubts,
-    with_calibration,
 )
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
     ClusterFile,
     ModelFile,
+    argument,
+    option,
 )
 from planner.cli.output import require_writable, show, show_document, typed
 from planner.cluster.spec import ClusterSpec
@@ -42,24 +42,22 @@ from planner.report.understood import understood
 from planner.search.values import Scored
 
 HandPlan = Annotated[
-    Path | None,
-    typer.Argument(metavar="PLAN", help="Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`."),
+    Path | None, argument("PLAN", "Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`.")
 ]
 Plans = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--plans",
-        metavar="FILE",
-        help="Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
+        "FILE",
+        "Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
     ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
+    option(
+        "--output -o",
+        "FILE",
+        "Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
     ),
 ]
 
@@ -90,8 +88,7 @@ def predict(
         require_writable(output)
     cluster_spec, model_spec = read_inputs(cluster, model, overrides)
     wanted = replace(wanted, interruptions=wanted.interruptions.of(model_spec))
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    constants = constants_for(calibration, cluster_spec, model_spec)
     if plan is None:
         assert plans is not None
         contenders = _many(plans, cluster_spec, model_spec, constants)
@@ -112,14 +109,12 @@ def predict(
         plan_of = plan_document("predict", scored, cluster_spec, model_spec, None)
         show_document(PredictDocument(plan=plan_of, training=run))
     else:
-        words = ("hetplan", "search", cluster, model, *overrides.words(), "-o", "plan.yaml")
-        search = with_calibration(typed(*words), calibration)
+        search = search_command(cluster, model, overrides, calibration)
         show(
             *_report(scored, cluster_spec, model_spec, constants),
             *(
-                [Paragraph(line) for line in training_lines(run, wanted, scored.estimate.spread)]
-                if run
-                else []
+                Paragraph(line)
+                for line in (training_lines(run, wanted, scored.estimate.spread) if run else ())
             ),
             then=search if output is None else typed("hetplan", "emit", output, "-o", "run/"),
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from planner.cli.options import Force, require_name
+from planner.cli.options import Force, flag, option, require_name
 from planner.cli.output import require_new, typed
 from planner.cli.process import warn, write
 from planner.errors import UsageError
@@ -22,43 +21,52 @@ EXAMPLE = "cluster.yaml"
 """Name of an output, for hints."""
 
 
-def _file(option: str, what: str) -> typer.models.OptionInfo:
-    entry: typer.models.OptionInfo = typer.Option(option, metavar="FILE", help=what)
-    return entry
-
-
-NvidiaSmi = Annotated[Path | None, _file("--nvidia-smi", "Devices: output of nvidia-smi --query-gpu (CSV).")]
-GpuList = Annotated[Path | None, _file("--gpu-list", "MIG devices: output of nvidia-smi -L.")]
-Topo = Annotated[Path | None, _file("--topo", "Links between devices: output of nvidia-smi topo -m.")]
-Ibstat = Annotated[Path | None, _file("--ibstat", "RDMA NICs: output of ibstat.")]
-Ethtool = Annotated[Path | None, _file("--ethtool", "Network interfaces: output of ethtool for each.")]
-Sysfs = Annotated[Path | None, _file("--sysfs", "RDMA and Ethernet NICs: files under /sys/class.")]
-Hostfile = Annotated[Path | None, _file("--hostfile", "Host names: a DeepSpeed hostfile.")]
+NvidiaSmi = Annotated[
+    Path | None, option("--nvidia-smi", "FILE", "Devices: output of nvidia-smi --query-gpu (CSV).")
+]
+GpuList = Annotated[Path | None, option("--gpu-list", "FILE", "MIG devices: output of nvidia-smi -L.")]
+Topo = Annotated[
+    Path | None, option("--topo", "FILE", "Links between devices: output of nvidia-smi topo -m.")
+]
+Ibstat = Annotated[Path | None, option("--ibstat", "FILE", "RDMA NICs: output of ibstat.")]
+Ethtool = Annotated[
+    Path | None, option("--ethtool", "FILE", "Network interfaces: output of ethtool for each.")
+]
+Sysfs = Annotated[Path | None, option("--sysfs", "FILE", "RDMA and Ethernet NICs: files under /sys/class.")]
+Hostfile = Annotated[Path | None, option("--hostfile", "FILE", "Host names: a DeepSpeed hostfile.")]
 Slurm = Annotated[
     Path | None,
-    _file("--slurm", "Host names: SLURM_JOB_NODELIST, or output of scontrol show hostnames or sinfo -N -o."),
+    option(
+        "--slurm",
+        "FILE",
+        "Host names: SLURM_JOB_NODELIST, or output of scontrol show hostnames or sinfo -N -o.",
+    ),
 ]
-From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="FOLDER", help="Folder of saved outputs, one sub-folder per node."),
-]
-Commands = Annotated[
-    bool, typer.Option("--commands", help="Print the shell commands that save these outputs on a node.")
-]
-ClusterName = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Cluster file to write. Default: stdout."),
-]
+From = Annotated[Path | None, option("--from", "FOLDER", "Folder of saved outputs, one sub-folder per node.")]
+Commands = Annotated[bool, flag("--commands", "Print the shell commands that save these outputs on a node.")]
+ClusterName = Annotated[str, option("--name", "NAME", "Name of the cluster.")]
+Output = Annotated[Path | None, option("--output -o", "FILE", "Cluster file to write. Default: stdout.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutputs:
+    """Files with what the commands of one node printed, by source."""
+
+    nvidia_smi: NvidiaSmi = None
+    gpu_list: GpuList = None
+    topo: Topo = None
+    ibstat: Ibstat = None
+    ethtool: Ethtool = None
+    sysfs: Sysfs = None
+
+    def given(self) -> dict[str, Path]:
+        """Those that are there."""
+        return {source: path for source, path in asdict(self).items() if path is not None}
 
 
 def probe(
-    nvidia_smi: NvidiaSmi = None,
-    gpu_list: GpuList = None,
-    topo: Topo = None,
-    ibstat: Ibstat = None,
-    ethtool: Ethtool = None,
-    sysfs: Sysfs = None,
+    *,
+    outputs: NodeOutputs,
     hostfile: Hostfile = None,
     slurm: Slurm = None,
     folder: From = None,
@@ -77,15 +85,7 @@ def probe(
     if output is not None:
         require_new(output, force, EXAMPLE)
     require_name(name)
-    files = {
-        "nvidia_smi": nvidia_smi,
-        "gpu_list": gpu_list,
-        "topo": topo,
-        "ibstat": ibstat,
-        "ethtool": ethtool,
-        "sysfs": sysfs,
-    }
-    given = {source: path for source, path in files.items() if path is not None}
+    given = outputs.given()
     if folder is not None and given:
         raise UsageError("probe: expected --from FOLDER or files of one node, not both")
     hosts = _hosts(hostfile, slurm, live=folder is None and not given)

@@ -59,21 +59,19 @@ class ProgressBar:
             self._then()
 
 
-class Beat:
-    """A reporter that shows nothing and does something now and then."""
+class Quiet(Silent):
+    """A reporter that shows nothing, and may do something now and then."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, then: Callable[[], None] | None = None) -> None:
         self._then = then
-
-    def phase(self, name: str) -> None:
-        """Nobody looks."""
 
     def better(self, seconds: float) -> None:
         """Nobody looks."""
 
     def progress(self, *, done: int, total: int, best_seconds: float | None, bound_seconds: float) -> None:
         """The moment to do it."""
-        self._then()
+        if self._then is not None:
+            self._then()
 
 
 def state(best_seconds: float | None, bound_seconds: float) -> str:
@@ -96,7 +94,7 @@ class History:
         self._since = since
         self._best, self._bound = math.inf, 0.0
         self._moments: list[Moment] = []
-        self.talk: ProgressBar | Beat | Quiet = Quiet()
+        self.talk: ProgressBar | Quiet = Quiet()
 
     def phase(self, name: str) -> None:
         """Passed on."""
@@ -142,13 +140,6 @@ class History:
         return better / before.step_seconds
 
 
-class Quiet(Silent):
-    """A reporter that shows nothing and has nothing to do."""
-
-    def better(self, seconds: float) -> None:
-        """Nobody looks."""
-
-
 @contextmanager
 def measuring(shown: bool = True) -> Iterator[Callable[[Event], None]]:
     """A bar of measured points on a terminal, else silence; silence too where another process shows it."""
@@ -168,10 +159,10 @@ def measuring(shown: bool = True) -> Iterator[Callable[[Event], None]]:
 
 
 @contextmanager
-def reporter(then: Callable[[], None] | None = None) -> Iterator[ProgressBar | Beat | Quiet]:
+def reporter(then: Callable[[], None] | None = None) -> Iterator[ProgressBar | Quiet]:
     """A line on a terminal, else silence; ``then`` is done at every step of progress."""
     if not sys.stderr.isatty():
-        yield Beat(then) if then else Quiet()
+        yield Quiet(then)
         return
     columns = (
         SpinnerColumn("line"),
@@ -184,7 +175,7 @@ def reporter(then: Callable[[], None] | None = None) -> Iterator[ProgressBar | B
 
 
 @contextmanager
-def searching(seconds: float | None) -> Iterator[tuple[ProgressBar | Beat | Quiet, Deadline]]:
+def searching(seconds: float | None) -> Iterator[tuple[ProgressBar | Quiet, Deadline]]:
     """A reporter, and a deadline so many seconds after the command was started; the first Ctrl-C is one too."""
     wish = Wish()
     with keeping_the_best(wish), reporter() as talk:

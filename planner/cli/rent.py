@@ -9,18 +9,19 @@ from typing import Annotated, cast
 import typer
 
 from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
-from planner.cli.inputs import Overrides, read_calibration, read_model, with_calibration
+from planner.cli.inputs import Overrides, read_calibration, read_model, search_command
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
     ModelFile,
     NeededTokens,
     TargetName,
+    option,
     proven_gap,
     time_limit,
     within,
 )
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import exit_code, warn
 from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
@@ -39,52 +40,44 @@ from planner.search.values import Limits
 
 Offers = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--offers",
-        metavar="FILE",
-        help="Machines that can be rented, with their prices (YAML). Default: gpuhunt's catalogue, where installed.",
+        "FILE",
+        "Machines that can be rented, with their prices (YAML). Default: gpuhunt's catalogue, where installed.",
     ),
 ]
 Network = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--network",
-        metavar="KIND:GBPS",
-        help="Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
+        "KIND:GBPS",
+        "Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
         "infiniband:400x8 for eight cards. Default: none, so one machine is rented.",
     ),
 ]
 Interruptions = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--interruptions",
-        metavar="RATE",
-        help="How often a spot machine of gpuhunt's catalogue is reclaimed in 30 days. Default: no spot machines.",
+        "RATE",
+        "How often a spot machine of gpuhunt's catalogue is reclaimed in 30 days. Default: no spot machines.",
     ),
 ]
 Objective = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--objective",
-        metavar="NAME",
-        help="What to minimise: time or money. Default: time with --budget alone, else money.",
+        "NAME",
+        "What to minimise: time or money. Default: time with --budget alone, else money.",
     ),
 ]
-Provider = Annotated[
-    str | None, typer.Option("--provider", metavar="NAME", help="Only offers of this provider.")
-]
-Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="Only offers of this region.")]
+Provider = Annotated[str | None, option("--provider", "NAME", "Only offers of this provider.")]
+Region = Annotated[str | None, option("--region", "NAME", "Only offers of this region.")]
 MostMachines = Annotated[
-    int | None,
-    typer.Option(
-        "--machines", metavar="N", min=1, max=int(NODES.most), help="Rent at most this many machines."
-    ),
+    int | None, option("--machines", "N", "Rent at most this many machines.", min=1, max=int(NODES.most))
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Write the rented machines to FILE, as a cluster file."
-    ),
+    Path | None, option("--output -o", "FILE", "Write the rented machines to FILE, as a cluster file.")
 ]
 Gap = Annotated[
     float, proven_gap("Stop once the machines are proven to be within this fraction of the best.", 0.001)
@@ -157,11 +150,10 @@ def rent(
     else:
         following = None
         if answer.best is not None:
-            runtime_words = [] if target is None else ["--target", target]
-            words = (output or "cluster.yaml", model, *overrides.words(), *runtime_words)
-            command = typed("hetplan", "search", *words, "-o", "plan.yaml")
-            following = with_calibration(command, calibration)
-            following = following if output else "the same with -o cluster.yaml to keep the cluster"
+            more = [] if target is None else ["--target", target]
+            following = "the same with -o cluster.yaml to keep the cluster"
+            if output is not None:
+                following = search_command(output, model, overrides, calibration, *more)
         line = Answer(rent_line(answer, goal, model_spec))
         show(*rent_report(answer, goal, model_spec), then=following, last=line)
     infeasible = answer.status == "infeasible"
@@ -217,14 +209,14 @@ def _card(text: str) -> OfferedNetwork:
 
 def _chosen(offers: tuple[Offer, ...], provider: str | None, region: str | None) -> tuple[Offer, ...]:
     """The offers of a provider and a region; raises UsageError where there are none."""
-    for option, name, having in (
+    for key, name, having in (
         ("--provider", provider, [offer.provider for offer in offers]),
         ("--region", region, [offer.region for offer in offers]),
     ):
         if name is not None and name not in having:
             known = list(dict.fromkeys(each for each in having if each))
             near = nearest_name(name, known)
-            raise UsageError(f"{option}: no offer has {name!r}", hint=near or f"there is {_listed(known)}")
+            raise UsageError(f"{key}: no offer has {name!r}", hint=near or f"there is {_listed(known)}")
     kept = tuple(
         offer for offer in offers if provider in (None, offer.provider) and region in (None, offer.region)
     )

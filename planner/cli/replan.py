@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.cli.goal import StopOptions
 from planner.cli.inputs import (
     check_same_inputs,
@@ -24,6 +22,8 @@ from planner.cli.options import (
     ClusterNow,
     ModelNow,
     SavedPlan,
+    flag,
+    option,
     seconds_of,
     time_limit,
 )
@@ -49,39 +49,30 @@ from planner.search.values import Limits
 
 Without = Annotated[
     list[str] | None,
-    typer.Option(
-        "--without",
-        metavar="HOST",
-        help="A host that has failed; repeatable. `node-[2-4]` names several.",
-    ),
+    option("--without", "HOST", "A host that has failed; repeatable. `node-[2-4]` names several."),
 ]
 Away = Annotated[
     str,
-    typer.Option(
+    option(
         "--away",
-        metavar="TIME",
-        help="How long the hosts stay away: what slower steps cost meanwhile is weighed against the state that "
+        "TIME",
+        "How long the hosts stay away: what slower steps cost meanwhile is weighed against the state that "
         "has to move.",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the plan that takes over to FILE."),
-]
+Output = Annotated[Path | None, option("--output -o", "FILE", "Write the plan that takes over to FILE.")]
 Prepare = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--prepare",
-        metavar="DIR",
-        help="Instead of --without: find the plan for the loss of each single node and write all of them to DIR; "
+        "DIR",
+        "Instead of --without: find the plan for the loss of each single node and write all of them to DIR; "
         "with the torch target, a launch folder that switches to them by itself.",
     ),
 ]
 Force = Annotated[
     bool,
-    typer.Option(
-        "--force", help="Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."
-    ),
+    flag("--force", "Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."),
 ]
 TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
 

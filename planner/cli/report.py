@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.calibration.values import Calibration
 from planner.cli.compare import Logs, contenders_of, run_of
 from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
@@ -19,6 +17,8 @@ from planner.cli.options import (
     ModelNow,
     NeededTokens,
     SavedPlan,
+    flag,
+    option,
     time_limit,
     tokens_of,
 )
@@ -30,25 +30,21 @@ from planner.files.writing import write_whole
 from planner.plan.file import PlanFile
 from planner.report.layout import Paragraph
 from planner.report.numbers import duration, rate
-from planner.report.page.page import page
-from planner.report.page.page import report as report_of
+from planner.report.page import page
+from planner.report.page import report as report_of
 from planner.search.objectives.pareto import Front, front, front_objective
 from planner.search.values import Goal, Limits
 
-Page = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write, e.g. report.html.")
-]
+Page = Annotated[Path, option("--output -o", "FILE", "The page to write, e.g. report.html.")]
 Others = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--compare", metavar="PLAN", help="Another plan of the same model to set beside it; repeatable."
-    ),
+    option("--compare", "PLAN", "Another plan of the same model to set beside it; repeatable."),
 ]
 WithFront = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--pareto",
-        help="Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
+        "Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
     ),
 ]
 TimeLimit = Annotated[float, time_limit("Time limit of --pareto.")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-import typer
 from pydantic import BaseModel, TypeAdapter
 
 from planner.calibration.file import WrittenCalibration
 from planner.catalog import gpu_names, link_names
 from planner.cli.catalogue import ExamplesDocument
+from planner.cli.options import argument
 from planner.cli.process import write
 from planner.cli.sweep import SweepDocument
 from planner.cluster.file import ClusterFile
@@ -41,7 +41,7 @@ from planner.report.document import (
 from planner.report.loss import LossDocument, SizesDocument
 from planner.report.measured import DeviceDocument, NetworkDocument, PoplarDocument
 from planner.report.observed import ObservedDocument
-from planner.report.page.page import ReportDocument
+from planner.report.page import ReportDocument
 from planner.report.pareto import FrontDocument
 from planner.report.rent import RentDocument
 from planner.report.replan import ReplanDocument
@@ -184,9 +184,9 @@ FILES = ("cluster", "model", "plan", "calibration", "offers", "grid", "jobs")
 
 WhichFile = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Which schema: cluster, model, plan, calibration, offers, grid or jobs; or a command, such as search or "
+    argument(
+        "FILE",
+        "Which schema: cluster, model, plan, calibration, offers, grid or jobs; or a command, such as search or "
         "'compare --log', for the document that its --json prints.",
     ),
 ]

@@ -29,10 +29,9 @@ from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
     SearchRequest,
-    read_calibration,
+    constants_for,
     read_inputs,
     used_calibration,
-    warn_of_doubts,
 )
 from planner.cli.loss import LossOptions, answer_loss, answer_sizes
 from planner.cli.options import (
@@ -43,7 +42,9 @@ from planner.cli.options import (
     TargetName,
     a_number,
     choices,
+    flag,
     integers,
+    option,
     proven_gap,
 )
 from planner.cli.output import require_writable
@@ -152,47 +153,42 @@ def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoRet
 
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Write the plan to FILE as soon as one is found, and again whenever a better one is.",
+    option(
+        "--output -o",
+        "FILE",
+        "Write the plan to FILE as soon as one is found, and again whenever a better one is.",
     ),
 ]
 WriteLp = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--write-lp",
-        metavar="FILE",
-        help="Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
+        "FILE",
+        "Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
     ),
 ]
 Top = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--top",
-        metavar="K",
+        "K",
+        "Show only the K best plan families. Default: 6, or all of them with -v.",
         min=1,
         max=int(COUNT.most),
-        help="Show only the K best plan families. Default: 6, or all of them with -v.",
     ),
 ]
 KeepHistory = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--history",
-        help="Record in the plan file how the best step and the bound moved, for its page to draw; such files "
+        "Record in the plan file how the best step and the bound moved, for its page to draw; such files "
         "differ from search to search.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer, on one line.")]
+Quiet = Annotated[bool, flag("--quiet -q", "Print only the answer, on one line.")]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="Also print the inputs as understood, all plan families, and what was left out.",
-    ),
+    flag("--verbose -v", "Also print the inputs as understood, all plan families, and what was left out."),
 ]
 Gap = Annotated[float, proven_gap("Stop once the plan is proven to be within this fraction of the optimum.")]
 
@@ -206,49 +202,33 @@ def _time_limit(seconds: float) -> float:
 
 TimeLimit = Annotated[
     float,
-    typer.Option(
+    option(
         "--time-limit",
-        metavar="SECONDS",
+        "SECONDS",
+        "Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
         min=TIME_LIMIT.least,
         callback=_time_limit,
-        help="Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
     ),
 ]
-Zero = Annotated[str | None, typer.Option("--zero", metavar="LIST", help="ZeRO stages to allow, e.g. 0,1.")]
-Tp = Annotated[
-    str | None,
-    typer.Option("--tp", metavar="LIST", help="Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4."),
-]
-Pp = Annotated[str | None, typer.Option("--pp", metavar="LIST", help="Pipeline depths to allow, e.g. 1..8.")]
-Ep = Annotated[
-    str | None,
-    typer.Option("--ep", metavar="LIST", help="Expert-parallel degrees to allow, e.g. 1,8."),
-]
-Etp = Annotated[
-    str | None,
-    typer.Option("--etp", metavar="LIST", help="Expert-tensor-parallel degrees to allow, e.g. 1,2."),
-]
-Cp = Annotated[
-    str | None,
-    typer.Option("--cp", metavar="LIST", help="Context-parallel degrees to allow, e.g. 1,4."),
-]
+Zero = Annotated[str | None, option("--zero", "LIST", "ZeRO stages to allow, e.g. 0,1.")]
+Tp = Annotated[str | None, option("--tp", "LIST", "Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4.")]
+Pp = Annotated[str | None, option("--pp", "LIST", "Pipeline depths to allow, e.g. 1..8.")]
+Ep = Annotated[str | None, option("--ep", "LIST", "Expert-parallel degrees to allow, e.g. 1,8.")]
+Etp = Annotated[str | None, option("--etp", "LIST", "Expert-tensor-parallel degrees to allow, e.g. 1,2.")]
+Cp = Annotated[str | None, option("--cp", "LIST", "Context-parallel degrees to allow, e.g. 1,4.")]
 MicroBatch = Annotated[
-    str | None,
-    typer.Option("--micro-batch", metavar="LIST", help="Micro-batch sizes to allow, in sequences."),
+    str | None, option("--micro-batch", "LIST", "Micro-batch sizes to allow, in sequences.")
 ]
 RecomputeNames = Annotated[
-    str | None,
-    typer.Option(
-        "--recompute", metavar="LIST", help="Activation recomputation to allow: none, selective, full."
-    ),
+    str | None, option("--recompute", "LIST", "Activation recomputation to allow: none, selective, full.")
 ]
 
 OffloadNames = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--offload",
-        metavar="LIST",
-        help="What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
+        "LIST",
+        "What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
         "optimizer and parameters go to NVMe, and super for SuperOffload on superchips, which does not clip gradients. "
         "Default: none, unless nothing fits on the devices alone.",
     ),
@@ -257,19 +237,19 @@ OffloadNames = Annotated[
 
 AllowLocalSgd = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--allow-local-sgd",
-        metavar="STEPS",
-        help="Also plans whose islands, joined by slow links, train on their own for this many steps and then "
+        "STEPS",
+        "Also plans whose islands, joined by slow links, train on their own for this many steps and then "
         "exchange weights (DiLoCo). This changes what is learnt.",
     ),
 ]
 AllowCompression = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--allow-compression",
-        metavar="LIST",
-        help="Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
+        "LIST",
+        "Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
         "(PowerSGD), ratio=0.01 (the largest elements). This changes what is learnt.",
     ),
 ]
@@ -277,9 +257,9 @@ AllowCompression = Annotated[
 
 AllowQuantisedZero = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--allow-quantised-zero",
-        help="Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
+        "Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
         "changes what is learnt.",
     ),
 ]
@@ -287,18 +267,18 @@ AllowQuantisedZero = Annotated[
 
 AllowTensorGrids = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--allow-tensor-grids",
-        help="Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
+        "Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
     ),
 ]
 
 
 AllowUnequalShards = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--allow-unequal-shards",
-        help="Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
+        "Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
         "memories differ. Torch runs them without FSDP2.",
     ),
 ]
@@ -306,13 +286,13 @@ AllowUnequalShards = Annotated[
 
 AllowBackup = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--allow-backup",
-        metavar="N",
+        "N",
+        "Also plans with up to N replicas more than a step waits for: the slowest gradients are dropped. It "
+        "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
         min=1,
         max=int(DEVICES.most),
-        help="Also plans with up to N replicas more than a step waits for: the slowest gradients are dropped. It "
-        "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
     ),
 ]
 
@@ -371,7 +351,7 @@ class SpaceOptions:
 
     def _require(self, name: str) -> None:
         """Raise UsageError for an option that allows what the target does not have: it was not meant."""
-        for option, given, capability, instead in (
+        for key, given, capability, instead in (
             ("--allow-local-sgd", self.allow_local_sgd, "syncs", WHOLE_GRADIENTS),
             ("--allow-compression", self.allow_compression, "syncs", WHOLE_GRADIENTS),
             ("--allow-tensor-grids", self.allow_tensor_grids, "grids", "divides matrices in one dimension"),
@@ -381,7 +361,7 @@ class SpaceOptions:
         ):
             if given not in (None, False) and not getattr(target(name), capability):
                 able = in_words([row.name for row in TARGETS.values() if getattr(row, capability)], "or")
-                raise UsageError(f"{option}: {name} {instead}, expected --target {able}")
+                raise UsageError(f"{key}: {name} {instead}, expected --target {able}")
 
 
 def _syncs(steps: str | None, narrow: str | None) -> tuple[Sync, ...]:
@@ -409,9 +389,9 @@ def _way(part: str) -> Sync:
 
 WithAdvice = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--advice",
-        help="Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
+        "Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
         "explanations.",
     ),
 ]
@@ -462,8 +442,7 @@ def search(
     run = replace(run, interruptions=run.interruptions.of(model_spec))
     aim = replace(wanted, objective=None, pareto=False) if is_to_loss else wanted
     goal = aim.goal(run, cluster, cluster_spec)
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, cluster_spec, model_spec)
+    constants = constants_for(calibration, cluster_spec, model_spec)
     for sync in limits.syncs:
         for fault in model_faults(sync, model_spec):
             raise UsageError(f"--allow-compression: {fault.what}")

@@ -10,7 +10,17 @@ from typing import Annotated, cast
 import typer
 
 from planner.cli.inputs import read_calibration, used_calibration
-from planner.cli.options import AsJson, CalibrationFile, ClusterFile, TargetName, proven_gap, time_limit
+from planner.cli.options import (
+    AsJson,
+    CalibrationFile,
+    ClusterFile,
+    TargetName,
+    argument,
+    flag,
+    option,
+    proven_gap,
+    time_limit,
+)
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import exit_code
 from planner.cli.progress import searching
@@ -27,36 +37,30 @@ from planner.share.search import OBJECTIVES, ShareObjective, ShareSearch
 from planner.targets import in_words
 from planner.targets import target as runtime
 
-JobsFile = Annotated[
-    Path, typer.Argument(metavar="JOBS", help="Jobs file: models, what is left to do, weights (YAML).")
-]
+JobsFile = Annotated[Path, argument("JOBS", "Jobs file: models, what is left to do, weights (YAML).")]
 Objective = Annotated[
     str,
-    typer.Option(
+    option(
         "--objective",
-        metavar="NAME",
-        help="makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
+        "NAME",
+        "makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
         "that gets least of its equal share gets as much of it as possible.",
     ),
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="Write a cluster file and a plan file for each job into DIR."
-    ),
+    Path | None, option("--output -o", "DIR", "Write a cluster file and a plan file for each job into DIR.")
 ]
 Force = Annotated[
-    bool,
-    typer.Option("--force", help="Update the folder: edited files are kept as NAME.edited, as with emit."),
+    bool, flag("--force", "Update the folder: edited files are kept as NAME.edited, as with emit.")
 ]
 Gap = Annotated[
     float, proven_gap("Stop once the partition is proven to be within this fraction of the best.", 0.001)
 ]
 CrossoverOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--crossover",
-        help="Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
+        "Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
         "network. Takes half of the time limit.",
     ),
 ]

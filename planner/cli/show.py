@@ -6,14 +6,13 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import RenderableType
 
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import sourced
 from planner.calibration.values import Calibration
 from planner.cli.inputs import check_same_inputs, read_given, read_plan, with_calibration
-from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan, argument, option
 from planner.cli.output import show, show_document, typed
 from planner.cli.process import warn
 from planner.cluster.spec import ClusterSpec
@@ -40,16 +39,11 @@ from planner.report.understood import understood
 from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
-Shown = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Plan file written by search -o, or calibration file.")
-]
+Shown = Annotated[Path, argument("FILE", "Plan file written by search -o, or calibration file.")]
 Cluster = Annotated[
-    Path | None,
-    typer.Option("--cluster", metavar="FILE", help="Show how much of this cluster the calibration covers."),
+    Path | None, option("--cluster", "FILE", "Show how much of this cluster the calibration covers.")
 ]
-Model = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="Likewise for this model; needs --cluster.")
-]
+Model = Annotated[Path | None, option("--model", "FILE", "Likewise for this model; needs --cluster.")]
 
 
 def show_plan(

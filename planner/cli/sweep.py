@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.cli.inputs import read_calibration
-from planner.cli.options import AsJson, CalibrationFile
+from planner.cli.options import AsJson, CalibrationFile, argument, flag, option
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import ANSWER
 from planner.described import JsonDocument
@@ -35,34 +35,22 @@ SHOWN = 12
 RETRIES = 3
 """How often a cluster does a point again whose worker died."""
 
-GridFile = Annotated[
-    Path, typer.Argument(metavar="GRID", help="Clusters, models and options to combine (YAML).")
-]
+GridFile = Annotated[Path, argument("GRID", "Clusters, models and options to combine (YAML).")]
 Output = Annotated[
     Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Result table (.csv or .parquet); FILE.points keeps the finished points.",
-    ),
+    option("--output -o", "FILE", "Result table (.csv or .parquet); FILE.points keeps the finished points."),
 ]
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs", "-j", metavar="N", min=-1, max=4096, help="Searches at once; -1: one for each core."
-    ),
-]
+Jobs = Annotated[int, option("--jobs -j", "N", "Searches at once; -1: one for each core.", min=-1, max=4096)]
 Backend = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--backend",
-        metavar="URL",
-        help="A cluster to search on: dask://host:port of its scheduler, ray://host:port of Ray's client server, or "
+        "URL",
+        "A cluster to search on: dask://host:port of its scheduler, ray://host:port of Ray's client server, or "
         "ray://auto on a node of a Ray cluster.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help=f"Go on with more than {MANY:,} points.")]
+Yes = Annotated[bool, flag("--yes", f"Go on with more than {MANY:,} points.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from planner.cli.inputs import check_same_inputs, read_plan
-from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan
+from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan, option
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
 from planner.cost.step import step_of
@@ -18,15 +16,13 @@ from planner.report.layout import Paragraph
 from planner.report.numbers import count, duration
 from planner.report.trace import TraceDocument, trace_of
 
-Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FILE", help="The trace to write, e.g. step.json.")
-]
+Output = Annotated[Path, option("--output -o", "FILE", "The trace to write, e.g. step.json.")]
 Log = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--log",
-        metavar="FILE",
-        help="Trace of torch.profiler of a rank of a run, JSON or JSON.gz: its last step is set beside.",
+        "FILE",
+        "Trace of torch.profiler of a rank of a run, JSON or JSON.gz: its last step is set beside.",
     ),
 ]
 

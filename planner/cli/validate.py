@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.progress import Progress as Bar
 
 from planner.calibration.file import save_calibration, shipped
 from planner.calibration.values import Calibration
 from planner.cli.calibrate import EXAMPLE
 from planner.cli.inputs import read_calibration
-from planner.cli.options import AsJson, CalibrationFile, Force
+from planner.cli.options import AsJson, CalibrationFile, Force, flag, option
 from planner.cli.output import require_new, require_writable, show, show_document, typed
 from planner.cli.process import colours, warn
 from planner.errors import UsageError
@@ -42,40 +41,24 @@ HALVES = ("fitted", "held-out")
 
 MeasuredFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--measured",
-        metavar="FILE",
-        help="Table of measured runs (CSV). Default: the published runs that ship with hetplan.",
+        "FILE",
+        "Table of measured runs (CSV). Default: the published runs that ship with hetplan.",
     ),
 ]
-Sources = Annotated[
-    list[str] | None, typer.Option("--source", metavar="NAME", help="Only runs from this source; repeatable.")
-]
+Sources = Annotated[list[str] | None, option("--source", "NAME", "Only runs from this source; repeatable.")]
 Half = Annotated[
     str | None,
-    typer.Option(
-        "--half",
-        metavar="NAME",
-        help="Only one half of the train/test split by model: fitted (train) or held-out (test).",
+    option(
+        "--half", "NAME", "Only one half of the train/test split by model: fitted (train) or held-out (test)."
     ),
 ]
-Groups = Annotated[
-    bool, typer.Option("--groups", help="Show every group of runs that differ only in their plan.")
-]
+Groups = Annotated[bool, flag("--groups", "Show every group of runs that differ only in their plan.")]
 Worst = Annotated[
-    int,
-    typer.Option(
-        "--worst",
-        metavar="N",
-        min=0,
-        max=int(COUNT.most),
-        help="Number of worst-predicted runs to show.",
-    ),
+    int, option("--worst", "N", "Number of worst-predicted runs to show.", min=0, max=int(COUNT.most))
 ]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE.png", help="Plot predicted against measured step times."),
-]
+Plot = Annotated[Path | None, option("--plot", "FILE.png", "Plot predicted against measured step times.")]
 
 
 def validate(
@@ -187,9 +170,7 @@ def _progress() -> Iterator[Progress | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-MaybeOutput = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Calibration file to write.")
-]
+MaybeOutput = Annotated[Path | None, option("--output -o", "FILE", "Calibration file to write.")]
 
 
 def fit_constants(

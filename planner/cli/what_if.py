@@ -6,16 +6,18 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.inputs import Overrides, read_calibration, read_inputs, warn_of_doubts, with_calibration
+from planner.cli.inputs import Overrides, constants_for, read_inputs, search_command
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
     ClusterFile,
     ModelFile,
     TargetName,
+    flag,
+    option,
     time_limit,
 )
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import show, show_document
 from planner.cli.process import ANSWER, INFEASIBLE
 from planner.cli.progress import reporter
 from planner.errors import UsageError
@@ -25,17 +27,17 @@ from planner.search.what_if import searched, swings, worlds
 
 Sensitivity = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--sensitivity",
-        help="Move the speed of each device type and network to both ends of its error bar, and search again.",
+        "Move the speed of each device type and network to both ends of its error bar, and search again.",
     ),
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--change",
-        metavar="CHANGE",
-        help="PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
+        "CHANGE",
+        "PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
         "device of the catalogue), or -POOL; repeatable.",
     ),
 ]
@@ -66,8 +68,7 @@ def what_if(
             hint="e.g. --change links.lan.bandwidth_gbps=100",
         )
     variants = worlds(*read_inputs(cluster, model, overrides), change or ())
-    constants = read_calibration(calibration)
-    warn_of_doubts(calibration, constants, *variants[0][1:])
+    constants = constants_for(calibration, *variants[0][1:])
     limits = Limits(target=target, time_limit_seconds=time_limit)
     results = []
     with reporter() as talk:
@@ -87,17 +88,14 @@ def what_if(
     if as_json:
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
-        runtime_words = [] if target is None else ["--target", target]
+        more = [] if target is None else ["--target", target]
         # The plan of the table, not a simpler one inside the bar.
-        runtime_words += ["--strict"] if results[0].simpler else []
-        search = typed(
-            "hetplan", "search", cluster, model, *overrides.words(), *runtime_words, "-o", "plan.yaml"
-        )
+        more += ["--strict"] if results[0].simpler else []
         best = table[0].scored
         rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
         show(
             what_if_section(table, any(each.simpler for each in results)) if change else None,
             rests,
-            then=with_calibration(search, calibration),
+            then=search_command(cluster, model, overrides, calibration, *more),
         )
     raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)

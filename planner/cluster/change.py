@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from planner import catalog
@@ -109,10 +110,15 @@ def _add(data: dict[str, Any], cluster: ClusterSpec, count: int, name: str, text
         raise UsageError(
             f"--change {text!r}: expected a multiple of {per_node}, as a node of {pool.name} has them"
         )
-    taken = {host for each in cluster.pools for host in each.hosts}
-    fresh = (f"{pool.name}-more-{number}" for number in range(len(taken) + nodes))
-    more = [host for host in fresh if host not in taken][:nodes]
+    more = _fresh_hosts(cluster, f"{pool.name}-more", nodes)
     _pools(data)[pool.name]["hosts"] = list(compress_hosts((*pool.hosts, *more)))
+
+
+def _fresh_hosts(cluster: ClusterSpec, name: str, nodes: int) -> tuple[str, ...]:
+    """Names with numbers that no host of the cluster has, for so many new nodes."""
+    taken = {host for each in cluster.pools for host in each.hosts}
+    fresh = (f"{name}-{number}" for number in range(len(taken) + nodes))
+    return tuple(islice((host for host in fresh if host not in taken), nodes))
 
 
 def _add_pool(data: dict[str, Any], cluster: ClusterSpec, count: int, device: str, text: str) -> None:
@@ -130,9 +136,7 @@ def _add_pool(data: dict[str, Any], cluster: ClusterSpec, count: int, device: st
             hint="give a pool nics, or write the new pool into the file",
         )
     pool: dict[str, Any] = {"name": device.lower(), "devices": [f"{per_node} x {device}"]}
-    taken = {host for each in cluster.pools for host in each.hosts}
-    fresh = (f"{device.lower()}-{number}" for number in range(len(taken) + nodes))
-    pool["hosts"] = list(compress_hosts(tuple([host for host in fresh if host not in taken][:nodes])))
+    pool["hosts"] = list(compress_hosts(_fresh_hosts(cluster, device.lower(), nodes)))
     pool["intra_node"] = written(catalog.link_spec(usual_link(device)))
     keys = ("fabric", "bandwidth_gbps", "count")
     pool["nics"] = [{key: nic[key] for key in keys} for nic in _pools(data)[model.name]["nics"]]
@@ -231,7 +235,5 @@ def _resize(place: dict[str, Any], cluster: ClusterSpec, name: str, value: Any, 
     pool = next(pool for pool in cluster.pools if pool.name == name)
     if not isinstance(value, int) or not NODES.holds(value):
         raise UsageError(f"--change {text!r}: expected a whole number of nodes, got {value!r}")
-    taken = {host for each in cluster.pools for host in each.hosts}
-    fresh = (f"{name}-more-{number}" for number in range(len(taken) + value))
-    hosts = [*pool.hosts, *(host for host in fresh if host not in taken)]
-    place["hosts"] = list(compress_hosts(tuple(hosts[:value])))
+    hosts = (*pool.hosts, *_fresh_hosts(cluster, f"{name}-more", value))
+    place["hosts"] = list(compress_hosts(hosts[:value]))

@@ -15,7 +15,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import combinations, combinations_with_replacement, pairwise
 from math import lcm, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec, nodes_each
 from planner.described import told
@@ -29,8 +29,7 @@ from planner.units import (
 )
 
 if TYPE_CHECKING:
-    from planner.cluster.graphs import WidestTree
-
+    import networkx as nx
 
 SLOWER = ("infiniband", "roce", "ethernet")
 """Kinds of fabrics, each slower than the one before."""
@@ -117,9 +116,7 @@ class Routes:
         """Fabric -> number of the set of fabrics that links join it with."""
         if not any(self._hops.values()):
             return {name: index for index, name in enumerate(self._hops)}
-        from planner.cluster.graphs import connected
-
-        parts = enumerate(connected(self._hops, self._links))
+        parts = enumerate(_connected(self._hops, self._links))
         return {name: index for index, part in parts for name in part}
 
     @property
@@ -129,17 +126,16 @@ class Routes:
             yield from ((first, last, hop.bytes_per_second) for last, hop in hops.items())
 
     @cached_property
-    def _widest_tree(self) -> WidestTree:
+    def _widest_tree(self) -> nx.Graph[str]:
         """Links that hold the widest chain between any two fabrics."""
-        from planner.cluster.graphs import WidestTree
-
-        return WidestTree(self._hops, self._links)
+        return _widest_tree(self._hops, self._links)
 
     def _widest_from(self, first: str) -> dict[str, float]:
         """Rate of the widest chain to each other fabric, bytes/s."""
         if first not in self._widest:
             widest = {first: float("inf")}
-            for near, far in self._widest_tree.hops_from(first):
+            # Those near to the first come before those behind them.
+            for near, far in _networkx().bfs_edges(self._widest_tree, first):
                 widest[far] = min(widest[near], self._hops[near][far].bytes_per_second)
             self._widest[first] = widest
         return self._widest[first]
@@ -438,9 +434,7 @@ class Topology:
         if all(count == len(own) for own, count in sets.items()):
             parts: Iterable[Iterable[int]] = sets
         else:
-            from planner.cluster.graphs import cliques
-
-            parts = cliques((first, last) for first, own in enumerate(near) for last in own)
+            parts = _cliques((first, last) for first, own in enumerate(near) for last in own)
         found = self._in_order([name for index in part for name in nodes[index]] for part in parts)
         return tuple(part for part in found if len(part) > 1 or self.on_rdma(*part * 2))
 
@@ -459,13 +453,11 @@ class Topology:
             return ()
         if len(pools) == 2:
             return self._in_order([(pool,) for pool in pools])
-        from planner.cluster.graphs import WidestTree, connected
-
-        tree = list(WidestTree(pools, edges).edges())
+        tree: list[tuple[str, str, float]] = [*_widest_tree(pools, edges).edges.data("weight")]
         weakest = min(rate for _, _, rate in tree)
         if weakest >= slow:
             return ()
-        return self._in_order(connected(pools, (edge for edge in tree if edge[2] > weakest)))
+        return self._in_order(_connected(pools, (edge for edge in tree if edge[2] > weakest)))
 
     def divisions(self, pools: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
         """Divisions of pools at slow links, the slowest first and then those inside the parts as well."""
@@ -624,3 +616,38 @@ class HostTopology(Topology):
     def strangers(self, first: str, last: str) -> str:
         """Hosts can always be in one communicator."""
         return ""
+
+
+Edges = Iterable[tuple[str, str, float]]
+"""(first, last, width)."""
+
+
+def _networkx() -> Any:
+    """The library; importing it takes long, so it is imported where there is a graph to analyse."""
+    import networkx
+
+    return networkx
+
+
+def _graph(names: Iterable[str], edges: Edges) -> nx.Graph[str]:
+    graph: nx.Graph[str] = _networkx().Graph()
+    graph.add_nodes_from(names)
+    graph.add_weighted_edges_from(edges)
+    return graph
+
+
+def _connected(names: Iterable[str], edges: Edges) -> list[set[str]]:
+    """Sets of names that chains of edges join."""
+    return list(_networkx().connected_components(_graph(names, edges)))
+
+
+def _widest_tree(names: Iterable[str], edges: Edges) -> nx.Graph[str]:
+    """Edges that hold the widest chain between any two names that one joins."""
+    tree: nx.Graph[str] = _networkx().maximum_spanning_tree(_graph(names, edges))
+    return tree
+
+
+def _cliques(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The largest sets whose members are all paired with each other; one that is paired with itself is a set too."""
+    library = _networkx()
+    return list(library.find_cliques(library.Graph(list(pairs))))

@@ -13,7 +13,7 @@ from importlib import metadata
 from planner.catalog.wheels import wheel_note, wheel_warning
 from planner.cluster.spec import ClusterSpec
 from planner.dims.tensor import head_faults
-from planner.emit.folder.write import write_folder
+from planner.emit.folder import write_folder
 from planner.emit.smoke import smoke_files
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, readme, rendered
@@ -25,7 +25,7 @@ from planner.plan.file import PlanFile, to_text
 from planner.plan.values import Plan
 from planner.runtimes.interface import runtime, runtime_of
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
-from planner.runtimes.torch.elastic import WITHOUT, elastic_files
+from planner.runtimes.torch.runtime import WITHOUT, elastic_files
 from planner.targets import target
 
 __all__ = ["LAUNCHERS", "EmittedFile", "emit", "folder_files", "job_of", "unnamed_hosts", "write_folder"]

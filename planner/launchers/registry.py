@@ -142,6 +142,7 @@ def _slurm_files(job: Job) -> tuple[EmittedFile, ...]:
 
 
 STARTER = "./deepspeed.sh"
+INSTEAD = "use --launcher ssh, which starts the same ranks with torchrun"
 
 
 def _deepspeed_files(job: Job) -> tuple[EmittedFile, ...]:
@@ -153,47 +154,45 @@ def _deepspeed_files(job: Job) -> tuple[EmittedFile, ...]:
 
 
 def _check_deepspeed(job: Job) -> None:
-    instead = "use --launcher ssh, which starts the same ranks with torchrun"
     if job.plan.target != DEEPSPEED.name:
         raise EmitError(
             f"launcher deepspeed: starts plans for the target deepspeed, this one is for {job.plan.target}",
-            hint=instead,
+            hint=INSTEAD,
         )
     if len(job.hosts) < len(job.agents):
         hosts = [agent.host for agent in job.agents]
         twice = next(host for host in hosts if hosts.count(host) > 1)
         raise EmitError(
             f"launcher deepspeed: a hostfile names each host once, and the plan's rank order uses {twice} twice",
-            hint=instead,
+            hint=INSTEAD,
         )
     if not keeps_types(job.agents, job.ranks):
         raise EmitError(
             "launcher deepspeed: it numbers the devices of a node in its own way, and would give some ranks another "
             "device type than the plan does",
-            hint=instead,
+            hint=INSTEAD,
         )
 
 
 def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
     """``start.sh``, ``accelerate.sh`` and ``accelerate.yaml``; raises EmitError for what Accelerate cannot express."""
     plan = job.plan
-    instead = "use --launcher ssh, which starts the same ranks with torchrun"
     if plan.target not in (DEEPSPEED.name, PYTORCH.name):
-        raise EmitError(f"launcher accelerate: does not start {plan.target}", hint=instead)
+        raise EmitError(f"launcher accelerate: does not start {plan.target}", hint=INSTEAD)
     if plan.pp > 1 or any(group.tp > 1 for group in plan.stages[0].replicas):
         raise EmitError(
-            "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=instead
+            "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=INSTEAD
         )
     if plan.offload.ratio < 1 or plan.offload.super_offload:
         what = "its configuration has no share of an offloaded optimizer and no SuperOffload"
-        raise EmitError(f"launcher accelerate: {what}", hint=instead)
+        raise EmitError(f"launcher accelerate: {what}", hint=INSTEAD)
     if job.library:
-        raise EmitError(f"launcher accelerate: {job.library[0]} starts without it", hint=instead)
+        raise EmitError(f"launcher accelerate: {job.library[0]} starts without it", hint=INSTEAD)
     sizes = sorted({len(agent.devices) for agent in job.agents})
     if len(job.hosts) < len(job.agents) or len(sizes) > 1:
         raise EmitError(
             f"launcher accelerate: takes as many ranks on every node, the plan has {', '.join(map(str, sizes))}",
-            hint=instead,
+            hint=INSTEAD,
         )
     script = EmittedFile("accelerate.sh", rendered("launchers/accelerate.sh.j2"), executable=True)
     return (

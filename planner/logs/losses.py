@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from pydantic import ValidationError
+from scipy.optimize import least_squares
 
 from planner.errors import UsageError
 from planner.logs.reading import log_lines
@@ -257,8 +258,6 @@ def _curve(values: np.ndarray, means: _Means, anchor: float) -> np.ndarray:
 
 def _fitted(means: _Means, anchor: float, several: bool) -> tuple[np.ndarray, np.ndarray]:
     """Parameters of the curve, and their covariance, by least squares from several beginnings."""
-    from scipy.optimize import least_squares
-
     least = float(means.losses.min())
     low = [0.0, -30.0, FLATTEST] + ([math.log(anchor / 1e4)] if several else [])
     high = [least, 30.0, STEEPEST] + ([math.log(anchor * 1e4)] if several else [])

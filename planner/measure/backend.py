@@ -19,6 +19,7 @@ import torch
 from planner import catalog
 from planner.errors import UsageError
 from planner.measure.samples import Sample, sample
+from planner.model.spec import ModelSpec
 
 DTYPES: dict[str, Any] = {
     "bf16": torch.bfloat16,
@@ -60,6 +61,10 @@ class Backend:
     def precision(self) -> str:
         """The format that training on it uses when no model says otherwise."""
         return "bf16" if self.kind == "cuda" else "fp32"
+
+    def largest(self, model: ModelSpec) -> int:
+        """Micro-batch at which the growth ends when nobody says otherwise: the memory of a CPU must not be filled."""
+        return 16 if self.kind == "cpu" else model.training.global_batch
 
     def tensor(self, *shape: int, precision: str) -> Any:
         """Normal random numbers on the device."""

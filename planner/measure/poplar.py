@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from scipy.interpolate import CubicSpline
 
 from planner.calibration.values import LayerPoint
 from planner.cost.compute import ELEMENT_BYTES
@@ -240,8 +241,6 @@ def fastest(points: Sequence[ProfilePoint]) -> int | None:
         return None
     if len(points) == 1:
         return points[0].micro_batch
-    from scipy.interpolate import CubicSpline
-
     sizes = [point.micro_batch for point in points]
     seconds = CubicSpline(sizes, [point.seconds for point in points], bc_type="natural")
     between = range(sizes[0], sizes[-1] + 1)

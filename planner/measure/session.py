@@ -34,8 +34,6 @@ from planner.targets import PLAIN_TORCH
 
 ROUNDS = 3
 """How often all micro-batches are read again, in turns, while their readings differ."""
-LARGEST_ON_CPU = 16
-"""Micro-batch at which the growth ends on a CPU, whose memory must not be filled."""
 ZERO_SHARES = (2, 4, 8)
 """Numbers of devices among which ZeRO would divide a layer's states."""
 
@@ -54,7 +52,7 @@ class Request:
     tps: tuple[int, ...] = (1,)
     zeros: tuple[int, ...] = (0, 1, 2, 3)
     largest: int | None = None
-    """Micro-batch at which the growth ends; None for the model's batch, or LARGEST_ON_CPU."""
+    """Micro-batch at which the growth ends; None for what is usual on the device."""
     seconds: float = float("inf")
     exchange: Runtime | None = None
     """What exchanges between islands, to be measured with the model; None for nothing."""
@@ -162,9 +160,10 @@ class Session:
             if out_of_memory(error):
                 raise self._too_large(model, tp) from None
             raise
-        usual = LARGEST_ON_CPU if self.backend.kind == "cpu" else model.training.global_batch
         fresh: list[LayerPoint] = []
-        limit = grow(lambda size: self._layer(bench, size, fresh), self.request.largest or usual)
+        limit = grow(
+            lambda size: self._layer(bench, size, fresh), self.request.largest or self.backend.largest(model)
+        )
         if not limit.fits:
             raise self._too_large(model, tp)
         self.limits[tp] = limit

@@ -180,7 +180,7 @@ class ProbedNode:
 
 
 def parse_node(host: str | None, texts: Mapping[str, Text]) -> ProbedNode:
-    """The node of texts by the names of their sources (see sources.py); raises SpecError."""
+    """The node of texts by the names of their sources; raises SpecError."""
     gpus = _gpus(texts["nvidia_smi"]) if "nvidia_smi" in texts else None
     if gpus and "gpu_list" in texts:
         gpus = parse_mig(texts["gpu_list"], gpus)

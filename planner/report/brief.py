@@ -25,6 +25,7 @@ from planner.report.goal import (
     simpler_text,
     tie_text,
     training_text,
+    untrained,
 )
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
@@ -38,8 +39,8 @@ from planner.report.numbers import (
     rate,
     significant,
 )
-from planner.report.plan_table import StageRun, group_text, headline, memory_text, stage_runs
-from planner.search.values import Ratio, Scored, SearchResult
+from planner.report.plan_table import StageRun, group_text, groups_of, headline, memory_text, stage_runs
+from planner.search.values import Limits, Ratio, Scored, SearchResult
 from planner.units import format_count
 from planner.visible import visible
 
@@ -90,8 +91,7 @@ def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
 
 def _stages(estimate: Estimate) -> Iterator[RenderableType]:
     """A row for each group of each run of like stages, with its work relative to the busiest."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
-    slowest = max(work_seconds(group) for group in groups)
+    slowest = max(map(work_seconds, groups_of(estimate)))
     columns = (
         number("stage"),
         words("layers", least=6),
@@ -157,12 +157,12 @@ def _splits(entries: Sequence[Ratio]) -> str:
     return f"{gpus} against {against} is known to ±{percent(bar)}: at worst {percent(worst)} is lost"
 
 
-def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec) -> str:
+def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> str:
     """The answer in one line that stands alone; also where there is no plan."""
     what = f"{model.name} on {cluster.name}"
     best = result.best
     if best is None:
-        return f"{what}: {_nothing(result)}"
+        return f"{what}: {_nothing(result, model, limits)}"
     estimate = best.estimate
     parts = [f"{duration(estimate.step_seconds, estimate.spread)} a step"]
     parts += [f"{rate(estimate.tokens_per_second)} tokens/s"]
@@ -190,13 +190,14 @@ def _claim(result: SearchResult) -> str:
     return f"{stopped}proven optimal" if result.gap <= 0 else f"{proof(result.gap, result.status)}{best}"
 
 
-def _nothing(result: SearchResult) -> str:
+def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> str:
     if result.nearest:
         first = result.nearest[0]
         run = result.goal.run_of(first.scored.estimate)
         return "no plan meets the goal" if run is None else nearest_text(first, run)
     if result.status == "infeasible":
-        return "proven: no plan fits"
+        lacking = untrained(model, limits)
+        return "proven: no plan fits" if lacking is None else ": ".join(lacking)
     return "no plan found in time, nothing proven"
 
 

@@ -21,6 +21,7 @@ from planner.measured.fit import Fit
 from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
 from planner.report.measured import constants_table
 from planner.report.numbers import count, duration, percent, significant
+from planner.targets import TARGETS, in_words
 from planner.units import format_count
 
 SHOWN = 12
@@ -224,10 +225,10 @@ def _backups_text(variation: Variation) -> str:
     """Whether dropping the slowest gradients would pay."""
     if not variation.backups:
         return f"of {variation.replicas} replicas none is slow enough for its gradients to be worth dropping"
-    gain = percent(variation.backups_gain)
+    able = in_words([row.name for row in TARGETS.values() if row.backup_zero], "or")
     return (
-        f"without the slowest {variation.backups} of {variation.replicas} replicas in each step {gain} more sequences "
-        "a second; no runtime here drops them"
+        f"without the slowest {variation.backups} of {variation.replicas} replicas in each step "
+        f"{percent(variation.backups_gain)} more sequences a second: search --allow-backup plans it for {able}"
     )
 
 

@@ -21,7 +21,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.plan_table import differences, in_short
+from planner.report.plan_table import differences, groups_of, in_short
 from planner.search.values import Scored
 
 
@@ -141,7 +141,7 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
         return [contender.name, *[MISSING] * 6]
     estimate = contender.scored.estimate
     times = f"{first.tokens_per_second / estimate.tokens_per_second:.2f}"
-    least = min(group.memory.headroom_bytes for stage in estimate.stages for group in stage.groups)
+    least = min(group.memory.headroom_bytes for group in groups_of(estimate))
     return [
         contender.name,
         unit.show(estimate.step_seconds),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from pathlib import PurePath
 
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
@@ -295,21 +294,3 @@ class EmitDocument(JsonDocument):
     """Hosts that the launcher needs and the cluster file does not name, in short form."""
     warnings: tuple[str, ...]
     """Where the plan does not fit, and versions that were not tried, in words."""
-
-
-def emit_document(
-    target: str,
-    folder: PurePath,
-    paths: Sequence[str],
-    warnings: Sequence[str] = (),
-    placeholders: Sequence[str] = (),
-) -> EmitDocument:
-    """The answer of ``emit``."""
-    return EmitDocument(
-        command="emit",
-        target=target,
-        folder=str(folder),
-        files=tuple(paths),
-        placeholder_hosts=tuple(placeholders),
-        warnings=tuple(warnings),
-    )

@@ -12,7 +12,7 @@ from planner.described import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
 from planner.report.layout import Column, FittedTable, Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
-from planner.report.plan_table import group_text, misfits, round_seconds, stage_runs
+from planner.report.plan_table import group_text, groups_of, misfits, round_seconds, stage_runs
 from planner.search.explain.neighbours import Neighbour
 from planner.search.values import Advice, Alternative, Ratio, Scored
 
@@ -58,8 +58,7 @@ def _link_line(link: BusyLink) -> str:
 
 def memory_section(estimate: Estimate) -> Group:
     """A row per group of replicas; components, the fixed part and free space add up to the capacity."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
-    offloads = any(group.memory.host_bytes for group in groups)
+    offloads = any(group.memory.host_bytes for group in groups_of(estimate))
     columns = (
         number("stage"),
         words("device", least=14),
@@ -122,9 +121,8 @@ def time_section(estimate: Estimate) -> Group:
 
 def balance_section(estimate: Estimate) -> Group:
     """Every group against the slowest: who decides the pace and who waits."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
-    unit = time_unit(map(round_seconds, groups))
-    slowest = max(work_seconds(group) for group in groups)
+    groups = groups_of(estimate)
+    unit, slowest = time_unit(map(round_seconds, groups)), max(map(work_seconds, groups))
     columns = (
         number("stage"),
         words("layers", least=6),

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 
 from rich.console import Group
 
-from planner.cost.training import TrainingRun, devices_of
+from planner.cost.training import Devices, TrainingRun, devices_of
+from planner.model.spec import ModelSpec
+from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan
 from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
 from planner.search.answer import misses
 from planner.search.explain.sensitivity import option_text
+from planner.search.space.choices import offers, targets_of
 from planner.search.values import (
     Diagnosis,
     Goal,
     IdleCost,
     LimitCost,
+    Limits,
     Nearest,
     Objective,
     OtherFormat,
     SearchResult,
     Simpler,
 )
+from planner.targets import TARGETS, in_words
 from planner.units import format_count
 
 
@@ -80,21 +86,41 @@ def limit_text(entry: LimitCost, step_seconds: float) -> str:
     return f"{given} costs {percent(entry.costs)}: with {instead} the step is {faster} instead of {slower}"
 
 
-def infeasible_section(result: SearchResult) -> Group:
-    """The proof that no plan fits: because, and because, so; nearest miss; hints."""
-    effort = f"proven, {count(result.candidates, 'candidate')}, {duration(result.seconds)}"
-    title = f"No plan fits ({effort})"
-    if result.diagnosis is None:
+def untrained(model: ModelSpec, limits: Limits) -> tuple[str, str] | None:
+    """That no target of the search trains the model, and what the nearest one lacks; None where one trains it."""
+    rows = targets_of(limits)
+    if any(offers(row, model) for row in rows):
+        return None
+    lacks = [
+        [fault.what for fault in model_faults(row, model)] or [unwritten(row, model) or ""] for row in rows
+    ]
+    nearest = min(lacks, key=len)
+    why = "; ".join(nearest)
+    if not any(offers(row, model) for row in TARGETS.values()):
+        return "no target trains this model", why
+    names = in_words([row.name for row in rows], "and")
+    return f"{names} {'do' if len(rows) > 1 else 'does'} not train this model", why
+
+
+def infeasible_section(result: SearchResult, model: ModelSpec, limits: Limits) -> Group:
+    """The proof that no plan fits, or that no target trains the model: because, so; nearest miss; hints."""
+    lacking, diagnosis = untrained(model, limits), result.diagnosis
+    if lacking is None:
+        effort = f"proven, {count(result.candidates, 'candidate')}, {duration(result.seconds)}"
+        title, claim = f"No plan fits ({effort})", "no plan of this space fits"
+    else:
+        title, claim = f"{lacking[0][0].upper()}{lacking[0][1:]}", lacking[0]
+    if diagnosis is None:
         return section(title)
-    return section(title, paragraphs(_argument(result.diagnosis)), pairs(_remedies(result.diagnosis)))
+    return section(title, paragraphs(_argument(diagnosis, claim)), pairs(_remedies(diagnosis)))
 
 
-def _argument(diagnosis: Diagnosis) -> list[str]:
-    """Causes as one sentence over several lines."""
+def _argument(diagnosis: Diagnosis, claim: str) -> list[str]:
+    """Causes of the claim as one sentence over several lines."""
     if not diagnosis.causes:
         return []
     first, *rest = diagnosis.causes
-    return [f"Because {first},", *(f"and because {cause}," for cause in rest), "no plan of this space fits."]
+    return [f"Because {first},", *(f"and because {cause}," for cause in rest), f"{claim}."]
 
 
 def _remedies(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -191,11 +217,16 @@ def speed_text(tokens_per_second: float) -> str:
 
 
 def devices_text(plan: Plan) -> str:
-    """``8 a100 + 4 v100``; the device type is named where a pool mixes them."""
+    """``8 a100 + 4 v100``; the device type is named where the plan uses several of a pool."""
     used = devices_of(plan)
-    pools = [pool for pool, _ in used]
+    pools = Counter(pool for pool, _ in used)
+    return named_devices(used, {pool for pool in pools if pools[pool] > 1})
+
+
+def named_devices(used: Devices, mixed: Container[str]) -> str:
+    """``8 a100 + 4 V100 (lab)``, with the device type in pools that are ``mixed``."""
     return " + ".join(
-        f"{devices} {pool}" if pools.count(pool) == 1 else f"{devices} {gpu} ({pool})"
+        f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
         for (pool, gpu), devices in sorted(used.items())
     )
 

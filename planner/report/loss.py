@@ -13,9 +13,10 @@ from planner.cost.training import TrainingRun
 from planner.described import JsonDocument, told
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered
-from planner.report.brief import answer_line, brief
+from planner.report.brief import brief
 from planner.report.document import Understood, understood_inputs
 from planner.report.explain import considered
+from planner.report.goal import named_devices
 from planner.report.layout import Paragraph, bullets, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -131,10 +132,11 @@ def critical_text(convergence: Convergence) -> str:
 
 
 def loss_line(result: LossResult, cluster: ClusterSpec) -> str:
-    """The answer in one line; that of the search where there is no plan."""
+    """The answer in one line that stands alone."""
     best = result.best
-    if best is None or best.scored is None or best.run is None or best.spread is None:
-        return answer_line(result.search, result.model, cluster)
+    assert best is not None, "there is a plan"
+    assert best.scored is not None, "there is a plan"
+    assert best.run is not None, "there is a plan"
     step = duration(best.scored.estimate.step_seconds)
     price = "" if best.run.price is None else f" for {money(best.run.price)}"
     batches = count(len(result.points), "batch", "batches")
@@ -142,7 +144,7 @@ def loss_line(result: LossResult, cluster: ClusterSpec) -> str:
     stopped = "stopped early, " if result.interrupted else ""
     return (
         f"{result.model.name} on {cluster.name}: {best.batch} sequences a step, {format_count(best.steps)} steps of "
-        f"{step}, {long_text(best.run.seconds)} ±{percent(best.spread)} to the loss{price}, {stopped}{claim}"
+        f"{step}, {long_text(best.run.seconds)} ±{percent(best.spread or 0.0)} to the loss{price}, {stopped}{claim}"
     )
 
 
@@ -185,11 +187,7 @@ def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
 
 def _devices(size: Size, cluster: ClusterSpec) -> str:
     """``8 a100 + 4 v100``; the device type is named where a pool of the cluster mixes them."""
-    mixed = {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1}
-    return " + ".join(
-        f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
-        for (pool, gpu), devices in sorted(size.devices.items())
-    )
+    return named_devices(size.devices, {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1})
 
 
 def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]:

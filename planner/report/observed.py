@@ -25,14 +25,15 @@ class ObservedRun:
     findings: tuple[Finding, ...]
 
 
-def observed_sections(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> Group:
+def observed_sections(run: ObservedRun) -> Group:
     """What the log says, step and parts, memory, and what to do."""
-    parts = [_log(seen), _step(comparison)]
+    comparison = run.comparison
+    parts = [_log(run.seen), _step(comparison)]
     if comparison.parts:
         parts.append(_parts(comparison))
     if comparison.memory:
         parts.append(_memory(comparison))
-    return Group(*parts, section("Findings", *(_finding(finding) for finding in reasons)))
+    return Group(*parts, section("Findings", *map(_finding, run.findings)))
 
 
 def _log(seen: Observed) -> Group:
@@ -194,17 +195,17 @@ class ObservedDocument(JsonDocument):
     """What to know of the log."""
 
 
-def observed_document(seen: Observed, comparison: Comparison, reasons: Sequence[Finding]) -> ObservedDocument:
+def observed_document(run: ObservedRun) -> ObservedDocument:
     """The answer of ``compare --log``."""
-    spread = comparison.spread
+    comparison, spread = run.comparison, run.comparison.spread
     return ObservedDocument(
         command="compare",
-        log=seen,
+        log=run.seen,
         step_seconds=ToldStep(difference=comparison.step, spread=spread, within=comparison.within),
         tokens_per_second=comparison.tokens,
         parts=tuple(ToldPart(part=part, within=part.seconds.within(spread)) for part in comparison.parts),
         rest_seconds=comparison.rest,
         memory=comparison.memory,
-        findings=tuple(reasons),
-        warnings=seen.notes,
+        findings=run.findings,
+        warnings=run.seen.notes,
     )

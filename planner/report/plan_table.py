@@ -75,7 +75,7 @@ def _shape(stage: StageEstimate) -> tuple[object, ...]:
 
 def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
     """Rows with the slowest time, the largest memory and the least free of the stages they stand for."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
+    groups = groups_of(estimate)
     unit = time_unit(map(round_seconds, groups))
     columns = (
         number("stage"),
@@ -101,6 +101,11 @@ def _rows(run: StageRun, unit: TimeUnit) -> Iterator[list[str]]:
             gib(max(group.memory.used_bytes for group in groups)),
             gib(min(group.memory.headroom_bytes for group in groups)),
         ]
+
+
+def groups_of(estimate: Estimate) -> list[GroupEstimate]:
+    """The groups of replicas of all stages, in order."""
+    return [group for stage in estimate.stages for group in stage.groups]
 
 
 def group_text(group: GroupEstimate, stages: int = 1) -> str:
@@ -276,7 +281,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
     useful = f"{significant(estimate.tflops_per_gpu)} TFLOP/s per device (MFU {percent(estimate.mfu)})"
     yield f"{step}, {rate(estimate.tokens_per_second)} tokens/s, {useful}"
     yield time_text(estimate.breakdown)
-    if any(group.memory.spread for stage in estimate.stages for group in stage.groups):
+    if any(group.memory.spread for group in groups_of(estimate)):
         yield memory_text(estimate)
     total = cluster.devices
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
@@ -288,8 +293,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
 
 def memory_text(estimate: Estimate) -> str:
     """``memory ±16 %: a chance of 3.1 % to run out, on RTX-3090 (mixed)``."""
-    groups = [group for stage in estimate.stages for group in stage.groups]
-    worst = max(groups, key=lambda group: group.memory.out_of_memory)
+    worst = max(groups_of(estimate), key=lambda group: group.memory.out_of_memory)
     chance = percent(worst.memory.out_of_memory)
     return f"memory ±{percent(worst.memory.spread)}: a chance of {chance} to run out, on {worst.gpu} ({worst.pool})"
 
@@ -297,7 +301,7 @@ def memory_text(estimate: Estimate) -> str:
 def _idle_text(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
     """``; idle: 4 T4 (t4)``; empty when all devices work, or those that do not have a line of their own."""
     used: Counter[tuple[str, str]] = Counter()
-    for group in (group for stage in estimate.stages for group in stage.groups):
+    for group in groups_of(estimate):
         used[group.pool, group.gpu] += group.tp * group.count
     idle = [
         f"{left} {gpu} ({pool.name})"

@@ -294,17 +294,17 @@ MARKERS = "osD^v<>Phd"
 COLOURS = tuple(f"C{index}" for index in range(10))
 
 
-def require_matplotlib() -> None:
-    """Raise UsageError when there is nothing to draw with."""
+def require_matplotlib() -> type[Figure]:
+    """What it draws on; raises UsageError when there is nothing to draw with."""
     try:
-        import matplotlib.backends.backend_agg  # noqa: F401
+        from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("--plot needs matplotlib", hint="pip install 'hetplan[plot]'") from None
+    return Figure
 
 
 def write_plot(predictions: Sequence[Prediction], path: Path) -> None:
     """Write the picture whole or not at all; raises OutputError, and UsageError without matplotlib."""
-    require_matplotlib()
     content = BytesIO()
     _figure(predictions).savefig(content, format="png", dpi=150, bbox_inches="tight")
     write_whole(content.getvalue(), path, "errors.png")
@@ -312,11 +312,7 @@ def write_plot(predictions: Sequence[Prediction], path: Path) -> None:
 
 def _figure(predictions: Sequence[Prediction]) -> Figure:
     """Log-log axes with one mark per run, the diagonal and the band around it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.0, 6.0), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = require_matplotlib()(figsize=(9.0, 6.0), layout="constrained")
     axes = figure.add_subplot()
     axes.set(xscale="log", yscale="log", aspect="equal")
     axes.set(xlabel="measured step (s)", ylabel="predicted step (s)")

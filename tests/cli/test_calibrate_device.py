@@ -182,7 +182,7 @@ def test_a_gpu_that_is_not_there(hetplan: Command, model: Path, monkeypatch: pyt
 
 def test_without_torch(hetplan: Command, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra to install."""
-    monkeypatch.setattr("planner.cli.calibrate_device.find_spec", lambda name: None)
+    monkeypatch.setattr("planner.cli.calibrate.find_spec", lambda name: None)
     for command in (MEASURE, ("calibrate", "network", "-o", "c.yaml")):
         done = hetplan(*command)
         assert (done.code, done.out) == (2, "")

@@ -364,6 +364,28 @@ def test_a_model_that_fits_nowhere(files: Path, hetplan: Command) -> None:
     assert "nearest miss" in done.out
 
 
+GEMMA_3N = {
+    "model_type": "gemma3n",
+    "text_config": {"model_type": "gemma3n_text"},
+    "vision_config": {"model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc"},
+    "audio_config": {"model_type": "gemma3n_audio"},
+}
+
+
+def test_a_model_that_no_target_trains(files: Path, hetplan: Command) -> None:
+    """That is said, and why, in place of a proof over no candidates."""
+    (files / "config.json").write_text(json.dumps(GEMMA_3N))
+    done = hetplan("search", "cluster.yaml", "config.json", "--precision", "fp16")
+    assert done.code == 3
+    assert "fits" not in done.out
+    said = " ".join(done.out.partition("No target trains this model\n")[2].split())
+    assert said.startswith("Because hetplan trains no attention by other matrices than of queries, keys,")
+    assert " with torch yet, expected none, no target trains this model." in said
+    answer = done.out.splitlines()[-1]
+    assert ": no target trains this model: hetplan trains no attention by other matrices " in answer
+    assert answer.endswith(" with torch yet, expected none")
+
+
 WITHOUT_PRIVILEGE = """
 import os, sys
 from pathlib import Path

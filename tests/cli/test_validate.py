@@ -136,7 +136,7 @@ def test_pictures_that_are_refused_before_the_work(hetplan: Command, path: str, 
 
 def test_a_picture_without_matplotlib(hetplan: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """What to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     done = hetplan("validate", "--plot", "errors.png")
     assert (done.code, done.out) == (2, "")
     assert done.err == "error: --plot needs matplotlib\n  hint: pip install 'hetplan[plot]'\n"

@@ -19,7 +19,7 @@ from planner.plan.file import CHOSEN, Considered, Moment, PlanFile, Summary
 from planner.plan.values import Plan
 from planner.report.compare import Contender
 from planner.report.observed import ObservedRun
-from planner.report.page.page import Report, report
+from planner.report.page import Report, report
 from planner.search.values import Goal, Scored
 from tests.report import examples
 from tests.report.test_observed import COMPARISON, FOUND, SEEN

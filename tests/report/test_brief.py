@@ -8,7 +8,7 @@ import pytest
 
 from planner.report.brief import answer_line, bar, brief
 from planner.report.explain import considered
-from planner.search.values import Goal
+from planner.search.values import Goal, Limits
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -66,7 +66,7 @@ def test_the_goal_is_named() -> None:
     goal = Goal(objective="energy")
     assert "goal: the lowest energy per token" in shown(goal=goal)
     result = replace(examples.found(), goal=goal, subclusters=8)
-    line = answer_line(result, examples.model(), examples.cluster())
+    line = answer_line(result, examples.model(), examples.cluster(), Limits())
     assert line.endswith("of the most energy-efficient of 8 sub-clusters")
 
 

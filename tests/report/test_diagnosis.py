@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.report.goal import infeasible_section, unknown_section
+import pytest
+
+from planner.report.goal import infeasible_section, unknown_section, untrained
+from planner.search.values import Limits
 from tests.report import examples
 from tests.report.drawing import drawn
 
 
 def test_an_infeasible_search_argues() -> None:
     """Because, and because, so; then what would help."""
-    assert drawn(infeasible_section(examples.infeasible())) == (
+    assert drawn(infeasible_section(examples.infeasible(), examples.model(), Limits())) == (
         "No plan fits (proven, 96 candidates, 12 ms)\n"
         "  Because the model states take 100.4 GiB,\n"
         "  and because the cluster has 22.0 GiB beside its reserve,\n"
@@ -26,7 +29,39 @@ def test_an_infeasible_search_argues() -> None:
 def test_an_infeasible_search_without_a_diagnosis_still_says_so() -> None:
     """The proof stands without reasons."""
     result = replace(examples.infeasible(), diagnosis=None)
-    assert drawn(infeasible_section(result)) == "No plan fits (proven, 96 candidates, 12 ms)\n\n"
+    shown = drawn(infeasible_section(result, examples.model(), Limits()))
+    assert shown == "No plan fits (proven, 96 candidates, 12 ms)\n\n"
+
+
+@pytest.mark.parametrize(
+    ("precision", "target", "claim", "why"),
+    [
+        ("fp16", None, None, ""),
+        (
+            "fp8",
+            "deepspeed",
+            "deepspeed does not train this model",
+            "deepspeed does not train in fp8, it can: ",
+        ),
+        (
+            "fp8",
+            "torch",
+            "torch does not train this model",
+            "training in fp8 with torch is priced, but hetplan writes no launch files for it",
+        ),
+    ],
+)
+def test_a_model_that_a_target_does_not_train(
+    precision: str, target: str | None, claim: str | None, why: str
+) -> None:
+    """The target is named where another one trains the model, with what it lacks."""
+    lacking = untrained(examples.model(precision=precision), Limits(target=target))
+    if claim is None:
+        assert lacking is None
+    else:
+        assert lacking is not None
+        assert lacking[0] == claim
+        assert lacking[1].startswith(why)
 
 
 def test_a_search_out_of_time_proves_nothing() -> None:

@@ -40,17 +40,17 @@ from planner.report.calibration import calibration_document, coverage
 from planner.report.catalogue import gpus_document, links_document
 from planner.report.compare import Contender
 from planner.report.document import (
+    EmitDocument,
     PredictDocument,
     check_document,
     compare_document,
-    emit_document,
     explain_document,
     plan_document,
     search_document,
 )
 from planner.report.loss import loss_document, sizes_document
 from planner.report.measured import device_document, network_document, poplar_document
-from planner.report.observed import observed_document
+from planner.report.observed import ObservedRun, observed_document
 from planner.report.pareto import front_document
 from planner.report.rent import rent_document
 from planner.report.replan import ReplanDocument, failure_cost, loss_of
@@ -264,7 +264,14 @@ def documents() -> dict[str, object]:
             ]
         ),
         "check": check_document(Topology(cluster), model, ["a warning"]),
-        "emit": emit_document("megatron", examples_folder(), ["README.md"]),
+        "emit": EmitDocument(
+            command="emit",
+            target="megatron",
+            folder=str(examples_folder()),
+            files=("README.md",),
+            placeholder_hosts=(),
+            warnings=(),
+        ),
         "validate": validation_document(validation(*measured.several()), 2),
         "calibrate import": calibrate_document(ASSUMED, examples_folder() / "calibration.yaml"),
         "show calibration": calibration_document(
@@ -301,7 +308,9 @@ def documents() -> dict[str, object]:
             stack="torch",
             trial=Trial(kernels="torch", launches=3.0, before_seconds=1.0, observed_seconds=2.0),
         ),
-        "compare --log": observed_document(SEEN, all_observed(), FOUND),
+        "compare --log": observed_document(
+            ObservedRun(seen=SEEN, comparison=all_observed(), findings=tuple(FOUND))
+        ),
         "calibrate sigma": VariationDocument(
             command="calibrate sigma",
             file="c.yaml",

@@ -12,8 +12,9 @@ from rich.console import Group
 
 from planner.calibration.values import Calibration, Constant, Residual
 from planner.described import text
+from planner.logs.fits import Variation
 from planner.measured.fit import Fit
-from planner.report.calibrated import fitted_document, fitted_sections
+from planner.report.calibrated import fitted_document, fitted_sections, variation_section
 from tests.measured.examples import run
 from tests.report.drawing import drawn
 
@@ -131,3 +132,21 @@ def test_the_document() -> None:
         }
     ]
     assert json.loads(text(fitted_document(fitted(), CALIBRATION, Path("c.yaml"))))["file"] == "c.yaml"
+
+
+def test_backups_that_pay_name_the_option_and_the_runtime() -> None:
+    """Where a run's slowest replicas are not worth waiting for, search can plan without them."""
+    seen = Variation(
+        family="A100",
+        devices=64,
+        steps=200,
+        spread=0.02,
+        work=0.9,
+        sigma=0.05,
+        replicas=64,
+        backups=2,
+        backups_gain=0.03,
+    )
+    shown = " ".join(drawn(Group(variation_section(seen, Path("c.yaml")))).split())
+    assert "without the slowest 2 of 64 replicas in each step 3.0 % more sequences a second: search" in shown
+    assert "search --allow-backup plans it for torch" in shown

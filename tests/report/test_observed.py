@@ -8,7 +8,7 @@ from planner.described import plain
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
 from planner.logs.reading import Observed
-from planner.report.observed import observed_document, observed_sections
+from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.runtimes.log import Part
 from tests.report.drawing import drawn
 
@@ -49,11 +49,12 @@ FOUND = (
     Finding(cause="compute", text="forward is slow: measure it", commands=("hetplan calibrate device",)),
     Finding(cause="outside", text="the rest is not"),
 )
+RUN = ObservedRun(seen=SEEN, comparison=COMPARISON, findings=FOUND)
 
 
 def test_report() -> None:
     """Errors keep their sign; of each stage the fullest rank; a command stands on its own line."""
-    assert drawn(observed_sections(SEEN, COMPARISON, FOUND)) == (
+    assert drawn(observed_sections(RUN)) == (
         "Log\n"
         "  source      DeepSpeed\n"
         "  step times  5 step times, 3 warm-up records left out\n"
@@ -95,7 +96,7 @@ def test_report() -> None:
 
 def test_document() -> None:
     """Every rank is there, and what is unknown is null."""
-    found = plain(observed_document(SEEN, COMPARISON, FOUND))
+    found = plain(observed_document(RUN))
     assert isinstance(found, dict)
     assert found["warnings"] == ["a.log: holds 2 runs, only the last counts"]
     assert found["step_seconds"] == {
@@ -115,7 +116,9 @@ def test_document() -> None:
 def test_what_was_not_observed_has_no_error() -> None:
     """A timer of zero is no division by zero."""
     shown = drawn(
-        observed_sections(SEEN, replace(COMPARISON, rest=Deviation(predicted=0.5, observed=0.0)), FOUND)
+        observed_sections(
+            replace(RUN, comparison=replace(COMPARISON, rest=Deviation(predicted=0.5, observed=0.0)))
+        )
     )
     (line,) = (line for line in shown.splitlines() if line.startswith("  everything else"))
     assert line.split()[-4:] == ["500", "0", "-", "beyond"]

@@ -15,8 +15,8 @@ from planner.cost.step import Lane, Span, Step
 from planner.described import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
+from planner.report.page import in_script, page
 from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, tornado
-from planner.report.page.page import in_script, page
 from tests import worlds
 from tests.cli.running import write_plan
 from tests.report import examples

@@ -213,7 +213,7 @@ def test_a_picture_of_nothing(tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No library: what to install."""
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match="--plot needs matplotlib") as caught:
         write_plot(several(), tmp_path / "errors.png")
     assert caught.value.hint == "pip install 'hetplan[plot]'"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from planner.emit.folder import write
-from planner.emit.folder.lock import WORK
+from planner.emit import folder as writer
+from planner.emit.lock import WORK
 from planner.errors import OutputError
 
 CALLS = (
@@ -70,7 +70,7 @@ def counted(patch: pytest.MonkeyPatch, at_call: Callable[[int], None]) -> Iterat
     with patch.context() as inner:
         for name in CALLS:
             inner.setattr(os, name, counting(getattr(os, name)))
-        inner.setattr(write, "exchange", counting(vars(write)["exchange"]))
+        inner.setattr(writer, "exchange", counting(vars(writer)["exchange"]))
         yield count
 
 

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.emit.folder import lock, tree
-from planner.emit.folder.change import MANIFEST
-from planner.emit.folder.write import write_folder
+from planner.emit import lock, tree
+from planner.emit.folder import MANIFEST, write_folder
 from planner.errors import OutputError
 from planner.job.files import EmittedFile
 

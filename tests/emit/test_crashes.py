@@ -17,14 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from planner.emit.folder import write
-from planner.emit.folder.change import JOURNAL, MANIFEST, FolderChange, apply, write_journal
-from planner.emit.folder.lock import WORK
-from planner.emit.folder.write import LINKED, write_folder
+from planner.emit import folder as writer
+from planner.emit.folder import JOURNAL, LINKED, MANIFEST, FolderChange, apply, write_folder, write_journal
 from planner.emit.interface import emit
+from planner.emit.lock import WORK
 from planner.errors import OutputError
 from planner.job.files import EmittedFile
-from tests.emit.folder.breaking import broken_at, content, interrupted_at, killed_at
+from tests.emit.breaking import broken_at, content, interrupted_at, killed_at
 from tests.worlds import cluster, group, model, plan, pool
 
 OLD = (
@@ -177,7 +176,7 @@ def test_without_exchange_a_journal_tells_and_undoes(
     ending: Ending, calls: range, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File by file, as on NFS: what is neither old nor new has a journal, by which the next write goes back."""
-    monkeypatch.setattr(write, "exchange", no_exchange)
+    monkeypatch.setattr(writer, "exchange", no_exchange)
     pristine = memory / "pristine"
     used(pristine)
     old = content(pristine)
@@ -231,7 +230,7 @@ def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPa
     inode = folder.stat().st_ino
     inside = os.open(folder, os.O_RDONLY)
 
-    exchange = write.exchange
+    exchange = writer.exchange
 
     def exchange_and_write(at: int, name: str, other: str) -> None:
         exchange(at, name, other)
@@ -244,7 +243,7 @@ def test_what_comes_meanwhile_is_kept(memory: Path, monkeypatch: pytest.MonkeyPa
             with open(os.open("by-folder", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=inside), "w") as file:
                 file.write("by folder")
 
-    monkeypatch.setattr(write, "exchange", exchange_and_write)
+    monkeypatch.setattr(writer, "exchange", exchange_and_write)
     write_folder(NEW, folder, force=True)
     os.close(inside)
     found = content(folder)
@@ -267,12 +266,12 @@ def killed_in_the_twins_place(folder: Path, patch: pytest.MonkeyPatch) -> Path:
             return replace(change, put=change.put[: len(change.put) // 2])
 
         try:
-            patch.setattr(write, "_in_place", lambda at, change: half_way(at, change, half(change)))
+            patch.setattr(writer, "_in_place", lambda at, change: half_way(at, change, half(change)))
             write_folder(NEW, folder, force=True)
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] != 0
-    return folder.with_name(write.twin_name(folder.name))
+    return folder.with_name(writer.twin_name(folder.name))
 
 
 def half_way(folder: int, change: FolderChange, half: FolderChange) -> None:
@@ -356,13 +355,13 @@ def test_two_at_once_exclude_each_other(memory: Path) -> None:
 HOLDING = """
 import sys
 from pathlib import Path
-from planner.emit.folder import write
+from planner.emit import folder as writer
 from planner.job.files import EmittedFile
 def waiting(*_):
     print("holding", flush=True)
     sys.stdin.read()
-write.exchange = waiting
-write.write_folder((EmittedFile("launch.sh", "third"),), Path(sys.argv[1]), force=True)
+writer.exchange = waiting
+writer.write_folder((EmittedFile("launch.sh", "third"),), Path(sys.argv[1]), force=True)
 """
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from planner.emit.folder.tree import NEW, finish, look, open_folder, opened, remove_empty
+from planner.emit.tree import NEW, finish, look, open_folder, opened, remove_empty
 from planner.errors import OutputError
 
 WORK = ".hetplan-work"

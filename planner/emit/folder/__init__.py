@@ -1,1 +1,0 @@
-"""Launch folders on disk, changed as one transaction."""
