@@ -644,6 +644,14 @@ def _imagegpt(config: Config) -> Shape:
     return {**_gpt2(config), **ends, "norm": "rms"}
 
 
+def _molmo2(config: Config) -> Shape:
+    """Qwen 3, with further rows of its table for what no text has, which are never predicted."""
+    whole: Shape = {"qk_norm": True if config.get("qk_norm_type", "qwen3") == "qwen3" else "whole"}
+    rows = int(config.get("additional_vocab_size") or 0)
+    shape = llama(config, width=128, out_bias=None, mlp_bias=None, **whole)
+    return {**shape, "tied_embeddings": False, "other_parameters": rows * shape["hidden"]}
+
+
 def _voxtral_text(config: Config) -> Shape:
     """Two thin matrices in each layer make a scale of how late it may hear."""
     return llama(config, tied=True, out_bias=None, window=1, attention_other=64 * config["hidden_size"])
@@ -1421,6 +1429,7 @@ FAMILIES: dict[str, Family] = {
     "lfm3": Family(_lfm3, COMMON, _unknown_types),
     "megatron-bert": Family(_late_norm, _PLACED, _encoder_unlike),
     "mistral4": _SPARSE(deepseek, LATENT),
+    "molmo2_text": Family(_molmo2),
     "modernbert": Family(_modernbert, COMMON, _modern_unlike),
     "modernbert-decoder": Family(partial(_modernbert, head=False), COMMON, _modern_unlike),
     "mpnet": Family(_mpnet, _PLACED, _encoder_unlike),
