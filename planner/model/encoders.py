@@ -445,10 +445,15 @@ def _reformer(config: Config) -> Shape:
     axial = config.get("axial_pos_embds", True)
     back = (inner, width, "rows")
     of_kind: dict[str, Kind] = {}
-    for name, matrices, rounds in (("local", 3, 1), ("lsh", 2, int(config.get("num_hashes", 1)))):
-        prefix = "local_" if name == "local" else "lsh_"
-        chunks = 1 + sum(config.get(f"{prefix}num_chunks_{side}") or 0 for side in ("before", "after"))
-        seen = rounds * chunks * int(config.get(f"{prefix}attn_chunk_length") or 64)
+    for name, matrices, rounds, sides, length in (
+        ("local", 3, 1, ("local_num_chunks_before", "local_num_chunks_after"), "local_attn_chunk_length"),
+        (
+            *("lsh", 2, int(config.get("num_hashes", 1))),
+            *(("lsh_num_chunks_before", "lsh_num_chunks_after"), "lsh_attn_chunk_length"),
+        ),
+    ):
+        chunks = 1 + sum(config.get(side) or 0 for side in sides)
+        seen = rounds * chunks * int(config.get(length) or 64)
         projections = (*matrices * ((width, inner, "columns"),), back)
         of_kind[name] = ("attention", "dense", (("projections", projections), ("window", min(seen, placed))))
     shape: Shape = {

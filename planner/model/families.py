@@ -28,7 +28,7 @@ class Family:
     needed: tuple[str, ...] = COMMON
     """Keys that must be whole numbers of their range."""
     unlike: Callable[[Config], Iterator[tuple[str, str]]] | None = None
-    """(key, what it is) of what a model by its shape cannot hold yet."""
+    """(key, what it is) of what a model by its shape cannot hold yet; dots lead to keys of a configuration inside."""
     experts: bool = False
     """True when its feed-forwards are experts."""
     any_experts: bool = False

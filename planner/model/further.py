@@ -640,6 +640,7 @@ FURTHER: dict[str, Seeing] = {
         "gemma4_unified_vision",
         ("mm_embed_dim", "mm_posemb_size", "patch_size"),
         optional=(("audio_config", "gemma4_unified_audio"),),
+        towerless=True,
         whole=_unified,
     ),
     "ernie4_5_vl_moe": Beside(

@@ -71,7 +71,10 @@ _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
     kind = str(document.data.get("model_type"))
-    if kind in _SPEAKING and (reads := document.part(_READS[kind])) is not None:
+    if kind in _SPEAKING:
+        if (reads := document.part(_READS[kind])) is None:
+            what = "missing, expected the configuration of what reads, hears and sees"
+            raise SpecError((document.problem((_READS[kind],), what),))
         return _and_speaks(document, reads)
     whole = _filled(document)
     document = _text_of(whole)
@@ -445,6 +448,8 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     """What of a tower is missing, or not that of its model."""
     section = _section(beside)
     if document.part(section) is None:
+        if isinstance(beside, Beside) and beside.towerless:
+            return []
         return [document.problem((section,), "missing, expected the configuration of the tower")]
     tower = _part(document, section)
     kind = tower.data.get("model_type")
@@ -560,7 +565,7 @@ def _unsupported(document: Document) -> list[Problem]:
         problems.append(document.problem((named,), f'experts in a model of type "{kind}" are not supported'))
     unlike = FAMILIES[kind].unlike
     for key, what in unlike(config) if unlike else ():
-        problems.append(document.problem((key,), f"{what} are not supported yet"))
+        problems.append(document.problem(tuple(key.split(".")), f"{what} are not supported yet"))
     return problems
 
 

@@ -93,7 +93,7 @@ def _lengths(inputs: int, inner: int, kernel: int) -> int:
 
 def _vocoder_parameters(config: Config) -> int:
     """Parameters of what makes sound of units (arXiv:2010.05646)."""
-    width, voice, tongue = (config[f"{key}_embed_dim"] for key in ("unit", "spkr", "lang"))
+    width, voice, tongue = (config[key] for key in ("unit_embed_dim", "spkr_embed_dim", "lang_embed_dim"))
     inner = config["upsample_initial_channel"]
     count = _lengths(width, width, config["variance_predictor_kernel_size"])
     count += config["unit_hifi_gan_vocab_size"] * width + config["vocoder_num_spkrs"] * voice

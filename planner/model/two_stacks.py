@@ -388,11 +388,14 @@ def _dia(config: Config) -> Shape:
 
 def _dia_unlike(config: Config) -> Iterator[tuple[str, str]]:
     read, text = (config.get(f"{each}_config") or {} for each in ("encoder", "decoder"))
-    for own, other in (("num_attention_heads", "heads"), ("head_dim", "widths of a head")):
-        if text.get(f"cross_{own}") != text.get(own):
-            yield "decoder_config", f"other {other} to the encoder than among the codes"
+    for key, own, what in (
+        ("cross_num_attention_heads", "num_attention_heads", "heads"),
+        ("cross_head_dim", "head_dim", "widths of a head"),
+    ):
+        if text.get(key) != text.get(own):
+            yield f"decoder_config.{key}", f"other {what} to the encoder than among the codes"
     if text.get("cross_hidden_size") != read.get("hidden_size"):
-        yield "decoder_config", "attention to an encoder of another width"
+        yield "decoder_config.cross_hidden_size", "attention to an encoder of another width"
 
 
 SAMPLES = 15 * 16_000

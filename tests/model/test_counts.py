@@ -477,6 +477,9 @@ SHAPED: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("seamless_m4t", SPEECH),
+    ("gemma4", {"vision_config": None, "text_config": {"num_hidden_layers": 2}}),
+    ("gemma4", {"vision_config": None, "audio_config": None}),
+    ("gemma4_unified", {"vision_config": None, "text_config": {"num_hidden_layers": 2}}),
     (
         "phi4_multimodal",
         {
