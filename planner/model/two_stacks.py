@@ -351,7 +351,9 @@ def _prophetnet(config: Config) -> Shape:
     return {
         **shape,
         "attention_other": int(config.get("num_buckets", 32)) * shape["heads"] * (width + 1),
-        "other_parameters": ngram * width,
+        # Each stream has the places of what is predicted.
+        "learned_positions": 0,
+        "other_parameters": (ngram + config["max_position_embeddings"]) * width,
         "sequence_length": (1 + ngram) * config["max_position_embeddings"],
     }
 
