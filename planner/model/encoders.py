@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.model.families import COMMON, Config, Family, Shape, bert, other_width
+from planner.model.families import COMMON, Config, Family, Kind, Shape, bert, in_blocks, other_width
 from planner.model.heads import Head, far_outputs, labels_of, wide_outputs
-from planner.model.products import added, attention, feeds, layers, linear
+from planner.model.products import added, attention, feeds, layers, linear, scores
 from planner.model.seen import patches_of
 
 
@@ -432,7 +432,168 @@ def _vilt(config: Config) -> Shape:
     return added(shape, linear(patches, inputs, width))
 
 
+def _reformer(config: Config) -> Shape:
+    """Attention to chunks, of neighbours or of what hashes put side by side, whose queries are keys too
+    (arXiv:2001.04451); outputs take both of two streams."""
+    width, head, placed = (
+        config["hidden_size"],
+        config["attention_head_size"],
+        config["max_position_embeddings"],
+    )
+    inner, rows = config["num_attention_heads"] * head, config["vocab_size"]
+    axes = zip(config["axial_pos_shape"], config["axial_pos_embds_dim"], strict=True)
+    axial = config.get("axial_pos_embds", True)
+    back = (inner, width, "rows")
+    of_kind: dict[str, Kind] = {}
+    for name, matrices, rounds, sides, length in (
+        ("local", 3, 1, ("local_num_chunks_before", "local_num_chunks_after"), "local_attn_chunk_length"),
+        (
+            *("lsh", 2, int(config.get("num_hashes", 1))),
+            *(("lsh_num_chunks_before", "lsh_num_chunks_after"), "lsh_attn_chunk_length"),
+        ),
+    ):
+        chunks = 1 + sum(config.get(side) or 0 for side in sides)
+        seen = rounds * chunks * int(config.get(length) or 64)
+        projections = (*matrices * ((width, inner, "columns"),), back)
+        of_kind[name] = ("attention", "dense", (("projections", projections), ("window", min(seen, placed))))
+    shape: Shape = {
+        **{"kind": "decoder" if config.get("is_decoder") else "encoder", "hidden": width, "head_dim": head},
+        **{"heads": config["num_attention_heads"], "ffn": config["feed_forward_size"], "vocab": rows},
+        **{"qkv_bias": False, "output_bias": False, "head_bias": True, "tied_embeddings": False},
+        "learned_positions": 0 if axial else placed,
+        # Norm and outputs of the second stream.
+        "other_parameters": axial * sum(size * part for size, part in axes) + (2 + rows) * width,
+    }
+    return in_blocks(shape, [of_kind[str(each)] for each in config["attn_layers"]])
+
+
+def _reformer_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings"):
+        yield "tie_word_embeddings", "tied embeddings of this type"
+    kinds = config.get("attn_layers")
+    strange = {str(each) for each in kinds} - {"local", "lsh"} if isinstance(kinds, list) else {"none"}
+    if strange or not kinds:
+        yield "attn_layers", "layers of other kinds than local and lsh"
+
+
+FUNNEL_LENGTH = 512
+"""Tokens of a sequence, which later blocks of layers halve each."""
+
+
+def _funnel(config: Config) -> Shape:
+    """Blocks of layers, each for half the tokens of the one ahead of it, and a few layers for all of them again
+    (arXiv:2006.03236); the layers of the first block are those of the model, with the last ones."""
+    width, heads, head, ffn = (config[key] for key in ("d_model", "n_head", "d_head", "d_inner"))
+    inner, (first, *further) = heads * head, config["block_sizes"]
+    names = [str(name) for name in config.get("architectures") or ()]
+    behind = 0 if any(name.endswith(_WITHOUT_DECODER) for name in names) else config["num_decoder_layers"]
+    repeats = config.get("block_repeats") or [1] * (1 + len(further))
+    # Biases of queries for words, distances and segments, a matrix of distances, vectors of segments.
+    own, tokens = 5 * inner + width * inner, FUNNEL_LENGTH
+    products: list[Shape] = []
+    for depth, again in zip(further, repeats[1:], strict=True):
+        tokens = max(1, tokens // 2)
+        layer = [
+            *linear(tokens, width, inner, bias=False, times=depth),
+            *linear(tokens, width, 2 * inner, times=depth),
+            *scores(tokens, inner, tokens, times=2 * depth),
+            *linear(tokens, inner, width, times=depth),
+            *feeds(tokens, width, ffn, times=depth),
+        ]
+        products += layer
+        # The same weights once more.
+        products += [
+            {**each, "bias": False, "weights": False, "times": (again - 1) * depth} for each in layer
+        ]
+    shape: Shape = {
+        **{"kind": "encoder", "layers": first + behind, "hidden": width, "heads": heads, "head_dim": head},
+        **{"ffn": ffn, "vocab": config["vocab_size"], "key_bias": False, "embedding_norm": True},
+        **{"final_norm": False, "head_bias": True, "attention_other": own},
+        "sequence_length": FUNNEL_LENGTH,
+    }
+    return added(shape, products, sum(further) * (own + 4 * width))
+
+
+_WITHOUT_DECODER = ("FunnelBaseModel", "ForSequenceClassification", "ForMultipleChoice")
+"""Classes that have no layers behind the last block."""
+
+
+def _funnel_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _untied(config)
+    sizes, repeats = config.get("block_sizes"), config.get("block_repeats")
+    for key, given in (("block_sizes", sizes), ("block_repeats", repeats or [1])):
+        if not (isinstance(given, list) and given and all(type(each) is int and each > 0 for each in given)):
+            yield key, "blocks without whole numbers"
+            return
+    if repeats and (len(repeats) != len(sizes or ()) or repeats[0] != 1):
+        yield "block_repeats", "first blocks that are repeated"
+
+
+def _perceiver(config: Config) -> Shape:
+    """Latent tokens that attend to bytes once, then to each other, and a query for each byte that attends to them
+    (arXiv:2107.14795). Its layers are those of the latent tokens."""
+    width, read, placed = config["d_latents"], config["d_model"], config["max_position_embeddings"]
+    latents, heads = config["num_latents"], config["num_self_attention_heads"]
+    shaped = width if config.get("cross_attention_shape_for_attention", "kv") == "q" else read
+    keys = config.get("qk_channels") or width
+    values = config.get("v_channels") or keys
+    if values != width or keys % heads or values % heads:
+        raise ValueError("v_channels")
+    crossed = config.get("qk_channels") or shaped
+    made = config.get("v_channels") or crossed
+    wider = config.get("cross_attention_widening_factor", 1) * width
+    products = [
+        *linear(latents, width, crossed),
+        *linear(placed, read, made),
+        *linear(latents, made, width),
+        *scores(latents, (crossed + made) // 2, placed),
+        *feeds(latents, width, wider),
+        *linear(placed, read, BYTE_QUERY),
+        *linear(latents, width, BYTE_QUERY),
+        *linear(latents, width, read),
+        *scores(placed, (BYTE_QUERY + read) // 2, latents),
+        *linear(placed, read, read),
+        *feeds(placed, read, read),
+        {"inputs": read, "outputs": config["vocab_size"], "tokens": placed, "times": 1, "weights": False},
+    ]
+    tables = (config["vocab_size"] + 2 * placed) * read + latents * width + config["vocab_size"]
+    norms = 2 * 2 * width + 2 * read + 2 * 2 * read + 2 * width
+    block, ffn = config["num_blocks"], int(config.get("self_attention_widening_factor", 1) * width)
+    layers = config["num_self_attends_per_block"]
+    shape: Shape = {
+        **{"kind": "encoder", "layers": layers, "hidden": width, "heads": heads, "head_dim": keys // heads},
+        **{"value_dim": values // heads, "ffn": ffn, "vocab": 1, "labels": 0, "tied_embeddings": False},
+        # Keys of the bytes.
+        "front": ({"inputs": read, "outputs": crossed, "tokens": placed},),
+        **{"final_norm": False, "sequence_length": latents},
+    }
+    if block > 1:
+        shape["block"] = ({"layers": block, "shared": True},)
+    return added(shape, products, tables + norms)
+
+
+BYTE_QUERY = 8 * 32
+"""Width of the queries of bytes, which no configuration says."""
+
+
 ENCODERS: dict[str, Family] = {
+    "funnel": Family(
+        _funnel,
+        ("d_model", "n_head", "d_head", "d_inner", "num_decoder_layers", "vocab_size"),
+        _funnel_unlike,
+    ),
+    "perceiver": Family(
+        _perceiver,
+        ("d_latents", "d_model", "num_latents", "num_self_attends_per_block", "max_position_embeddings"),
+    ),
+    "reformer": Family(
+        _reformer,
+        (
+            *("hidden_size", "num_attention_heads", "attention_head_size", "feed_forward_size"),
+            *("max_position_embeddings", "vocab_size"),
+        ),
+        _reformer_unlike,
+    ),
     "convbert": Family(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
     "canine": Family(_canine, (*COMMON[:-1], "max_position_embeddings")),
     "jina_embeddings_v3": Family(_jina, (*COMMON, "max_position_embeddings"), _untied),
@@ -497,6 +658,15 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
     },
     **dict.fromkeys(("jina_embeddings_v3", "markuplm", "roc_bert", "xmod"), _AND_POOLER),
     **dict.fromkeys(("mra", "yoso"), _PLAIN),
+    "funnel": {
+        "Model": Head(0),
+        "ForPreTraining": Head(1, dense=1),
+        **_POOLED,
+        **_CHOICES,
+        **_EACH,
+    },
+    "perceiver": {"ForMaskedLM": Head("shape")},
+    "reformer": {"ModelWithLMHead": Head("tokens")},
     "convbert": {"Model": Head(0), **_POOLED, **_EACH},
     "lilt": {"Model": Head(0, dense=1), **_POOLED, **_EACH},
     "mobilebert": {

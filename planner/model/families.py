@@ -28,7 +28,7 @@ class Family:
     needed: tuple[str, ...] = COMMON
     """Keys that must be whole numbers of their range."""
     unlike: Callable[[Config], Iterator[tuple[str, str]]] | None = None
-    """(key, what it is) of what a model by its shape cannot hold yet."""
+    """(key, what it is) of what a model by its shape cannot hold yet; dots lead to keys of a configuration inside."""
     experts: bool = False
     """True when its feed-forwards are experts."""
     any_experts: bool = False
@@ -642,6 +642,14 @@ def _imagegpt(config: Config) -> Shape:
     """Colours of an image in place of words, of which the one that begins it is never predicted; no norm shifts."""
     ends = {"tied_embeddings": False, "labels": config["vocab_size"] - 1}
     return {**_gpt2(config), **ends, "norm": "rms"}
+
+
+def _molmo2(config: Config) -> Shape:
+    """Qwen 3, with further rows of its table for what no text has, which are never predicted."""
+    whole: Shape = {"qk_norm": True if config.get("qk_norm_type", "qwen3") == "qwen3" else "whole"}
+    rows = int(config.get("additional_vocab_size") or 0)
+    shape = llama(config, width=128, out_bias=None, mlp_bias=None, **whole)
+    return {**shape, "tied_embeddings": False, "other_parameters": rows * shape["hidden"]}
 
 
 def _voxtral_text(config: Config) -> Shape:
@@ -1421,6 +1429,7 @@ FAMILIES: dict[str, Family] = {
     "lfm3": Family(_lfm3, COMMON, _unknown_types),
     "megatron-bert": Family(_late_norm, _PLACED, _encoder_unlike),
     "mistral4": _SPARSE(deepseek, LATENT),
+    "molmo2_text": Family(_molmo2),
     "modernbert": Family(_modernbert, COMMON, _modern_unlike),
     "modernbert-decoder": Family(partial(_modernbert, head=False), COMMON, _modern_unlike),
     "mpnet": Family(_mpnet, _PLACED, _encoder_unlike),

@@ -14,7 +14,7 @@ from planner.model.families import (
     in_blocks,
     siglip_tower,
 )
-from planner.model.products import added, attention, feeds, linear, scores
+from planner.model.products import added, attention, feeds, linear, parameters, scores
 from planner.model.seen import patches_of, sides
 from planner.model.towers import HEARD_TOKENS, Beside, conformer
 
@@ -460,14 +460,6 @@ def _chameleon(config: Config, shape: Shape) -> Shape:
     return added(shape, products, others)
 
 
-def _weights(products: list[Shape]) -> int:
-    return sum(
-        each["times"] * each["outputs"] * (each["inputs"] + each["bias"])
-        for each in products
-        if each.get("weights", True)
-    )
-
-
 def _janus(config: Config, shape: Shape) -> Shape:
     """SigLIP's layers for images that are read, and codes with a head of their own for those that are made; where
     images are read, these take no part (arXiv:2501.17811)."""
@@ -487,7 +479,7 @@ def _janus(config: Config, shape: Shape) -> Shape:
     side = vq.get("num_patches", 32) << last
     products, others = codes(vq, side, attends=lambda level, _: level == last, back=True)
     made, inner, rows = vq["projection_dim"], vq["image_token_embed_dim"], vq["num_embeddings"]
-    others += _weights(products) + rows * vq["embed_dim"] + (vq["embed_dim"] + 1) * made
+    others += parameters(products) + rows * vq["embed_dim"] + (vq["embed_dim"] + 1) * made
     others += (vq["num_hidden_layers"] - 1) * (made + 1) * made + (inner + 1) * made + (made + 1) * rows
     return {**added(shape, [], others), "tower": tower}
 
@@ -548,6 +540,59 @@ def _idefics(config: Config, shape: Shape) -> Shape:
     return {**added(in_blocks(shape, kinds), products), "encoder": encoder}
 
 
+def _ernie(config: Config, shape: Shape) -> Shape:
+    """Qwen 2 VL's tower with a norm behind it, four patches of two frames to a token, and a norm (ERNIE 4.5 VL)."""
+    vision, text = config["vision_config"], shape["hidden"]
+    width, merged = vision["hidden_size"], int(vision.get("spatial_merge_size", 2)) ** 2
+    wide, (rows, columns) = merged * width, sides(vision["patch_size"])
+    made = QWEN_IMAGE // merged
+    tower: Shape = {
+        **{"layers": vision["depth"], "hidden": width, "heads": vision["num_heads"]},
+        **{"ffn": vision["intermediate_size"], "patch": vision.get("in_channels", 3) * rows * columns},
+        **{"tokens": QWEN_IMAGE, "outputs": made, "merged": merged, "norm_last": True},
+        **{"projector": (wide, wide, text), "other_parameters": 2 * 2 * wide + text},
+    }
+    frames = int(vision.get("temporal_merge_size", 2))
+    return {**added(shape, linear(made, frames * wide, wide, wide)), "tower": tower}
+
+
+def _molmo2(config: Config, shape: Shape) -> Shape:
+    """SigLIP, of two layers of which squares of four patches attend to their mean, and a gated feed-forward."""
+    vision, given = config["vision_config"], config["adapter_config"]
+    width, times, patches = (
+        vision["hidden_size"],
+        vision["num_hidden_layers"],
+        vision.get("num_position_embeddings"),
+    )
+    heads, pairs, head = (vision[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    biased, tokens = bool(vision.get("attention_bias", True)), int(patches or 729)
+    patch = vision.get("num_channels", 3) * vision["patch_size"] ** 2
+    products = [
+        *linear(tokens, patch, width),
+        *linear(tokens, width, (heads + 2 * pairs) * head, bias=biased, times=times),
+        *scores(tokens, heads * head, tokens, times=times),
+        *linear(tokens, heads * head, width, bias=biased, times=times),
+        *feeds(tokens, width, vision["intermediate_size"], times=times),
+    ]
+    # Layers behind the last one that is read are never made.
+    seen = width * len(given.get("vision_feature_layer") or (-3, -9))
+    made, read = max(1, tokens // 4), given["hidden_size"]
+    heads, pairs, head = (given[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    biased, ffn, wide = (
+        bool(given.get("attention_bias", True)),
+        given["intermediate_size"],
+        bool(given.get("mlp_bias")),
+    )
+    products += [
+        *linear(made, seen, heads * head, bias=biased),
+        *linear(tokens, seen, 2 * pairs * head, bias=biased),
+        *linear(made, heads * head, read, bias=biased),
+        *linear(made, read, 2 * ffn, bias=wide),
+        *linear(made, ffn, given["text_hidden_size"], bias=False),
+    ]
+    return added(shape, products, tokens * width + 4 * times * width)
+
+
 _SAM = (
     "num_hidden_layers",
     "hidden_size",
@@ -595,17 +640,42 @@ FURTHER: dict[str, Seeing] = {
         "gemma4_unified_vision",
         ("mm_embed_dim", "mm_posemb_size", "patch_size"),
         optional=(("audio_config", "gemma4_unified_audio"),),
+        towerless=True,
         whole=_unified,
     ),
-    "got_ocr2": Beside(_no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
-    "granite_speech": Beside(
+    "ernie4_5_vl_moe": Beside(
         _no_tower,
-        "granite_speech_encoder",
-        _TALKING,
-        section="encoder_config",
-        further=(("projector_config", ("hidden_size", "intermediate_size", "num_hidden_layers")),),
-        whole=_granite_speech,
+        "ernie4_5_vl_moe_vision",
+        ("depth", "num_heads", "hidden_size", "intermediate_size", "patch_size"),
+        whole=_ernie,
     ),
+    "molmo2": Beside(
+        _no_tower,
+        "molmo2_vision",
+        (*CLIP, "num_key_value_heads", "head_dim"),
+        further=(
+            (
+                "adapter_config",
+                (
+                    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
+                    *("head_dim", "text_hidden_size"),
+                ),
+            ),
+        ),
+        whole=_molmo2,
+    ),
+    "got_ocr2": Beside(_no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
+    **{
+        kind: Beside(
+            _no_tower,
+            f"{kind}_encoder",
+            _TALKING,
+            section="encoder_config",
+            further=(("projector_config", ("hidden_size", "intermediate_size", "num_hidden_layers")),),
+            whole=_granite_speech,
+        )
+        for kind in ("granite_speech", "granite_speech_plus")
+    },
     "janus": Beside(
         _no_tower,
         "janus_vision_model",

@@ -35,6 +35,8 @@ class Head:
     """Key of the width that the outputs take, where it is not that of the model."""
     encoder: bool = False
     """True where the encoder of two stacks stands alone."""
+    decoder: bool = False
+    """True where the decoder of two stacks stands alone."""
     unnormed: str | None = None
     """Key by which the norm behind the layers is not there, unless it is false."""
 
@@ -61,6 +63,7 @@ _DECODER = {
 }
 _STACKS = {**NONE, **_SEQUENCES, "ForQuestionAnswering": Head(2)}
 """Of encoder-decoders."""
+_DECODER_ALONE = {**_STACKS, "ForCausalLM": Head("tokens", decoder=True)}
 _T5 = {
     **_STACKS,
     "ForQuestionAnswering": Head("labels"),
@@ -101,7 +104,14 @@ HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
     "longt5": {**NONE, "EncoderModel": Head(0, encoder=True)},
     "t5gemma": {**NONE, "ForSequenceClassification": Head("labels", pooled=True)},
-    "whisper": NONE,
+    **dict.fromkeys(
+        (
+            *("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart"),
+            "prophetnet",
+        ),
+        _DECODER_ALONE,
+    ),
+    "whisper": {**NONE, "ForCausalLM": Head("tokens", decoder=True)},
     "modernbert": {**_PLAIN, **{name: Head("labels", dense=1) for name in _EACH}},
     "roformer": {**_PLAIN, "ForMultipleChoice": Head(1, pooled=True)},
 }
@@ -151,6 +161,8 @@ def with_head(shape: Shape, head: Head, config: Config) -> Shape:
     """The shape of a model that predicts tokens with this in place of its output layer."""
     if head.encoder:
         shape = _encoder_alone(shape)
+    if head.decoder:
+        shape = decoder_alone(shape)
     if head.unnormed is not None and config.get(head.unnormed, True):
         shape = {**shape, "final_norm": False}
     width = shape["hidden"]
@@ -193,6 +205,16 @@ def _encoder_alone(shape: Shape) -> Shape:
     # What an encoder has of its own where nothing is tied stands beside the decoder's.
     own = {key: value for key, value in encoder.items() if key not in ("vocab", "other_parameters")}
     return {**kept, **own, "kind": "encoder", "sequence_length": length}
+
+
+def decoder_alone(shape: Shape) -> Shape:
+    """The decoder of two stacks as a model of its own, whose matrices to an encoder that is not there lie idle."""
+    width, encoder = shape["hidden"], shape["encoder"]
+    idle = 2 * width * width + 2 * width * (encoder.get("hidden") or width) + 2 * width
+    idle += (3 if shape.get("key_bias", True) else 2) * width * bool(shape.get("qkv_bias", True))
+    idle += width * bool(shape.get("output_bias", True))
+    kept = {key: value for key, value in shape.items() if key not in ("block", "encoder")}
+    return {**kept, "attention_other": shape.get("attention_other", 0) + idle}
 
 
 def _square(config: Config) -> int:

@@ -32,11 +32,13 @@ from planner.model.heard import HEARD, HEARD_HEADS
 from planner.model.mixed import MIXED
 from planner.model.pairs import PAIR_HEADS, PAIRS
 from planner.model.remote import REMOTE, REMOTE_HEADS
+from planner.model.seamless import SEAMLESS, SEAMLESS_HEADS
 from planner.model.seen import SEEN, SEEN_HEADS
 from planner.model.spec import Precision
+from planner.model.spoken import SPOKEN, SPOKEN_HEADS, talker
 from planner.model.stages import STAGE_HEADS, STAGES
 from planner.model.towers import TOWERS, Beside
-from planner.model.two_stacks import TWO_STACKS
+from planner.model.two_stacks import HALVES, TWO_STACKS
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
 USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
@@ -46,8 +48,14 @@ HUB = "hf://"
 """What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
 BESIDE = {**TOWERS, **FURTHER}
-FAMILIES = {**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE, **MIXED, **STAGES}
-OWN_HEADS = {**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS, **STAGE_HEADS}
+FAMILIES = {
+    **{**ONE_STACK, **TWO_STACKS, **ENCODERS, **SEEN, **HEARD, **PAIRS, **REMOTE, **MIXED, **STAGES},
+    **{**HALVES, **SPOKEN, **SEAMLESS},
+}
+OWN_HEADS = {
+    **{**ENCODER_HEADS, **SEEN_HEADS, **HEARD_HEADS, **PAIR_HEADS, **REMOTE_HEADS, **STAGE_HEADS},
+    **{**SPOKEN_HEADS, **SEAMLESS_HEADS},
+}
 """What is read, by ``model_type``."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
@@ -62,6 +70,12 @@ _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 
 def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
+    kind = str(document.data.get("model_type"))
+    if kind in _SPEAKING:
+        if (reads := document.part(_READS[kind])) is None:
+            what = "missing, expected the configuration of what reads, hears and sees"
+            raise SpecError((document.problem((_READS[kind],), what),))
+        return _and_speaks(document, reads)
     whole = _filled(document)
     document = _text_of(whole)
     config = document.data
@@ -89,6 +103,35 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         longest = min(longest, rows)
     dtype = str(config.get("torch_dtype", config.get("dtype")))
     return shape, longest, _PRECISIONS.get(dtype, "bf16")
+
+
+def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precision]:
+    """The part of a model that reads, hears and sees, with what speaks beside it, which is trained apart."""
+    fail_on(_of_its_own(document))
+    parts = {key: f"{document.data['model_type']}_{key.removesuffix('_config')}" for key in _SPEAKING_PARTS}
+    filled = {key: part.data for key, kind in parts.items() if (part := _inside(document, key, (kind,)))}
+    sound = document.part("token2wav_config")
+    made = {
+        key: part.data
+        for key in ("dit_config", "bigvgan_config")
+        if sound is not None
+        and (part := _inside(sound, key, (f"qwen2_5_omni_{key.removesuffix('_config')}",))) is not None
+    }
+    filled["token2wav_config"] = {**filled.get("token2wav_config", {}), **made}
+    given = {key: value for key, value in reads.data.items() if key != "architectures"}
+    shape, longest, precision = shape_of(replace(reads, root=replace(reads.root, data=given)))
+    try:
+        others = talker({**document.data, **filled})
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"what speaks cannot be read of these keys, {shown(str(error))} among them"
+        raise SpecError((document.problem((_SPEAKING_PARTS[0],), what),)) from None
+    shape |= {"name": _name(document), "other_parameters": shape.get("other_parameters", 0) + others}
+    return shape, longest, precision
+
+
+_SPEAKING = ("qwen2_5_omni",)
+"""Types of them of which the whole is read."""
+_SPEAKING_PARTS = ("talker_config", "token2wav_config")
 
 
 def _finished(shape: Shape, document: Document) -> Shape:
@@ -131,7 +174,7 @@ def _with_head(shape: Shape, config: Config) -> Shape:
 
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
-    return tuple(sorted({*FAMILIES, *BESIDE}))
+    return tuple(sorted({*FAMILIES, *BESIDE, *_SPEAKING}))
 
 
 def further_tokens(document: Document) -> int:
@@ -279,7 +322,8 @@ _TEXTS |= dict.fromkeys(("audioflamingo3", "musicflamingo", "ovis2", "video_llam
 _TEXTS |= {"qwen2_5_omni_thinker": "qwen2_5_omni_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text"}
 _TEXTS |= {"voxtral_realtime": "voxtral_realtime_text", "kosmos-2.5": "kosmos_2_5_text_model"}
 _TEXTS |= {"exaone4_5": "exaone4", "got_ocr2": "qwen2", "granite_speech": "granite"}
-_TEXTS |= {"kimi_vl": "deepseek_v3"}
+_TEXTS |= {"kimi_vl": "deepseek_v3", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text", "molmo2": "molmo2_text"}
+_TEXTS |= {"granite_speech_plus": "granite"}
 _TEXTS |= {"gemma3n": "gemma3n_text"}
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
@@ -298,7 +342,7 @@ _TIED_BY_EITHER = (
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
-_NEVER_TIED = ("mllama", "qwen2_audio", "voxtral")
+_NEVER_TIED = ("mllama", "molmo2", "qwen2_audio", "voxtral")
 """Where they are not tied, whatever is said."""
 _TIED = {
     **dict.fromkeys(
@@ -332,6 +376,7 @@ _FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
 _OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
+_FURTHER |= {"adapter_config": "molmo2_adapter"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
 """The same where the type of the whole has one of its own."""
 
@@ -403,6 +448,8 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     """What of a tower is missing, or not that of its model."""
     section = _section(beside)
     if document.part(section) is None:
+        if isinstance(beside, Beside) and beside.towerless:
+            return []
         return [document.problem((section,), "missing, expected the configuration of the tower")]
     tower = _part(document, section)
     kind = tower.data.get("model_type")
@@ -490,15 +537,15 @@ def _unsupported(document: Document) -> list[Problem]:
         ]
         return [document.problem(("model_type",), what, known), *mixed]
     problems = []
-    two = kind in TWO_STACKS or kind in PAIRS
+    two = kind in {**TWO_STACKS, **PAIRS, **SEAMLESS}
     listed = config.get("architectures")
     heads = [head_of(str(name), _heads(kind)) for name in (listed if isinstance(listed, list) else [])]
-    alone = any(head is not None and head.encoder for head in heads)
+    alone = any(head is not None and (head.encoder or head.decoder) for head in heads)
     if kind in TWO_STACKS and config.get("is_encoder_decoder") is False and not alone:
         problems.append(
             document.problem(("is_encoder_decoder",), "expected true: one stack alone is not read")
         )
-    if two and config.get("is_decoder"):
+    if two and config.get("is_decoder") and not alone:
         problems.append(document.problem(("is_decoder",), "expected false: a decoder alone is not read"))
     for key in ("add_cross_attention", "is_encoder_decoder"):
         if config.get(key) and not two:
@@ -518,7 +565,7 @@ def _unsupported(document: Document) -> list[Problem]:
         problems.append(document.problem((named,), f'experts in a model of type "{kind}" are not supported'))
     unlike = FAMILIES[kind].unlike
     for key, what in unlike(config) if unlike else ():
-        problems.append(document.problem((key,), f"{what} are not supported yet"))
+        problems.append(document.problem(tuple(key.split(".")), f"{what} are not supported yet"))
     return problems
 
 
@@ -704,7 +751,8 @@ def _undivided(document: Document) -> list[Problem]:
     # Stages list theirs.
     attends = config.get(heads) is not None and heads not in FAMILIES[str(config["model_type"])].listed
     two = str(config["model_type"]) in TWO_STACKS
-    own = first_of(config, ("head_dim", "d_kv") if two else ("head_dim", "kv_channels")) is not None
+    widths = ("head_dim", "d_kv") if two else ("head_dim", "kv_channels", "attention_head_size")
+    own = first_of(config, widths) is not None
     pairs = [(heads, width)] if attends and not own and not latent else []
     pairs += [
         (key, width) for key in _STACK_HEADS if str(config["model_type"]) in TWO_STACKS and config.get(key)
@@ -764,10 +812,13 @@ _RANGES = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"), LAYERS),
     **dict.fromkeys(("feature_projection_input_dim", "num_landmarks"), WIDTH),
     "entity_vocab_size": ROWS,
-    "num_feedforward_networks": LAYERS,
+    **dict.fromkeys(("num_feedforward_networks", "num_self_attends_per_block", "num_encoder_layers"), LAYERS),
+    **dict.fromkeys(("speech_encoder_layers", "num_adapter_layers"), LAYERS),
+    **dict.fromkeys(("attention_head_size", "d_head", "d_latents", "num_latents"), WIDTH),
+    **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads"), HEADS),
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),
     **dict.fromkeys((*_HEADS, "num_key_value_heads", "num_kv_heads"), HEADS),
-    **dict.fromkeys(_FEEDS, FFN),
+    **dict.fromkeys((*_FEEDS, "d_inner", "feed_forward_size"), FFN),
     **dict.fromkeys(("moe_intermediate_size", "window_size"), FFN),
     "sliding_window": FFN._replace(least=0),
     **dict.fromkeys(_SHARED, FFN._replace(least=0)),
@@ -777,6 +828,7 @@ _RANGES = {
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "dim_ff", "dff"), FFN),
     **dict.fromkeys(("d_kv", "num_mel_bins"), WIDTH),
     **dict.fromkeys((*_LENGTHS, *_STACK_LENGTHS), SEQUENCE),
+    "num_codebooks": LAYERS,
     "num_frames": LAYERS,
     **dict.fromkeys(("vocab_size", "src_vocab_size", "tgt_vocab_size"), ROWS),
     "type_vocab_size": ROWS._replace(least=0),

@@ -692,6 +692,30 @@ def _jetmoe(config: Config) -> Shape:
     return llama({"num_attention_heads": pairs, **config}, tied=True, experts=experts, **fields)
 
 
+def _ernie_vl(config: Config) -> Shape:
+    """Experts of texts, and others as many and narrower of images, which take no part here; the first layers are
+    dense."""
+    width, count = config["hidden_size"], config["num_hidden_layers"]
+    wide, narrow = config.get("moe_intermediate_size") or (1536, 512)
+    number = first_of(config, ("moe_num_experts", "num_experts"))
+    given = {**config, "moe_intermediate_size": wide}
+    shape = llama(given, qkv_bias=False, experts={**shared_experts(given), "router_bias": True})
+    own = (("attention_other", number * (3 * width * narrow + width + 1)),)
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse" if index else "dense")
+    kinds: list[Kind] = [
+        ("attention", "experts", own) if each == "sparse" else ("attention", "dense") for each in feeds
+    ]
+    return in_blocks(shape, kinds[:count])
+
+
+def _ernie_vl_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("use_bias"):
+        yield "use_bias", "biases of this type"
+    sizes = config.get("moe_intermediate_size")
+    if sizes is not None and not (isinstance(sizes, list) and len(sizes) == 2):
+        yield "moe_intermediate_size", "other than two widths of experts"
+
+
 def _axk1(config: Config) -> Shape:
     """DeepSeek-V3 with a norm behind its experts."""
     shape = deepseek(config)
@@ -714,6 +738,9 @@ MIXED: dict[str, Family] = {
         ),
         _deepseek4_unlike,
         experts=True,
+    ),
+    "ernie4_5_vl_moe_text": Family(
+        _ernie_vl, COMMON, _ernie_vl_unlike, experts=True, listed=("moe_intermediate_size",)
     ),
     "gemma3n_text": Family(
         _gemma3n,

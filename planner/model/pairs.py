@@ -136,18 +136,24 @@ def _davit(given: Config) -> tuple[list[Shape], int, int]:
 def _florence2(config: Config) -> Shape:
     """BART that reads what DaViT makes of an image (arXiv:2311.06242)."""
     text, given = config["text_config"], config["vision_config"]
-    tied = config.get("tie_word_embeddings", True) and text.get("tie_word_embeddings", True)
-    if not all(LAYERS.holds(text[f"{each}_layers"]) for each in ("encoder", "decoder")) or not tied:
-        raise ValueError("layers out of range, or an output layer of its own")
+    if not all(LAYERS.holds(text[f"{each}_layers"]) for each in ("encoder", "decoder")):
+        raise ValueError("layers out of range")
     shape = TWO_STACKS["bart"].build({**text, "tie_word_embeddings": True})
     products, others, places = _davit(given)
     width, out = (given.get("dim_embed") or given["embed_dim"])[-1], given["projection_dim"]
-    if out != text["d_model"]:
-        raise ValueError("projection_dim")
     products += linear(places + 1, width, out, bias=False)
     placed = given.get("image_pos_embed") or {}
     rows = placed.get("max_pos_embeddings") or given.get("max_position_embeddings", 50)
     return added(shape, products, others + 2 * out + rows * width)
+
+
+def _florence2_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    text, seen = (config.get(f"{each}_config") or {} for each in ("text", "vision"))
+    for given, key in ((config, "tie_word_embeddings"), (text, "text_config.tie_word_embeddings")):
+        if given.get("tie_word_embeddings") is False:
+            yield key, "an output layer of its own of this type"
+    if seen.get("projection_dim") not in (None, text.get("d_model")):
+        yield "vision_config.projection_dim", "images of another width than the text"
 
 
 PATCHES = 2048
@@ -194,7 +200,10 @@ PAIRS: dict[str, Family] = {
     ),
     "encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
     "florence2": Family(
-        _florence2, (), parts=(("text_config", "bart"), ("vision_config", "florence_vision"))
+        _florence2,
+        (),
+        _florence2_unlike,
+        parts=(("text_config", "bart"), ("vision_config", "florence_vision")),
     ),
     "pix2struct": Family(
         _pix2struct,

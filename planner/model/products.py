@@ -50,6 +50,15 @@ def layers(tokens: int, times: int, width: int, ffn: int) -> list[Shape]:
     return [*attention(tokens, width, times=times), *feeds(tokens, width, ffn, times=times)]
 
 
+def parameters(products: list[Shape]) -> int:
+    """Those of matrices that are trained."""
+    return sum(
+        each["times"] * each["outputs"] * (each["inputs"] + each["bias"])
+        for each in products
+        if each.get("weights", True)
+    )
+
+
 def added(shape: Shape, products: list[Shape], others: int = 0) -> Shape:
     """The shape with these beside its layers, and ``others`` parameters that take part in few operations."""
     if others < 0:

@@ -310,8 +310,18 @@ def _beside(seen: Shape) -> Shape:
     }
 
 
+def _classifies(config: Config) -> bool:
+    """True where the model has the tower alone."""
+    return any(str(name).endswith(IMAGES) for name in config.get("architectures") or ())
+
+
+IMAGES = "ForImageClassification"
+
+
 def _clip(config: Config) -> Shape:
     """Two towers, whose outputs of a token each are projected to one width and compared."""
+    if _classifies(config):
+        return clip_vision(config["vision_config"])
     out = config.get("projection_dim", 512)
     tower = _beside(clip_vision(config["vision_config"]))
     text = clip_text(config["text_config"])
@@ -338,6 +348,8 @@ def _altclip(config: Config) -> Shape:
 def _siglip(config: Config, *, tower: Callable[[Config], Shape]) -> Shape:
     """The same with a feed-forward behind the tower."""
     seen = config["vision_config"]
+    if _classifies(config):
+        return tower(seen)
     made = _beside(tower(seen))
     width, ffn = seen["hidden_size"], seen["intermediate_size"]
     if not seen.get("vision_use_head", True):
@@ -413,7 +425,7 @@ def _doubled(config: Config) -> int:
     return int(config["hidden_size"]) * labels_of(config)
 
 
-_CLASSES = {"ForImageClassification": Head("labels", pooled=True)}
+_CLASSES = {IMAGES: Head("labels", pooled=True)}
 _PROJECTED = {"WithProjection": Head("projection_dim", pooled=True, bias=False)}
 _TWICE = {"Model": Head(0), "ForImageClassification": Head("labels", pooled=True, more=_doubled)}
 SEEN_HEADS: dict[str, dict[str, Head]] = {
@@ -424,7 +436,7 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     "beit": {"Model": Head(0), **_CLASSES},
     "data2vec-vision": {"Model": Head(0, unnormed="use_mean_pooling"), **_CLASSES},
     **{
-        kind: {"Model": Head("shape")}
+        kind: {"Model": Head("shape"), **(_CLASSES if kind in ("clip", "metaclip_2") else {})}
         for kind in ("altclip", "clip", "clipseg", "chinese_clip", "metaclip_2")
     },
     **{
@@ -448,8 +460,8 @@ SEEN_HEADS: dict[str, dict[str, Head]] = {
     "dinov2_with_registers": _TWICE,
     "dinov3_vit": {"Model": Head(0)},
     "ijepa": {"Model": Head(0), **_CLASSES},
-    "siglip": {"Model": Head("shape")},
-    "siglip2": {"Model": Head("shape")},
+    "siglip": {"Model": Head("shape"), **_CLASSES},
+    "siglip2": {"Model": Head("shape"), **_CLASSES},
     "siglip2_vision_model": {"Model": Head(0)},
     "siglip_text_model": {"Model": Head("shape")},
     "siglip_vision_model": {"Model": Head(0)},

@@ -520,7 +520,11 @@ def _aria(config: Config, shape: Shape) -> Shape:
 
 def _gemma4(config: Config, shape: Shape) -> Shape:
     """Norms on both sides and of queries and keys, a mean over a few tokens, a matrix; and a conformer for sound."""
-    vision, text = config["vision_config"], shape["hidden"]
+    if audio := config.get("audio_config"):
+        shape = _gemma4_heard(audio, shape)
+    vision, text = config.get("vision_config"), shape["hidden"]
+    if not vision:
+        return shape
     width, heads = vision["hidden_size"], vision["num_attention_heads"]
     head = vision.get("head_dim") or width // heads
     if (
@@ -538,9 +542,6 @@ def _gemma4(config: Config, shape: Shape) -> Shape:
         **{"projector": (text,), "projector_bias": False},
         "other_parameters": vision["num_hidden_layers"] * (2 * width + 2 * head),
     }
-    audio = config.get("audio_config")
-    if audio:
-        shape = _gemma4_heard(audio, shape)
     return {**shape, "tower": tower}
 
 
@@ -590,6 +591,8 @@ class Beside(Seeing):
     """Other values of ``model_type`` of the tower."""
     optional: tuple[tuple[str, str], ...] = ()
     """(key, its ``model_type``) of others that are read where they are given."""
+    towerless: bool = False
+    """True where there may be no tower."""
     whole: Callable[[Config, Shape], Shape] | None = None
     """The shape of the whole, where what stands beside is no tower."""
 
@@ -630,6 +633,7 @@ TOWERS: dict[str, Seeing] = {
         "gemma4_vision",
         CLIP,
         whole=_gemma4,
+        towerless=True,
         optional=(("audio_config", "gemma4_audio"),),
     ),
     "glm46v": Beside(

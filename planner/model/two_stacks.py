@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from planner.model.families import Config, Family, Shape, in_blocks, llama
+from planner.model.families import Config, Family, Kind, Shape, in_blocks, llama
+from planner.model.heads import decoder_alone
 from planner.model.products import added, linear
 from planner.model.seen import patches_of
 from planner.ranges import LAYERS
@@ -101,7 +102,7 @@ def _longt5_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "encoder_attention_type", "attention of this kind in an encoder"
 
 
-def _bart(
+def bart(
     config: Config,
     *,
     offset: int | None = 2,
@@ -152,7 +153,7 @@ def _encoder_sizes(config: Config) -> Shape:
 
 def _nllb_moe(config: Config) -> Shape:
     """Experts with biases, two for a token; positions are computed."""
-    shape = _bart(config, offset=None, embedding_norm=False, final_norm=True)
+    shape = bart(config, offset=None, embedding_norm=False, final_norm=True)
     shape |= {
         "experts": {
             **{"number": config["num_experts"], "top_k": 2, "ffn": config["decoder_ffn_dim"]},
@@ -177,6 +178,8 @@ def _own_vocabulary(config: Config) -> Iterator[tuple[str, str]]:
         yield "tie_word_embeddings", "an output layer of its own of this type"
     if config.get("share_encoder_decoder_embeddings") is False:
         yield "share_encoder_decoder_embeddings", "vocabularies of its own of each stack"
+    if config.get("decoder_vocab_size") not in (None, config.get("vocab_size")):
+        yield "decoder_vocab_size", "other vocabularies of the decoder than of the encoder"
 
 
 def _prompts(config: Config) -> Iterator[tuple[str, str]]:
@@ -186,7 +189,7 @@ def _prompts(config: Config) -> Iterator[tuple[str, str]]:
 
 def _bigbird(config: Config) -> Shape:
     """An encoder that attends to blocks beside a token, a few others, and two global ones."""
-    shape = _bart(config, offset=0)
+    shape = bart(config, offset=0)
     biased = bool(config.get("use_bias", False))
     if config.get("attention_type", "block_sparse") == "block_sparse":
         blocks = 3 + int(config.get("num_random_blocks", 3)) + 2
@@ -197,7 +200,7 @@ def _bigbird(config: Config) -> Shape:
 def _led(config: Config) -> Shape:
     """An encoder with windows, and projections of a few global tokens beside those of all."""
     texts = {**config, "max_position_embeddings": config["max_decoder_position_embeddings"]}
-    shape, width = _bart(texts, offset=0), config["d_model"]
+    shape, width = bart(texts, offset=0), config["d_model"]
     rows, windows = config["max_encoder_position_embeddings"], config.get("attention_window", 512)
     encoder = {**shape["encoder"], "sequence_length": rows, "learned_positions": rows}
     encoder["window"] = max(windows) if isinstance(windows, list) else windows
@@ -209,7 +212,7 @@ def _led(config: Config) -> Shape:
 
 def _pegasus_x(config: Config) -> Shape:
     """An encoder that attends to blocks and to global tokens, which have norms of their own."""
-    shape = _bart(config, offset=None, embedding_norm=False, final_norm=True)
+    shape = bart(config, offset=None, embedding_norm=False, final_norm=True)
     biases = dict.fromkeys(("qkv_bias", "output_bias"), False)
     tokens, width = int(config.get("num_global_tokens", 32)), config["d_model"]
     own = tokens * width + config["encoder_layers"] * 2 * width
@@ -220,7 +223,7 @@ def _pegasus_x(config: Config) -> Shape:
 
 def _fsmt(config: Config) -> Shape:
     """A vocabulary for each stack."""
-    shape = _bart({**config, "vocab_size": config["tgt_vocab_size"]}, embedding_norm=False)
+    shape = bart({**config, "vocab_size": config["tgt_vocab_size"]}, embedding_norm=False)
     encoder = {**shape["encoder"], "vocab": config["src_vocab_size"], "other_parameters": 0}
     return {**shape, "encoder": encoder}
 
@@ -287,7 +290,7 @@ def _whisper(config: Config) -> Shape:
     """Two convolutions, the second of which halves what is heard; keys have no biases."""
     heard, width = config["max_source_positions"], config["d_model"]
     texts = {**config, "max_position_embeddings": config["max_target_positions"]}
-    shape = _bart(texts, offset=0, embedding_norm=False, final_norm=True, key_bias=False)
+    shape = bart(texts, offset=0, embedding_norm=False, final_norm=True, key_bias=False)
     front = (
         {"inputs": 3 * config["num_mel_bins"], "outputs": width, "tokens": 2 * heard},
         {"inputs": 3 * width, "outputs": width, "tokens": heard},
@@ -334,6 +337,69 @@ def _moonshine(config: Config) -> Shape:
     }
 
 
+def _prophetnet(config: Config) -> Shape:
+    """BART whose decoder predicts several tokens at once (arXiv:2001.04063): beside what was read, it works on as many
+    streams as it predicts tokens, which are taken for further tokens of a sequence; distances are weighed by a matrix.
+    """
+    width, ngram = config["hidden_size"], int(config.get("ngram", 2))
+    names = {
+        **{"d_model": "hidden_size", "encoder_layers": "num_encoder_layers"},
+        **{"decoder_layers": "num_decoder_layers", "encoder_attention_heads": "num_encoder_attention_heads"},
+        "decoder_attention_heads": "num_decoder_attention_heads",
+    }
+    shape = bart({**config, **{name: config[key] for name, key in names.items()}}, offset=0)
+    return {
+        **shape,
+        "attention_other": int(config.get("num_buckets", 32)) * shape["heads"] * (width + 1),
+        # Each stream has the places of what is predicted.
+        "learned_positions": 0,
+        "other_parameters": (ngram + config["max_position_embeddings"]) * width,
+        "sequence_length": (1 + ngram) * config["max_position_embeddings"],
+    }
+
+
+def _prophetnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("add_cross_attention") is False:
+        yield "add_cross_attention", "decoders without attention to the encoder of this type"
+    alone = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
+    if alone and config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "decoders with an output layer of their own of this type"
+
+
+def _dia(config: Config) -> Shape:
+    """Bytes of a text are read; several codes of sound are predicted for each moment, each of a vocabulary of its own.
+
+    Attention to the encoder has as many heads of keys as of queries where that among the codes shares some.
+    """
+    read, text = config["encoder_config"], config["decoder_config"]
+    if not all(LAYERS.holds(each["num_hidden_layers"]) for each in (read, text)):
+        raise ValueError("layers of a stack out of range")
+    shape = llama(text)
+    shape |= {"vocab": text["num_channels"] * text["vocab_size"], "tied_embeddings": False}
+    encoder = {
+        **{"hidden": read["hidden_size"], "heads": read["num_attention_heads"]},
+        **{"kv_heads": read.get("num_key_value_heads") or read["num_attention_heads"]},
+        **{"head_dim": read["head_dim"], "ffn": read["intermediate_size"], "vocab": read["vocab_size"]},
+        **{"layers": read["num_hidden_layers"], "sequence_length": read["max_position_embeddings"]},
+    }
+    sizes = (("kv_heads", text["cross_num_key_value_heads"]),)
+    kinds: list[Kind] = [("attention", "none"), ("cross", "dense", sizes)]
+    shape["sequence_length"] = text["max_position_embeddings"]
+    return {**in_blocks(shape, kinds * shape["layers"]), "encoder": encoder}
+
+
+def _dia_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    read, text = (config.get(f"{each}_config") or {} for each in ("encoder", "decoder"))
+    for key, own, what in (
+        ("cross_num_attention_heads", "num_attention_heads", "heads"),
+        ("cross_head_dim", "head_dim", "widths of a head"),
+    ):
+        if text.get(key) != text.get(own):
+            yield f"decoder_config.{key}", f"other {what} to the encoder than among the codes"
+    if text.get("cross_hidden_size") != read.get("hidden_size"):
+        yield "decoder_config.cross_hidden_size", "attention to an encoder of another width"
+
+
 SAMPLES = 15 * 16_000
 """Samples of one input that is read as it was recorded: 15 seconds."""
 
@@ -341,7 +407,7 @@ SAMPLES = 15 * 16_000
 def _speech_to_text(config: Config) -> Shape:
     """Convolutions of stride 2 with gates; positions are computed."""
     texts = {**config, "max_position_embeddings": config["max_target_positions"]}
-    shape = _bart(texts, offset=None, embedding_norm=False, final_norm=True)
+    shape = bart(texts, offset=None, embedding_norm=False, final_norm=True)
     sizes, heard = config["conv_kernel_sizes"], config["max_source_positions"]
     channels = config["input_feat_per_channel"] * config.get("input_channels", 1)
     front = []
@@ -355,6 +421,17 @@ def _speech_to_text(config: Config) -> Shape:
     return {**shape, "encoder": {**shape["encoder"], **places}}
 
 
+def _trocr(config: Config) -> Shape:
+    """BART's decoder, which reads what a model of images makes (arXiv:2109.10282)."""
+    placed = config.get("use_learned_position_embeddings", True)
+    without: Config = {"encoder_layers": 1, "encoder_attention_heads": 1, "encoder_ffn_dim": 1}
+    shape = bart({**without, **config}, offset=2 if placed else None)
+    shape |= {"embedding_norm": bool(config.get("layernorm_embedding", True))}
+    # What it attends to may be of another width.
+    shape["encoder"] |= {"hidden": config.get("cross_attention_hidden_size") or shape["hidden"]}
+    return {**decoder_alone(shape), "layers": config["decoder_layers"]}
+
+
 _STACKS = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
 _SIZES = ("d_model", *_STACKS, "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size")
 _BART = (*_SIZES, "max_position_embeddings")
@@ -363,26 +440,41 @@ _HEARD = (*_SIZES, "max_source_positions", "max_target_positions")
 _FINAL: dict[str, Any] = {"embedding_norm": False, "final_norm": True}
 
 TWO_STACKS: dict[str, Family] = {
-    "bart": Family(_bart, _BART),
+    "bart": Family(bart, _BART),
     "bigbird_pegasus": Family(_bigbird, _BART),
-    "blenderbot": Family(partial(_bart, offset=0, **_FINAL), _BART),
-    "blenderbot-small": Family(partial(_bart, offset=0), _BART),
+    "blenderbot": Family(partial(bart, offset=0, **_FINAL), _BART),
+    "blenderbot-small": Family(partial(bart, offset=0), _BART),
+    "dia": Family(
+        _dia,
+        (),
+        _dia_unlike,
+        parts=(("encoder_config", "dia_encoder"), ("decoder_config", "dia_decoder")),
+    ),
     "fsmt": Family(
         _fsmt, (*_SIZES[:-1], "max_position_embeddings", "src_vocab_size", "tgt_vocab_size"), _fsmt_unlike
     ),
     "led": Family(_led, (*_SIZES, "max_encoder_position_embeddings", "max_decoder_position_embeddings")),
     "longt5": Family(partial(_t5, tied=True), _T5, _longt5_unlike),
-    "m2m_100": Family(partial(_bart, offset=None, **_FINAL), _BART),
-    "marian": Family(partial(_bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
+    "m2m_100": Family(partial(bart, offset=None, **_FINAL), _BART),
+    "marian": Family(partial(bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
     "moonshine": Family(_moonshine, ("hidden_size", "intermediate_size", "vocab_size")),
-    "mbart": Family(partial(_bart, final_norm=True), _BART),
+    "mbart": Family(partial(bart, final_norm=True), _BART),
     "mt5": Family(partial(_t5, tied=True), _T5),
-    "mvp": Family(_bart, _BART, _prompts),
+    "mvp": Family(bart, _BART, _prompts),
     "nllb-moe": Family(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
     "pop2piano": Family(_pop2piano, _T5),
-    "pegasus": Family(partial(_bart, offset=0, **_FINAL), _BART),
+    "pegasus": Family(partial(bart, offset=0, **_FINAL), _BART),
     "pegasus_x": Family(_pegasus_x, _BART),
-    "plbart": Family(_bart, _BART),
+    "prophetnet": Family(
+        _prophetnet,
+        (
+            *("hidden_size", "num_encoder_layers", "num_decoder_layers", "num_encoder_attention_heads"),
+            *("num_decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim"),
+            *("max_position_embeddings", "vocab_size"),
+        ),
+        _prophetnet_unlike,
+    ),
+    "plbart": Family(bart, _BART),
     "speech_to_text": Family(_speech_to_text, _HEARD),
     "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
     "t5": Family(partial(_t5, tied=True), _T5),
@@ -392,3 +484,13 @@ TWO_STACKS: dict[str, Family] = {
     "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
 }
 """Encoder-decoders, by ``model_type``."""
+HALVES: dict[str, Family] = {
+    "trocr": Family(
+        _trocr,
+        (
+            *("d_model", "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+            *("max_position_embeddings", "vocab_size"),
+        ),
+    ),
+}
+"""Decoders that read what another model makes, alone, by ``model_type``."""

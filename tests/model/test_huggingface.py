@@ -210,7 +210,7 @@ def test_bert_is_an_encoder(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, PUBLISHED["bert-large"][0])).kind == "encoder"
 
 
-@pytest.mark.parametrize("kind", ["reformer", "prophetnet", "perceiver"])
+@pytest.mark.parametrize("kind", ["efficientnet", "speecht5", "blt"])
 def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> None:
     """And the way around."""
     problem = the_problem(load_model, written(tmp_path, {"model_type": kind}))
@@ -220,14 +220,49 @@ def test_an_unknown_family_names_the_known_ones(tmp_path: Path, kind: str) -> No
     assert "write the shape as a model file" in str(problem.hint)
 
 
-@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
-def test_what_speaks_besides_says_where_what_reads_stands(tmp_path: Path, kind: str) -> None:
+def test_what_speaks_besides_says_where_what_reads_stands(tmp_path: Path) -> None:
     """Which is read on its own."""
-    config = {"model_type": kind, "thinker_config": {"model_type": f"{kind}_thinker"}}
+    config = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "qwen3_omni_moe_thinker"}}
     problem = the_problem(load_model, written(tmp_path, config))
     assert problem.key == "model_type"
     assert "save what stands under thinker_config as a config.json" in str(problem.hint)
-    assert f"{kind}_thinker" in supported()
+    assert "qwen3_omni_moe_thinker" in supported()
+
+
+def test_a_model_that_speaks_needs_what_reads(tmp_path: Path) -> None:
+    """Under its key."""
+    problem = the_problem(load_model, written(tmp_path, {"model_type": "qwen2_5_omni"}))
+    assert problem.key == "thinker_config"
+    assert problem.what.startswith("missing")
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"model_type": "florence2", "tie_word_embeddings": False}, "tie_word_embeddings"),
+        (
+            {"model_type": "florence2", "text_config": {"d_model": 768, "tie_word_embeddings": False}},
+            "text_config.tie_word_embeddings",
+        ),
+        (
+            {"model_type": "florence2", "vision_config": {"projection_dim": 512}},
+            "vision_config.projection_dim",
+        ),
+        (
+            {
+                "model_type": "dia",
+                "encoder_config": {"hidden_size": 1024},
+                "decoder_config": {"cross_head_dim": 64},
+            },
+            "decoder_config.cross_head_dim",
+        ),
+    ],
+)
+def test_what_a_part_says_is_refused_by_its_key(tmp_path: Path, config: dict[str, object], key: str) -> None:
+    """Where it stands in the file."""
+    seen = {"text_config": {"d_model": 768}, "vision_config": {"projection_dim": 768}}
+    given = {**({} if config["model_type"] == "dia" else seen), **config}
+    assert the_problem(load_model, written(tmp_path, given)).key == key
 
 
 VIT = {"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "image_size": 384, "qkv_bias": False}
