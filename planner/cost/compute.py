@@ -140,7 +140,12 @@ class Device:
     """One device type in one precision, with the constants of its family under a set of kernels."""
 
     def __init__(
-        self, device_type: DeviceType, calibration: Calibration, precision: str, kernels: str = ""
+        self,
+        device_type: DeviceType,
+        calibration: Calibration,
+        precision: str,
+        kernels: str = "",
+        added_bytes: float = 0.0,
     ) -> None:
         self.kind = device_type
         self.family: Family = calibration.family(device_type.family, kernels)
@@ -148,6 +153,8 @@ class Device:
         self.kernels = kernels
         self.precision = precision
         self.size = ELEMENT_BYTES[precision]
+        self.added_bytes = added_bytes
+        """Bytes that adding an element of a weight's gradient to its buffer moves; 0 where its product adds it."""
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
         self._two_bytes = peak_in_two_bytes(device_type.peak_flops)
         self._known: dict[str, tuple[float, float]] = {}
@@ -199,6 +206,10 @@ class Device:
             self.framework.stream_factor * moved_bytes / self._bytes_rate
             + kernels * self.family.kernel_seconds
         )
+
+    def added(self, *elements: float) -> float:
+        """Seconds in which gradients of matrices are added to what earlier micro-batches have left, one by one."""
+        return self.stream(self.added_bytes * sum(elements), len(elements)) if self.added_bytes else 0.0
 
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""
@@ -344,6 +355,19 @@ def layer_product_seconds(
         )
         forward, backward = forward + again, backward + again
     return forward, backward
+
+
+def trained_matrices(
+    model: ModelSpec, *, tp: int, tokens: int, folding: Folding = WHOLE_EXPERTS
+) -> tuple[float, ...]:
+    """Elements on one device of each matrix of a layer that is trained."""
+    attention = len(model.attention_matrices) + (model.cross_matrix is not None)
+    products = layer_products(model, tp=tp, tokens=tokens, folding=folding)
+    return tuple(
+        item.count * item.inner * item.columns
+        for number, item in enumerate(products)
+        if ("attention" if number < attention else "mlp") not in model.frozen
+    )
 
 
 def expert_products(model: ModelSpec, *, tp: int, tokens: int, folding: Folding) -> tuple[Product, ...]:
@@ -577,8 +601,10 @@ def layer_pass(
     if model.experts is not None:
         narrow += expert_bytes(model, device.size, tp=tp, tokens=tokens, folding=folding)
     part = model.sublayers / 2
+    weights = trained_matrices(model, tp=tp, tokens=tokens, folding=folding) if device.added_bytes else ()
+    added = device.added(*weights)
     forward = products + core + device.stream(wide + narrow, 7 * part)
-    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part)
+    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part) + added
     if device.precision == "fp8":
         inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, folding=folding))
         forward += device.stream(CAST_BYTES * inputs)
@@ -605,7 +631,7 @@ def layer_pass(
         )
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
-        weight_seconds=0.5 * back,
+        weight_seconds=0.5 * back + added,
         product_backward=back,
         host_seconds=launches
         * device.family.launch_seconds
@@ -697,6 +723,10 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
     tokens = micro_batch * model.training.sequence_length
     forward = device.stream(4.0 * device.size * tokens * model.hidden, 3)
     backward = 2 * forward * ("embedding" not in model.frozen)
+    if device.added_bytes and "embedding" not in model.frozen:
+        # A whole table of gradients is written ahead of its sum, of which a micro-batch needs few rows.
+        rows = model.vocab * model.embedding_width / tp
+        backward += device.stream(device.size * rows) + device.added(rows)
     if model.tower is not None:
         patches, *others = (
             Product(micro_batch * model.tower.images * each, outputs / tp, inputs)
@@ -758,6 +788,8 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     weight = 0.5 * backward
     if ("embedding" if model.tied_embeddings else "head") in model.frozen:
         backward = device.product(product.backward()[0], name)
+    else:
+        backward += device.added(columns * model.hidden)
     forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
     backward += device.stream(LOGIT_BYTES[1] * tokens * columns, 4)
     more = model.training.mtp_layers

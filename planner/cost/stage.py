@@ -1120,9 +1120,18 @@ class Pricer:
     def _device(self, device_type: DeviceType) -> Device:
         key = device_type.key
         if key not in self._devices:
-            precision = self.model.training.precision
-            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels)
+            precision, added = self.model.training.precision, self._added_bytes()
+            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels, added)
         return self._devices[key]
+
+    def _added_bytes(self) -> float:
+        """Bytes that move for each element of a weight's gradient that is added up behind the product that makes it."""
+        training = self.model.training
+        usual = "apart" if self.kernels in self.target.adds_gradients_apart else "fused"
+        if (training.gradient_sums or usual) == "fused":
+            return 0.0
+        kept = gradients_of(self.target, training, 0).kept_bytes
+        return ELEMENT_BYTES[training.precision] + 2.0 * kept
 
     def _end(self, which: str, device_type: DeviceType, tp: int, sequences: int) -> EndPass:
         if self.side > 1:

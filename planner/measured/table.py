@@ -48,6 +48,7 @@ from planner.model.spec import (
     Attention,
     CrossEntropy,
     GradientFormat,
+    GradientSums,
     Kernels,
     ModelSpec,
     Optimizer,
@@ -156,6 +157,8 @@ class Row(Frozen):
     """Number format of kept gradients, fp32 or bf16; the runtime's own when absent."""
     reduce_dtype: GradientFormat | None = None
     """Number format in which gradients are added up over replicas, fp32 or bf16; the runtime's own when absent."""
+    gradient_sums: GradientSums | None = None
+    """Who adds a weight's gradient to its buffer: fused (the product) or apart; the kernel set's own when absent."""
     cross_entropy: CrossEntropy = "fused"
     """plain, fused or masked; published software seldom leaves the loss to plain torch."""
     attention: Attention = "flash"

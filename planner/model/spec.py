@@ -46,6 +46,7 @@ Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
 StateFormat = Literal["fp32", "bf16", "int8", "paged-fp32", "paged-int8"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["plain", "fused", "masked"]
+GradientSums = Literal["fused", "apart"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
 Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
@@ -172,6 +173,9 @@ class TrainingSpec(Frozen):
     """Number format in which bf16 and fp8 training keep gradients: fp32 or bf16; the runtime's own when absent."""
     reduce_dtype: GradientFormat | None = None
     """Number format in which they are added up over the replicas: fp32 or bf16; the runtime's own when absent."""
+    gradient_sums: GradientSums | None = None
+    """Who adds the gradient of a weight to that of earlier micro-batches: fused, the product that makes it; apart, a
+    pass of its own behind it; the kernel set's own when absent (apart with megatron-2021 and deepspeed-2021)."""
     cross_entropy: CrossEntropy | None = None
     """plain: probabilities and both gradients in fp32; fused: in place; masked: plain, of the masked 15 % of an
     encoder's tokens alone; the runtime's own when absent."""

@@ -448,6 +448,23 @@ def test_a_step_has_the_constants_of_its_kernel_set() -> None:
             )
 
 
+@pytest.mark.parametrize("kernels", ["megatron", "megatron-2021"])
+def test_the_training_says_who_adds_gradients_up(kernels: str) -> None:
+    """Products of today do it themselves; what an older set does behind them is done in every micro-batch."""
+
+    def more(micro_batch: int, **training: Any) -> float:
+        one, other = (
+            estimate(replicas(micro_batch=micro_batch), slow_network(), gpt(kernels=kernels, **each), ASSUMED)
+            for each in ({"gradient_sums": "fused"}, training)
+        )
+        return other.step_seconds - one.step_seconds
+
+    assert (more(1) > 0) == (kernels == "megatron-2021")
+    assert more(1, gradient_sums="fused") == 0
+    assert more(1, gradient_sums="apart") > 2 * more(4, gradient_sums="apart") > 0
+    assert more(1, gradient_sums="apart", precision="bf16") > more(1, gradient_sums="apart") > 0
+
+
 def test_a_share_of_a_layer_gets_its_collectives() -> None:
     """One device measured alone knows nothing of its neighbours: plans are longer by the all-reduces."""
     found = []

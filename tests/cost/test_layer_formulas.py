@@ -19,6 +19,7 @@ from planner.cost.compute import (
     layer_pass,
     layer_products,
     optimizer_seconds,
+    trained_matrices,
 )
 from planner.model.spec import ModelSpec
 from planner.targets import target
@@ -124,6 +125,35 @@ def test_element_wise_streams(gated: bool, dropout: bool) -> None:
     assert layer.backward_seconds == pytest.approx(
         backward + core_back + device.stream(1.6 * (wide + narrow), 8)
     )
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_gradients_that_are_added_apart_are_streamed(tp: int) -> None:
+    """In each micro-batch, of all matrices of a layer, the head and the embedding, whose gradient is a whole table."""
+    model = gpt()
+    fused, apart = (Device(KIND, ASSUMED, "fp16", "megatron-2021", added) for added in (0.0, 6.0))
+    kernel, rate = fused.family.kernel_seconds, 1 / fused.stream(1.0, 0)
+    for size in (1, 8):
+        layers = [
+            layer_pass(model, each, target("megatron"), tp=tp, micro_batch=size, sequence_parallel=False)
+            for each in (fused, apart)
+        ]
+        more = layers[1].backward_seconds - layers[0].backward_seconds
+        assert more == pytest.approx(6 * 12 * 2048**2 / tp / rate + 4 * kernel)
+        assert layers[1].forward_seconds == layers[0].forward_seconds
+        heads = [head_pass(model, each, tp=tp, micro_batch=size) for each in (fused, apart)]
+        more = heads[1].backward_seconds - heads[0].backward_seconds
+        assert more == pytest.approx(6 * 51200 * 2048 / tp / rate + kernel)
+        ends = [embedding_pass(model, each, tp=tp, micro_batch=size) for each in (fused, apart)]
+        more = ends[1].backward_seconds - ends[0].backward_seconds
+        assert more == pytest.approx((2 + 6) * 51200 * 2048 / tp / rate + 2 * kernel)
+
+
+def test_what_is_not_trained_is_not_added_up() -> None:
+    """Matrices of a frozen part have no gradient."""
+    frozen = gpt(freeze=("mlp",))
+    assert trained_matrices(frozen, tp=2, tokens=TOKENS) == (3 * 2048**2 / 2, 2048**2 / 2)
+    assert sum(trained_matrices(gpt(), tp=2, tokens=TOKENS)) == 12 * 2048**2 / 2
 
 
 def test_products_of_a_layer() -> None:

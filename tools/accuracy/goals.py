@@ -147,7 +147,6 @@ REASONS = {
         "are 9 to 20 % slower than others of the same tp, one slower than the same plan with twice the micro-batch "
         "and bubble (17.6 s, 16.1 s): no term of a plan explains them. Many of the runs differ by less than the error."
     ),
-    "megatron-2022": "one release with newer fused kernels than the other runs of its kernel set.",
     "mpt-fsdp": (
         "without its own runs nothing tells the attention of FlashAttention 1 from that of today's kernels, nor "
         "an eager host; fitted to, the error is that of the second table."

@@ -10,6 +10,7 @@ CAPABILITIES = Capabilities(
     kernels=("deepspeed", "deepspeed-2021"),
     unfused_kernels="deepspeed-2021",
     fused_softmax=("deepspeed-2021",),
+    adds_gradients_apart=("deepspeed-2021",),
     second_attention=("deepspeed",),
     by_default=True,
     tensor_parallel="one-degree",

@@ -32,6 +32,7 @@ CAPABILITIES = Capabilities(
     cross_entropies=("fused",),
     encoders="none",
     fused_softmax=("megatron", "megatron-2021"),
+    adds_gradients_apart=("megatron-2021",),
     fused_attention_from=8.0,
     softmax_in_fours=True,
     joins_tied_ends=True,

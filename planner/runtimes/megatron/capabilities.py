@@ -39,6 +39,7 @@ CAPABILITIES = Capabilities(
     unemitted_cross_entropies=("plain",),
     encoders="bert",
     fused_softmax=("megatron", "megatron-2021"),
+    adds_gradients_apart=("megatron-2021",),
     fused_attention_from=8.0,
     softmax_in_fours=True,
     is_reference=True,
