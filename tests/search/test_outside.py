@@ -59,8 +59,7 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert mixed not in outside(one, gpt(), Limits(target="torch"))
     stages = "HSDP with stages that mix device types, of replicas with equal batches"
     assert stages in outside(two, gpt(), Limits(target="torch"))
-    assert stages in outside(two, gpt(), Limits(target="torch", pp=(1,)))
-    assert stages not in outside(two, gpt(), Limits(target="torch", pp=(1,), tp=(1,)))
+    assert stages not in outside(two, gpt(), Limits(target="torch", pp=(1,)))
     assert stages not in outside(one, gpt(), Limits(target="torch"))
     assert "offloading" in outside(one, gpt(), Limits(target="deepspeed"))
     assert hybrid not in outside(one, gpt(), Limits(target="megatron"))
