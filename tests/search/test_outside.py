@@ -67,24 +67,25 @@ def test_kinds_nodes_batches_and_groups() -> None:
 
 
 def test_tensor_parallel_replicas() -> None:
-    """Of one stage, where a target could give them unlike batches and the search does not: those that share sequences,
-    and those of adapters."""
-    unlike, mixed = (
-        "replicas of several devices with batches or micro-batches of unequal size",
+    """Of one stage, where a target could give them unlike batches, or devices of several types, and the search gives
+    none: those that share sequences, and those of adapters."""
+    divided, unlike, mixed = (
+        "replicas that share sequences, with batches or micro-batches of unequal size",
+        "tensor-parallel replicas with batches or micro-batches of unequal size",
         "stages that mix device types, except where they use up leftover devices",
     )
     one, two = cluster(pool("a")), cluster(pool("a"), pool("b", "V100"))
-    assert unlike in outside(one, gpt(), Limits(target="torch"))
-    assert unlike not in outside(one, gpt(), Limits(target="torch", tp=(1,), cp=(1,)))
-    assert unlike in outside(one, gpt(), Limits(target="torch", tp=(1,)))
-    assert unlike not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
-    assert unlike not in outside(one, gpt(), Limits(target="megatron"))
-    assert unlike not in outside(cluster(pool("a", per_node=1)), gpt(), Limits(target="torch"))
+    assert divided in outside(one, gpt(), Limits(target="torch"))
+    assert divided not in outside(one, gpt(), Limits(target="torch", cp=(1,)))
+    assert divided not in outside(one, gpt(), Limits(target="torch", pp=(2,)))
+    assert divided not in outside(one, gpt(), Limits(target="megatron"))
+    assert divided not in outside(cluster(pool("a", per_node=1)), gpt(), Limits(target="torch"))
     whole = Limits(target="torch", pp=(1,), cp=(1,))
     adapted = gpt(lora=LoraSpec(rank=4))
     assert unlike not in outside(two, gpt(), whole)
     assert unlike in outside(two, adapted, whole)
     assert unlike not in outside(two, adapted, replace(whole, tp=(1,)))
+    assert unlike not in outside(cluster(pool("a", nodes=2, per_node=1)), adapted, whole)
     assert mixed in outside(two, gpt(), Limits(target="torch"))
     assert mixed not in outside(two, gpt(), whole)
     assert mixed in outside(two, adapted, whole)
@@ -180,7 +181,7 @@ SHORT = ("sequences divided into parts of fewer than 8192 tokens",)
 APART = ("sequences divided over several device types, or over parts of several nodes",)
 LEFT_OVER = ("stages on devices of a node that a tensor-parallel stage leaves over",)
 LARGE = ("micro-batches of more than 512 sequences",)
-UNLIKE = ("replicas of several devices with batches or micro-batches of unequal size",)
+UNLIKE = ("replicas that share sequences, with batches or micro-batches of unequal size",)
 HYBRID = (
     "replicas whose numbers of micro-batches differ by more than one",
     "HSDP groups that neither fit into a node nor fill whole nodes",

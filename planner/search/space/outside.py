@@ -230,8 +230,12 @@ class _Left:
             yield f"micro-batches of more than {most_offered(model)} sequences"
         several = max(device_type.per_node for device_type in self.device_types) > 1
         divided = devices > 1 and limits.cp != (1,) and offers_context(row, model)
-        if alone and row.batch_without_pipeline == "per-device" and (divided or (self.unlike and several)):
-            yield "replicas of several devices with batches or micro-batches of unequal size"
+        if alone and row.batch_without_pipeline == "per-device":
+            unequal = "batches or micro-batches of unequal size"
+            if divided:
+                yield f"replicas that share sequences, with {unequal}"
+            if self.unlike and several:
+                yield f"tensor-parallel replicas with {unequal}"
         if self.grouped and devices > 2 and row.fewer_steps_zero:
             yield "replicas whose numbers of micro-batches differ by more than one"
         if row.hybrid_zero and devices > 2 and model.training.optimizer in row.sharding_optimizers:
