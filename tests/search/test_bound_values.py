@@ -169,6 +169,22 @@ def test_quick_looks_by_hand() -> None:
     assert long.beyond([2], 8 * 1999.9 / 1.02)[0] > 0
 
 
+def test_one_micro_batch_in_time_by_hand() -> None:
+    """Three rounds: the longer one micro-batch takes, the less the busiest stage may, and the fewer fast layers.
+
+    Of 40 layers on slots of 1, 2, 3 and 3 s each has one at least; 2 once + 11 b <= T.
+    """
+    kinds = [speed(1.0, 1.0), speed(2.0, 1.0), speed(3.0, 2.0)]
+    bound = counted(kinds, [hops(0.0, 0.0)] * 3, 40, 16)
+    # b <= T / 16 = 22.2, then (T - 2 x 65) / 11 = 20.4, then (T - 2 x 70) / 11 = 19.5
+    assert [one + 2 * two + 3 * (40 - one - two) for one, two in ((22, 11), (20, 10), (19, 9))] == [
+        65,
+        70,
+        73,
+    ]
+    assert bound.once(4, 354.9) == pytest.approx(73.0)
+
+
 def test_memory_that_is_taken_holds_no_layer() -> None:
     """Nor less than none."""
     taken = replace(speed(1.0), policies=(Policy(1.0, replace(ROOMY, free_bytes=-5.0)),))
