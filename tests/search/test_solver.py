@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
+import highspy
 import numpy as np
 import pulp
 import pytest
@@ -37,6 +40,7 @@ def test_a_relaxation_that_highs_cannot_tell() -> None:
         (("kOptimal",), 3.5, True),
         (("kUnknown", "kOptimal"), 3.5, True),
         (("kUnknown", "kSolveError"), 0.0, False),
+        (("kInterrupt", "kInterrupt"), 0.0, False),
         (("kUnknown", "kInfeasible"), inf, False),
         (("kUnboundedOrInfeasible",), inf, False),
     ):
@@ -220,6 +224,17 @@ def test_ratios_of_price_to_speed_that_are_tried() -> None:
         assert len(calls) == 3
 
 
+def test_ratios_end_where_the_solver_finds_ever_better_ones() -> None:
+    """After fifty; what was found then is the answer."""
+    # The objective, the rate, the pace, a machine, its place
+    better = Solved(status="optimal", bound=0.0, values=np.array([0.0, 0.5, 0.5, 1.0, 1.0]))
+    with patch.object(renting, "exact", return_value=better) as call:
+        money, machines = market(machine(100.0, 4.0, 2)).best("money")
+    assert (call.call_count, machines) == (51, (1,))
+    # 4 an hour for half of 200 tokens a second
+    assert money == pytest.approx(4.0 * 10, rel=1e-6)
+
+
 def test_the_least_rate_of_a_solution() -> None:
     """That of the slowest machine that does anything, or what the time asks for, as a share of the ceiling."""
     found = market(machine(0.0, 4.0, 2), machine(50.0, 1.0, 1), machine(100.0, 1.0, 1))
@@ -240,5 +255,87 @@ def test_sets_that_do_the_same() -> None:
     )
     assert found.together.kinds == ((0, 1), (2,), (3,))
     assert sorted(found.twins((1, 1, 1, 0))) == [(1, 1, 1, 0), (2, 0, 1, 0)]
-    # Half of what each does at best: three of 1 a second are below what 1.2 needs, four are not below 2.
+    # Half of what each does at best: two of 1 a second are below what 1.2 needs, three are not.
+    there = market(machine(1.0, 1.0, 1, place=("b",)), machine(1.0, 1.0, 1, place=("c",)))
+    assert there.wider((1, 0), 0.1, 3.6e6, inf) == (1, 0)
     assert found.wider((1, 0, 0, 0), 0.5, 3.6e6 / 1.2, inf) == (2, 0, 0, 0)
+
+
+def test_solvers_that_can_run_here() -> None:
+    """HiGHS first where it is installed, CBC only where its program is there; no cache is asked."""
+    for highs, cbc, every, first in (
+        (True, True, ("highs", "cbc"), "highs"),
+        (True, False, ("highs",), "highs"),
+        (False, True, ("cbc",), "cbc"),
+    ):
+        program = SimpleNamespace(available=lambda cbc=cbc: cbc)
+        spec = object() if highs else None
+        with (
+            patch("importlib.util.find_spec", return_value=spec),
+            patch.object(solver, "_cbc", return_value=program),
+            patch.object(solver, "available", solver.available.__wrapped__),
+        ):
+            assert solver.available() == every
+            assert solver.default.__wrapped__() == first
+    assert Relaxation(knapsack((5, 4), (2, 3), 2)).solver == "highs"
+    asked = solver._cbc(gapRel=0.5)
+    assert (asked.optionsDict["threads"], asked.optionsDict["gapRel"], asked.msg) == (1, 0.5, False)
+
+
+def test_an_exact_call_leaves_no_gap() -> None:
+    """And takes what is infeasible as an answer."""
+    with patch.object(
+        solver, "solve", return_value=Solved(status="infeasible", bound=inf, values=None)
+    ) as call:
+        assert exact(Program("none")).status == "infeasible"
+    assert call.call_args.kwargs == {"gap": 0.0}
+
+
+@pytest.mark.parametrize("name", ["highs", "cbc"])
+def test_a_relaxation_with_rows_that_come_later(name: str) -> None:
+    """Two at once, and one more; halves are allowed, and what is infeasible is told."""
+    program = knapsack((2, 3, 5), (2, 2, 2), 3)
+    relaxed = Relaxation(program, name)
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(3.5)
+    program.row({1: 2.0}, most=1.0)
+    program.row({2: 1.0, 3: 1.0}, least=1.25)
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(0.5 + 3.0 + 1.25)
+    assert list(relaxed.values) == pytest.approx([4.75, 0.25, 1.0, 0.25])
+    program.row({2: 1.0}, most=0.5)
+    assert relaxed.solve(NO_LIMIT) == pytest.approx(0.5 + 1.5 + 3.75)
+    program.row({1: 1.0}, least=2.0)
+    assert relaxed.solve(NO_LIMIT) == inf
+
+
+def test_highs_asks_whether_to_stop() -> None:
+    """Inside its own loops too; Ctrl-C ends it, and is raised once it has ended."""
+    started: list[Any] = []
+    with patch.object(highspy.Highs, "startCallback", lambda _, kind: started.append(kind)):
+        highs = solver._Highs(knapsack((5, 4), (2, 3), 2), whole=True)
+    kinds = highspy.cb.HighsCallbackType
+    assert started == [kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt]
+    for deadline, stops in ((NO_LIMIT, False), (Deadline(at=0.0), True)):
+        answer, highs.deadline = SimpleNamespace(user_interrupt=None), deadline
+        highs._ask(None, None, None, answer, None)
+        assert (answer.user_interrupt, highs.interrupted) == (stops, False)
+
+    class Pressed:
+        @property
+        def struck(self) -> bool:
+            raise KeyboardInterrupt
+
+    highs.deadline = cast("Deadline", Pressed())
+    highs._ask(None, None, None, answer, None)
+    assert (answer.user_interrupt, highs.interrupted) == (True, True)
+    with pytest.raises(KeyboardInterrupt):
+        highs.run(NO_LIMIT)
+
+
+def test_a_program_as_a_file(tmp_path: Path) -> None:
+    """For people; variables without a value are 0."""
+    program = knapsack((5, 4), (2, 3), 2)
+    solver.write_lp(program, tmp_path / "model.lp")
+    text = (tmp_path / "model.lp").read_text()
+    assert "Minimize" in text
+    assert "2 x0 + 3 x1 >= 2" in text
+    assert solver._values(as_pulp(program)[1]).tolist() == [0.0, 0.0, 0.0]
