@@ -170,8 +170,9 @@ def test_ends_and_micro_batches_of_all_cuts(name: str, expected: tuple[float, fl
         ends.append(bound.bound(case.depth) / least)
         onces.append(bound.once(case.depth, soon) / min(once for end, once, _ in every if end <= soon))
         # What is asked below a cutoff is known up to it.
-        cut = bound.bound(case.depth, cutoff=0.9 * ends[-1] * least)
-        assert 0.9 * ends[-1] * least <= cut <= ends[-1] * least
+        for cutoff in (0.1, 0.5, 0.9):
+            cut = bound.bound(case.depth, cutoff=cutoff * ends[-1] * least)
+            assert cutoff * ends[-1] * least <= cut <= ends[-1] * least
         assert bound.bound(case.depth, cutoff=soon) == pytest.approx(ends[-1] * least)
     assert max(*ends, *onces) <= 1 + 1e-9
     assert (_mean(ends), _mean(onces)) == pytest.approx(expected, abs=1e-6)
