@@ -12,6 +12,7 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search import explorer as explorers
+from planner.search.bounds.groups import grouped
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
 from planner.search.heuristics import greedy as greedies
@@ -380,3 +381,28 @@ def test_device_types_that_may_exchange(ways: tuple[int, ...], expected: float) 
         islands._all, islands._islands = None, lambda counts: [0, 1] if counts else [0]
         assert IslandShares._least_exchange(cast("IslandShares", islands), Box((1,), ())) == expected
         assert IslandShares._least_exchange(cast("IslandShares", islands), Box((), ())) == 0.0
+
+
+@pytest.mark.parametrize(("unfit", "sizes"), [((), 2), ((0,), 3), ((0, 1), 4), ((1,), 3)])
+def test_groups_of_the_first_good_plans(unfit: tuple[int, ...], sizes: int) -> None:
+    """Two of which something fits; until then plans come whatever the time."""
+    explorer, families = opened()
+    first, partition = FirstPlans(explorer), explorer.partition(families[0])
+    every = [
+        group.first.micro_batch
+        for group in sorted(grouped(families), key=lambda group: quick._promised_seconds(group, partition))
+    ]
+    assert len(every) == 4
+    asked: list[tuple[int | None, bool]] = []
+
+    def of_family(family: Family, check: object) -> bool:
+        asked.append((family.micro_batch, check == first._check))
+        return every.index(family.micro_batch) not in unfit
+
+    explorer.cutoff_seconds = 1e9
+    with patch.object(first, "of_family", of_family), patch.object(first, "_shallowest", return_value=1):
+        first.promising((group, partition) for group in grouped(families))
+    assert [*dict.fromkeys(size for size, _ in asked)] == every[:sizes]
+    fitting = [every.index(size) not in unfit for size, _ in asked]
+    # Time counts from the first plan that fits on.
+    assert [late for _, late in asked] == [not any(fitting[:number]) for number in range(len(asked))]
