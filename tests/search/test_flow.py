@@ -94,3 +94,20 @@ def test_sends_are_those_of_the_plan(target: str, dp: int | None, depth: int, ch
     every = [send for found in sends_of(stages_of(family(target, dp), depth, chunks)) for send in found]
     assert {send.same_node for send in every} == {False, True}
     assert [send.in_model for send in every] == pytest.approx([send.in_plan for send in every], rel=1e-6)
+
+
+@pytest.mark.parametrize(("target", "dp", "again"), [("flagscale", None, False), ("megatron", 1, True)])
+def test_a_lone_node_is_entered_once(target: str, dp: int | None, again: bool) -> None:
+    """Where the runtime starts each node once; others may come back to it."""
+    spec = cluster(pool("a", per_node=2, gbps=10), pool("b", "V100", per_node=2, gbps=10))
+    estimator = Estimator(spec, gpt(6, 512, 8, global_batch=8))
+    stages = StageOptions(
+        Choice(family=family(target, dp), depth=3, interleave=1), estimator, Limits(tp=(1,))
+    )
+    one = {groups[0].pool: index for index, groups in enumerate(stages.compositions) if groups[0].count == 1}
+    model = PipelineModel(stages, 100.0)
+    for pools, able in (("aab", True), ("bba", True), ("aba", again), ("bab", again)):
+        for stage, name in enumerate(pools):
+            for option, column in zip(model.options[stage], model.take[stage], strict=True):
+                model.program.upper[column] = float((option.composition, option.layers) == (one[name], 2))
+        assert (model.relaxed_bound() < 100.0) == able
