@@ -21,6 +21,8 @@ from planner.cost.measured_curves import (
     LayerTimes,
     LinkCurves,
     OptimizerCurves,
+    _logarithmic,
+    straight,
     with_host,
 )
 
@@ -413,3 +415,35 @@ def test_scipy_waits_for_the_first_guess() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "False True\n"
+
+
+def test_curves_by_hand() -> None:
+    """(value, guessed): straight beyond the points, never shorter above, nor negative or longer below."""
+    for points, at, expected in (
+        ({1: 1.0, 3: 5.0}, 1, (1.0, False)),
+        ({1: 1.0, 3: 5.0}, 2, (3.0, False)),
+        ({1: 1.0, 3: 5.0}, 4, (7.0, True)),
+        ({2: 5.0, 4: 7.0}, 1, (4.0, True)),
+        ({2: 1.0, 4: 7.0}, 1, (0.5, True)),
+        ({2: 3.0, 4: 2.0}, 1, (3.0, True)),
+        ({2: 3.0, 4: 2.0}, 8, (2.0, True)),
+        ({2: 4.0}, 3, (6.0, True)),
+        ({2: 4.0}, 1, (2.0, True)),
+    ):
+        assert straight(points)(at) == (pytest.approx(expected[0]), expected[1])
+    for sizes, at, expected in (
+        ({10.0: 1.0, 1000.0: 10.0}, 100.0, (10**0.5, False)),
+        ({10.0: 1.0, 1000.0: 10.0}, 10.0, (1.0, False)),
+        ({10.0: 1.0, 1000.0: 10.0}, 1e5, (100.0, True)),
+        ({10.0: 1.0, 1000.0: 10.0}, 1.0, (10**-0.5, True)),
+        # Less than a byte is a byte.
+        ({10.0: 1.0, 1000.0: 10.0}, 0.0, (10**-0.5, True)),
+        ({10.0: 2.0}, 20.0, (4.0, True)),
+        ({10.0: 2.0}, 5.0, (1.0, True)),
+        # In proportion to the size at most, and never less.
+        ({10.0: 1.0, 100.0: 1000.0}, 1000.0, (10000.0, True)),
+        ({10.0: 1.0, 100.0: 1000.0}, 1.0, (0.1, True)),
+        ({10.0: 2.0, 100.0: 1.0}, 1000.0, (1.0, True)),
+        ({10.0: 2.0, 100.0: 1.0}, 1.0, (2.0, True)),
+    ):
+        assert _logarithmic(sizes)(at) == (pytest.approx(expected[0]), expected[1])
