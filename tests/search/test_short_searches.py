@@ -21,6 +21,7 @@ from planner.search.explain import diagnose, families, reasons, sensitivity
 from planner.search.explain.reasons import Found, Reasons, _advice, advise
 from planner.search.explain.sensitivity import idle_costs, limit_costs, option_text, without
 from planner.search.explorer import Explorer
+from planner.search.space.stages import StageOptions
 from planner.search.values import Goal, Limits, Scored, Silent
 from tests.report import examples
 from tests.search.test_first_plans import opened
@@ -179,6 +180,33 @@ def test_degrees_of_other_stages_that_are_tried() -> None:
         assert asked == [("flagscale", 2, 8)]
         one = replace(BEST, plan=replace(BEST.plan, stages=BEST.plan.stages[:1]))
         assert list(reasons._with_degrees("flagscale", one, ESTIMATOR, Limits(), NO_LIMIT, (1,), 8)) == []
+
+
+def test_stages_with_other_degrees_on_the_same_devices() -> None:
+    """Every way to divide the four devices of each stage, as many as are asked for; those of a pool are alike."""
+    asked: list[tuple[StageOptions, list[int]]] = []
+
+    def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
+        asked.append((stages, slots))
+        return BEST if len(asked) == 2 else None
+
+    with patch.object(reasons, "layered", layered):
+        found = reasons._per_stage_degrees("flagscale", BEST, ESTIMATOR, Limits(), 4, 256)
+        assert found is BEST
+        stages, _ = asked[0]
+        family = stages.choice.family
+        assert (family.batch, family.micro_batches, family.dp, stages.choice.depth) == (4, 64, None, 2)
+        used = [
+            tuple(
+                (group.pool, group.tp, group.count) for index in slots for group in stages.compositions[index]
+            )
+            for _, slots in asked
+        ]
+        ways = [(1, 4), (2, 2), (4, 1)]
+        assert sorted(used) == sorted((("a100", *one), ("v100", *two)) for one in ways for two in ways)
+        asked.clear()
+        reasons._per_stage_degrees("flagscale", BEST, ESTIMATOR, Limits(), 4, 5)
+        assert len(asked) == 5
 
 
 def test_the_part_of_the_time_for_families() -> None:

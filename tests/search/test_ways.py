@@ -12,7 +12,7 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.plan.placement import place_stages
-from planner.plan.values import Folding, ZeroPlus
+from planner.plan.values import Context, Folding, ZeroPlus
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.islands import _taking_part
 from planner.search.milp.program import added, combined, ones, total
@@ -272,3 +272,17 @@ def test_what_machines_do_together() -> None:
     assert found._beaten((2, 2), 45.0)
     assert not found._beaten((2, 3), 45.0)
     assert not found._beaten((0, 3), 44.0)
+
+
+def test_replicas_that_run_a_micro_batch_less() -> None:
+    """Ten replicas of three sequences twice do 60: four lack one of 48; none where all have the same."""
+    one = Family(target="torch", zero=1, recompute="none", tp=1, dp=10, batch=30, micro_batches=2)
+    fewer = one.fewer_steps(gpt(global_batch=48))
+    assert (one.micro_batch, fewer, type(fewer)) == (3, 4, int)
+    assert one.fewer_steps(gpt(global_batch=60)) == 0
+    shared = one._replace(context=Context(ways=2, kind="ring"))
+    assert (shared.micro_batch, shared.fewer_steps(gpt(global_batch=48))) == (6, 2)
+    own = one._replace(tp=None, dp=None)
+    assert (own.micro_batch, own.fewer_steps(gpt(global_batch=48))) == (None, 0)
+    assert one.equal_work == one._replace(zero=3, network="x", dp=20, batch=60).equal_work
+    assert one.equal_work != shared.equal_work
