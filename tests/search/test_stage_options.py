@@ -99,6 +99,53 @@ def test_options_below_a_cutoff() -> None:
     assert chunked.most_layers(0, 1) == 5
 
 
+def test_stages_on_what_others_leave_come_behind_those() -> None:
+    """As many stand whole before them; options of other compositions are there from the first stage on."""
+    stages = options(TWO, 3)
+    stages.divided = {0: 2}
+    assert [{option.composition for option in stages.options(stage, inf)} for stage in range(3)] == [
+        {1},
+        {1},
+        {0, 1},
+    ]
+
+
+def test_least_sends_of_a_stage() -> None:
+    """Of one with two neighbours, of an end, and of a stage alone; for each chunk."""
+    hops = (SimpleNamespace(inner_seconds=5.0, outer_seconds=3.0),)
+
+    def sent(depth: int, chunks: int) -> list[float]:
+        stages = SimpleNamespace(choice=SimpleNamespace(depth=depth, interleave=chunks), hops=hops)
+        return [StageOptions._sent(cast("StageOptions", stages), stage, 0) for stage in range(depth)]
+
+    assert sent(4, 1) == [3.0, 5.0, 5.0, 3.0]
+    assert sent(3, 2) == [6.0, 10.0, 6.0]
+    assert sent(2, 1) == [3.0, 3.0]
+    assert sent(1, 1) == [0.0]
+
+
+def test_least_sends_forward_and_backward() -> None:
+    """To any stage or to those of other islands; a side where nothing is sent may have no neighbour at all."""
+    each = SimpleNamespace(forward_to_next=1, forward_from_before=0, backward_to_before=1)
+
+    def sent(slow_next: bool, slow_before: bool, **changes: int) -> tuple[float, float]:
+        times = SimpleNamespace(**{**vars(each), **changes})
+        stages = SimpleNamespace(
+            pricer=SimpleNamespace(sent_at_least=lambda *_: times),
+            choice=SimpleNamespace(depth=4, interleave=2),
+            _sides=(((1.0, 10.0), (2.0, inf)),),
+        )
+        place = cast("StageOptions", stages), 1, 0
+        return StageOptions.least_sent(*place, slow_next=slow_next, slow_before=slow_before)
+
+    assert sent(False, False) == (2.0, 4.0)
+    assert sent(True, False) == (20.0, 4.0)
+    assert sent(False, True) == (2.0, inf)
+    assert sent(False, True, backward_to_before=0) == (2.0, 0.0)
+    assert sent(False, False, forward_from_before=1) == (6.0, 4.0)
+    assert sent(True, True, forward_to_next=0, backward_to_before=0) == (0.0, 0.0)
+
+
 def family(**changes: Any) -> Family:
     """Of FlagScale's pipelines of equal degrees."""
     known: dict[str, Any] = {"target": "megatron", "zero": 1, "recompute": "none", "tp": 1, "dp": 4}
