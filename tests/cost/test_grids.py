@@ -162,4 +162,14 @@ def test_a_layer_on_a_grid_moves_what_its_matrices_do() -> None:
     parts = [linear_seconds(one, two, rows, device, on(2)) for one, two in matrices_of(small)]
     statistics = small.layer_norms * 1e9 * 4 * rows
     assert each[0].collective_forward == pytest.approx(sum(part[2] for part in parts) + statistics)
+    summed = small.layer_norms * 1e9 * 8 * rows
+    assert each[0].collective_backward == pytest.approx(sum(part[3] for part in parts) + summed)
+    products = [sum(part[at] for part in parts) for at in (0, 1)]
+    # 20 kernels of a layer, three in each of two rounds of five products, and the sums of both norms.
+    each_launch = device.family.launch_seconds * device.framework.host_factor * (1 + 0.06 * 2)
+    assert [one.host_seconds / each_launch for one in each] == pytest.approx(
+        [20 + 5 * 2 * 3 + 2, 20 + 5 * 2 * 3 + 4]
+    )
+    assert each[0].forward_seconds > products[0] > 0
+    assert each[0].backward_seconds > products[1] > products[0]
     assert each[1].collective_forward == pytest.approx(sum(part[2] for part in parts) + 2 * statistics)

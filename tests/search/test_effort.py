@@ -12,7 +12,7 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search import explorer as explorers
-from planner.search.bounds.groups import grouped
+from planner.search.bounds.groups import Group, grouped
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
 from planner.search.heuristics import greedy as greedies
@@ -73,6 +73,31 @@ def test_families_that_get_quick_plans() -> None:
     assert families_asked(others, better=(1, 40)) == others[:88]
     on_two = [family._replace(network=name) for family in others for name in ("x", "y")]
     assert families_asked(on_two) == on_two[:96]
+
+
+@pytest.mark.parametrize(
+    ("tried", "fits", "looked"), [(5, (), True), (6, (), False), (1, (1,), False), (0, (), True)]
+)
+def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int, ...], looked: bool) -> None:
+    """They are not looked into once each of their degrees was tried six times, or fits; they stay in the search."""
+    alike = [FAMILY._replace(batch=batch) for batch in range(1, tried + 1)]
+    group = Group((FAMILY._replace(zero=0), FAMILY._replace(zero=2)))
+    for other in ((), (FAMILY._replace(tp=2),)):
+        found = Explorer(Estimator(examples.cluster(), examples.model()), MEGATRON, Silent())
+        found._first_shares = lambda: None  # type: ignore[method-assign]
+        for number, family in enumerate(alike):
+            found._push(1.0 + number / 1e6, family)
+        found._push(2.0, Group((*group.families, *other)))
+        with (
+            patch.object(found._first, "of_family", side_effect=lambda family, _, fits=fits: 1 in fits),
+            patch.object(found._first, "refine"),
+            patch.object(found, "_members", return_value=[]) as members,
+        ):
+            found._first_plans()
+        # Another degree among them has not been tried.
+        wanted = looked or bool(other)
+        assert members.called == wanted
+        assert any(isinstance(item, Group) for _, _, item in found._heap) == (not wanted)
 
 
 def test_parts_of_the_time_for_a_beginning() -> None:
