@@ -218,7 +218,7 @@ def test_sequences_over_more_or_fewer_replicas() -> None:
 
     def near(chosen: Plan) -> dict[tuple[int, str], tuple[int, int]]:
         changes = dimension.neighbours(chosen, row, Topology(CLUSTER).device_types)
-        found = {}
+        found: dict[tuple[int, str], tuple[int, int]] = {}
         for change in changes:
             (replicas,) = change.plan.stages[0].replicas
             found[change.plan.cp, change.plan.cp_kind] = replicas.local_batch, replicas.accumulation_steps

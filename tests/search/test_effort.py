@@ -30,6 +30,10 @@ from tests.search.test_greedy import options
 from tests.search.test_near import search as near_search
 from tests.worlds import pool
 
+near: Any = pytest.approx
+"""Inside tuples and lists too."""
+
+
 if TYPE_CHECKING:
     from planner.plan.values import Plan
     from planner.search.milp.model import PipelineModel
@@ -369,7 +373,7 @@ def test_nodes_of_an_ilp() -> None:
         opened_choice._nodes.clear()
         opened_choice._solve(cast("PipelineModel", SimpleNamespace(solve=solve)), node)
         (node,) = opened_choice._nodes
-    assert asked == [(pytest.approx(0.05 * 0.02), nodes) for nodes in (1, 20, 400, None, None)]
+    assert asked == [(near(0.05 * 0.02), nodes) for nodes in (1, 20, 400, None, None)]
     assert (node.bound, node.solved) == (5.0, 5)
     opened_choice.incumbent = 100.0
     assert opened_choice._wanted() == pytest.approx(100.0 - 0.95 * 2.0)

@@ -12,6 +12,7 @@ import pytest
 
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
+from planner.cost.training import price_per_hour
 from planner.search.deadline import NO_LIMIT
 from planner.search.objectives import loss
 from planner.search.objectives.candidates import SubCluster
@@ -19,6 +20,10 @@ from planner.search.objectives.loss import LossSearch, SizesSearch, _at_least, _
 from planner.search.values import Goal, Limits
 from tests.report import examples
 from tests.search.test_slices import MODEL, SPEC, WHOLE
+
+near: Any = pytest.approx
+"""Inside tuples and lists too."""
+
 
 LENGTH = MODEL.training.sequence_tokens
 STEPS = {8: 500.0, 16: 300.0, 32: 200.0}
@@ -74,7 +79,7 @@ def test_the_answer_of_a_way_to_a_loss() -> None:
         ({"b8": 2.0, "b16": 3.0}, None, 1 - 100 / 900, "feasible"),
         ({}, None, 1.0, "infeasible"),
     ):
-        finder = search(**seconds)
+        finder = search(LossSearch, **seconds)
         said = replace(examples.infeasible(), best=result, bound_seconds=0.0)
         with (
             patch.object(loss, "with_host_memory", return_value=finder),
@@ -85,7 +90,7 @@ def test_the_answer_of_a_way_to_a_loss() -> None:
             answer = to_loss(
                 SPEC, MODEL, finder.calibration, limits, Goal(), curve(), sorted(STEPS), deadline=NO_LIMIT
             )
-        assert (answer.gap, answer.status) == (pytest.approx(gap), status)
+        assert (answer.gap, answer.status) == (near(gap), status)
         assert answer.bound_seconds == 100.0
         assert (answer.best is None) == (not seconds)
         tokens = choose.call_args.args[4].tokens
@@ -114,7 +119,7 @@ def test_the_faster_plan_of_two_searches() -> None:
         "optimal",
     )
     none = _at_least(replace(found, best=None, bound_seconds=1.0), slow, 0.01)
-    assert (none.best, none.bound_seconds, none.gap) == (slow, 1.0, pytest.approx(1 - 0.5 / step))
+    assert (none.best, none.bound_seconds, none.gap) == (slow, 1.0, near(1 - 0.5 / step))
     assert none.status == "feasible"
     tied = replace(found, tie=cast("Any", object()))
     assert _at_least(tied, quick, 0.01) is tied
@@ -143,9 +148,10 @@ def test_what_sizes_must_beat() -> None:
     assert {found.wanted(each) for each in own} == {1000.0}
     size = found.size(own)
     assert size is not None
-    assert (size.seconds, size.gap) == (1000.0, pytest.approx(0.9))
+    assert (size.seconds, size.gap) == (1000.0, near(0.9))
     assert found.size(others) is None
-    hourly = 2 * next(item.price_per_gpu_hour for item in SPEC.pools if item.name == "a")
+    hourly = price_per_hour(half.devices, SPEC)
+    assert hourly is not None
     assert size.point.run is not None
     # The whole costs for its run what half of it costs in 4000 s.
     price = 4000.0 * hourly / size.point.run.seconds

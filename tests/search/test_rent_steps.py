@@ -24,6 +24,10 @@ from tests.report import examples
 from tests.search.test_renting import OFFERS
 from tests.worlds import gpt
 
+near: Any = pytest.approx
+"""Inside tuples and lists too."""
+
+
 STOPS = Interruptions(per_gpu_month=0.1, checkpoint_seconds=60.0, restart_seconds=900.0)
 
 
@@ -154,8 +158,8 @@ def test_what_is_kept_of_a_search() -> None:
     work = goodput(30.4 / MONTH_SECONDS, 60.0, 900.0)
     seconds = 1e9 / (256 * 2048 / 20.0) / work
     assert kept.scored.estimate.step_seconds == 20.0
-    assert (kept.goodput, kept.seconds) == (pytest.approx(work), pytest.approx(seconds))
-    assert (kept.price_per_hour, kept.price) == (7.5, pytest.approx(7.5 * seconds / 3600))
+    assert (kept.goodput, kept.seconds) == (near(work), near(seconds))
+    assert (kept.price_per_hour, kept.price) == (7.5, near(7.5 * seconds / 3600))
     assert [(each.offer, each.machines) for each in kept.machines] == [("fast", 1), ("taken", 1)]
     assert (kept.provider, kept.region) == ("one", "east")
     found.program.goodput = lambda stops: 0.0
@@ -299,6 +303,6 @@ def test_a_front_is_searched_where_it_is_open_most() -> None:
     assert [call.args[:3] for call in ask.call_args_list] == [("money", inf, inf), ("time", inf, inf)]
     assert looked == [((0, 1, 0), 10.0)] * 3
     assert [(each.numbers, each.gap) for each in front] == [
-        ((1, 0, 0), pytest.approx(0.05)),
-        ((2, 0, 0), pytest.approx(0.002)),
+        ((1, 0, 0), near(0.05)),
+        ((2, 0, 0), near(0.002)),
     ]

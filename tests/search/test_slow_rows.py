@@ -123,7 +123,7 @@ def test_what_a_stage_at_a_crossing_still_has_to_do() -> None:
         assert row["e0"] == pytest.approx(-found._work(found._edges[0], back) / times)
     assert program.least == [0.0] * 4
     for kept in ({"plain": False}, {"few": False}):
-        assert sends(4, 8, **kept)[0].rows == 0  # type: ignore[arg-type]
+        assert sends(4, 8, **kept)[0].rows == 0
 
 
 def test_rows_that_a_sequence_keeps() -> None:

@@ -12,7 +12,7 @@ from planner.cluster.topology import Topology
 from planner.plan.values import Context
 from planner.search.pipeline import score
 from planner.search.space.choices import Family, compositions, depths, leaves_over, usable_device_types
-from planner.search.space.stages import EachLength, Option, StageOptions
+from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
 from tests.search.test_greedy import TWO, cuts, options
 from tests.worlds import cluster, gpt, pool
@@ -37,7 +37,7 @@ def ends(
         tail_seconds=np.array([0.5, 0.25]),
     )
     return StageOptions._least_ends(
-        cast("StageOptions", stages), stage, 0, cast("EachLength", priced), sends
+        cast("StageOptions", stages), stage, 0, cast("Any", priced), sends
     ).tolist()
 
 
@@ -159,7 +159,7 @@ def test_stages_that_devices_make_up() -> None:
     ).device_types
 
     def found(item: Family) -> list[str]:
-        mixes = compositions(item._replace(batch=item.dp), types, gpt(), Limits())
+        mixes = compositions(item._replace(batch=item.dp or 1), types, gpt(), Limits())
         return sorted("+".join(f"{group.count}{group.pool}x{group.tp}" for group in mix) for mix in mixes)
 
     whole = ["4ax1", "4bx1"]
