@@ -13,6 +13,7 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.search.deadline import NO_LIMIT
 from planner.search.objectives import pareto
+from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.pareto import FrontSearch, Point, front_objective, front_of
 from planner.search.values import Goal, Limits, Silent
 from tests.report import examples
@@ -63,7 +64,7 @@ def search(**goal: Any) -> FrontSearch:
 
 def test_the_order_of_the_parts() -> None:
     """All devices first, then single pools, the smallest first; at most 32 are asked for."""
-    with patch.object(pareto, "sub_cluster_candidates", wraps=pareto.sub_cluster_candidates) as asked:
+    with patch.object(pareto, "sub_cluster_candidates", wraps=sub_cluster_candidates) as asked:
         found = search()
     assert asked.call_args.args[3] == 32
     order = [(each.sub.total, len(each.sub.cluster.pools)) for each in found.sub_clusters]
