@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search import pipeline
-from planner.search.pipeline import in_space, priced_on
+from planner.search.pipeline import in_space, priced_on, score
 from planner.search.values import Scored
 from tests import worlds
 from tests.worlds import cluster, gpt, group, pool
@@ -86,3 +88,18 @@ def test_prices_on_the_whole_cluster() -> None:
     assert priced_on(estimator, found.plan, estimator) == found
     assert priced(side_effect=PlanError("apart")) is None
     assert priced(return_value=found.estimate) == found
+
+
+def test_choices_that_are_priced() -> None:
+    """Those that the target starts, and that stand as the space has them."""
+    found, estimator = scored("a1", "b")
+    for obeys, stands in product((True, False), repeat=2):
+        stages = SimpleNamespace(
+            obeys=lambda slots, obeys=obeys: obeys and slots == [3, 4],
+            stand=lambda slots, stands=stands: stands and slots == [3, 4],
+            plan=lambda chosen: found.plan,
+            estimator=estimator,
+        )
+        chosen = [SimpleNamespace(composition=composition) for composition in (3, 4)]
+        priced = score(estimator, cast("Any", stages), cast("Any", chosen))
+        assert (priced == found) == (priced is not None) == (obeys and stands)
