@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from planner.cost.estimate import Estimator
 from planner.plan.placement import Slot, place_stages
+from planner.search.milp.flow import Places
 from planner.search.milp.model import PipelineModel
 from planner.search.space.choices import Choice, Family
 from planner.search.space.stages import StageOptions
@@ -111,3 +114,28 @@ def test_a_lone_node_is_entered_once(target: str, dp: int | None, again: bool) -
             for option, column in zip(model.options[stage], model.take[stage], strict=True):
                 model.program.upper[column] = float((option.composition, option.layers) == (one[name], 2))
         assert (model.relaxed_bound() < 100.0) == able
+
+
+def test_devices_taken_of_a_node_that_a_stage_comes_to() -> None:
+    """None of one that is untouched; what others leave, or any part where a pipeline may come back."""
+    small = SimpleNamespace(nodes=3, per_node=4)
+    topology = SimpleNamespace(device_type=lambda *_: small)
+    places = SimpleNamespace(
+        stages=SimpleNamespace(topology=topology, choice=SimpleNamespace(family=SimpleNamespace(dp=None))),
+        returns=False,
+        _small=lambda place: place < 2,
+        _devices=lambda place: 1 + place,
+        _room=lambda place: 4,
+        device_type=lambda place: ("a", "A100"),
+        _leftovers=lambda device_type: [2, 3],
+    )
+    own = cast("Places", places)
+    assert Places._used(own, 0, 2) == [0]
+    assert [Places._used(own, 0, place) for place in (0, 1)] == [[0, 2, 3], [0, 2]]
+    places.returns = True
+    assert [Places._used(own, stage, 1) for stage in (0, 1, 2)] == [[0], [0], [0, 1, 2]]
+    places.stages.choice.family.dp = 2
+    assert [Places._used(own, 2, place) for place in (0, 1)] == [[0, 1, 2, 3], [0, 2]]
+    assert [Places._after(own, place, 1) for place in (0, 1, 2)] == [(0, 2), (1, 3), (2, 0)]
+    places._after = lambda place, used: (place, used)
+    assert Places.begins(own, 1) == (1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,6 +236,17 @@ def test_ratios_end_where_the_solver_finds_ever_better_ones() -> None:
     assert (call.call_count, machines) == (51, (1,))
     # 4 an hour for half of 200 tokens a second
     assert money == pytest.approx(4.0 * 10, rel=1e-6)
+
+
+def test_a_ratio_beyond_which_nothing_is_left() -> None:
+    """It is the answer as it is: two machines at 8 an hour do 200 tokens a second."""
+    answers: list[Callable[[Program], Solved]] = [
+        exact,
+        lambda program: Solved(status="infeasible", bound=inf, values=None),
+    ]
+    with patch.object(renting, "exact", lambda program: answers.pop(0)(program)):
+        money, machines = market(machine(100.0, 4.0, 2)).best("money")
+    assert (money, machines) == (near(40.0, rel=1e-6), (2,))
 
 
 def test_the_least_rate_of_a_solution() -> None:

@@ -146,6 +146,35 @@ def test_least_sends_forward_and_backward() -> None:
     assert sent(True, True, forward_to_next=0, backward_to_before=0) == (0.0, 0.0)
 
 
+def test_the_least_recomputation_that_fits() -> None:
+    """Two chunks of two, four and six layers; the most where nothing does, and less than a chunk each fits always."""
+    stages = SimpleNamespace(
+        choice=SimpleNamespace(depth=3, interleave=2),
+        recomputes=("none", "selective", "full"),
+        estimator=SimpleNamespace(model=SimpleNamespace(layers=10)),
+    )
+    own = cast("StageOptions", stages)
+
+    def fitting(*most: int) -> None:
+        stages._fitting = lambda stage, composition: most
+        stages._least_recompute = lambda *place: StageOptions._least_recompute(own, *place)
+
+    fitting(2, 4, 6)
+    least = [StageOptions._least_recompute(own, 0, 0, layers) for layers in range(1, 8)]
+    assert least == ["none", "none", "selective", "selective", "full", "full", None]
+    assert [StageOptions._recompute(own, 0, 0, layers) for layers in (2, 3, 7)] == [
+        "none",
+        "selective",
+        "full",
+    ]
+    # Of ten layers two stages of two chunks have four at least.
+    for most, expected in (((2, 4, 5), 5), ((7, 9, 9), 6), ((0, 0, 1), 1), ((), 1)):
+        fitting(*most)
+        assert StageOptions.most_layers(own, 0, 0) == expected
+    stages.recomputes = ("full",)
+    assert StageOptions._recompute(own, 0, 0, 3) == "full"
+
+
 def family(**changes: Any) -> Family:
     """Of FlagScale's pipelines of equal degrees."""
     known: dict[str, Any] = {"target": "megatron", "zero": 1, "recompute": "none", "tp": 1, "dp": 4}
