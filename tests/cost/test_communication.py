@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -19,6 +20,7 @@ from planner.calibration.values import (
 )
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
+from planner.cost import communication
 from planner.cost.communication import (
     Ring,
     carried_rates,
@@ -520,3 +522,11 @@ def test_stages_on_one_node_and_on_two_are_not_on_the_same() -> None:
         found = send([first], [last], 1e8, topology, ASSUMED)
         assert found.link != "node"
         assert found.seconds >= least_send([first], [last], 1e8, topology, ASSUMED)
+
+
+def test_of_equally_slow_hops_the_one_between_nodes_counts() -> None:
+    """Whatever their names: curves measured on networks are for rings that leave nodes."""
+    rates = {"inside_rate": 1e9, "_between": [(1e9, 0, 1e-5, "wire")]}
+    with patch.multiple(communication, **{name: Mock(return_value=value) for name, value in rates.items()}):
+        ring = ring_of(cluster(pool("a", nodes=2, per_node=2)), group("a", 4))
+    assert (ring.bytes_per_second, ring.crosses, ring.link) == (1e9, "wire", "wire")

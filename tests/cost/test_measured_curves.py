@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from math import exp, log
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -21,11 +22,16 @@ from planner.cost.measured_curves import (
     LayerTimes,
     LinkCurves,
     OptimizerCurves,
+    _logarithmic,
+    straight,
     with_host,
 )
 
 ROOT = Path(__file__).parents[2]
 SECONDS = st.floats(1e-6, 1e3)
+
+about: Any = pytest.approx
+"""Inside tuples too."""
 
 
 def layer(micro_batch: int, seconds: float, **more: Any) -> LayerPoint:
@@ -413,3 +419,86 @@ def test_scipy_waits_for_the_first_guess() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout == "False True\n"
+
+
+def test_curves_by_hand() -> None:
+    """(value, guessed): straight beyond the points, never shorter above, nor negative or longer below."""
+    for points, at, expected in (
+        ({1: 1.0, 3: 5.0}, 1, (1.0, False)),
+        ({1: 1.0, 3: 5.0}, 2, (3.0, False)),
+        ({1: 1.0, 3: 5.0}, 4, (7.0, True)),
+        ({2: 5.0, 4: 7.0}, 1, (4.0, True)),
+        ({2: 1.0, 4: 7.0}, 1, (0.5, True)),
+        ({2: 3.0, 4: 2.0}, 1, (3.0, True)),
+        ({2: 3.0, 4: 2.0}, 8, (2.0, True)),
+        ({2: 4.0}, 3, (6.0, True)),
+        ({2: 4.0}, 1, (2.0, True)),
+    ):
+        assert straight(points)(at) == (about(expected[0]), expected[1])
+    for sizes, size, known in (
+        ({10.0: 1.0, 1000.0: 10.0}, 100.0, (10**0.5, False)),
+        ({10.0: 1.0, 1000.0: 10.0}, 10.0, (1.0, False)),
+        ({10.0: 1.0, 1000.0: 10.0}, 1e5, (100.0, True)),
+        ({10.0: 1.0, 1000.0: 10.0}, 1.0, (10**-0.5, True)),
+        # Less than a byte is a byte.
+        ({10.0: 1.0, 1000.0: 10.0}, 0.0, (10**-0.5, True)),
+        ({10.0: 2.0}, 20.0, (4.0, True)),
+        ({10.0: 2.0}, 5.0, (1.0, True)),
+        # In proportion to the size at most, and never less.
+        ({10.0: 1.0, 100.0: 1000.0}, 1000.0, (10000.0, True)),
+        ({10.0: 1.0, 100.0: 1000.0}, 1.0, (0.1, True)),
+        ({10.0: 2.0, 100.0: 1.0}, 1000.0, (1.0, True)),
+        ({10.0: 2.0, 100.0: 1.0}, 1.0, (2.0, True)),
+    ):
+        assert _logarithmic(sizes)(size) == (about(known[0]), known[1])
+
+
+def alone(times: tuple[float, float], host: float = 1e-9, device: float = 1.0) -> LayerTimes:
+    """A layer at twice the degree that took these times at one, of a formula that halves with the degree."""
+
+    def halves(tp: int, micro_batch: int) -> LayerFormula:
+        return LayerFormula(
+            forward_seconds=device / tp,
+            backward_seconds=2 * device / tp,
+            collective_seconds=0.0,
+            host_seconds=host,
+            activation_bytes=1.0,
+            parameters=1.0,
+        )
+
+    point = replace(layer(1, times[0]), backward_seconds=times[1])
+    found = layers(point).at(("pool", point.gpu), 2, 1, halves)
+    assert found is not None
+    return found
+
+
+def test_the_most_likely_scales_of_one_point() -> None:
+    """Means of the point (5 % off) and of what is known without it, weighted by their squared spreads.
+
+    The logarithm of the scale of both directions may be 25 % off, that of their ratio and of the host's work 50 %.
+    """
+    known, both, ratio, host = 1 / 0.05**2, 1 / 0.25**2, 1 / 0.5**2, 1 / 0.5**2
+    twice = alone((2.0, 4.0))
+    scale = 2 ** (2 * known / (2 * known + both))
+    assert (twice.forward_seconds, twice.backward_seconds) == pytest.approx((scale / 2, scale), rel=1e-5)
+    unlike = alone((3.0, 2.0))
+    mean = log(3) / 2 * 2 * known / (2 * known + both)
+    apart = log(3) * known / 2 / (known / 2 + ratio)
+    assert unlike.forward_seconds == pytest.approx(exp(mean + apart / 2) / 2, rel=1e-5)
+    assert unlike.backward_seconds == pytest.approx(exp(mean - apart / 2), rel=1e-5)
+    waiting = alone((3.0, 3.0), host=1.0, device=1e-6)
+    assert waiting.forward_seconds == pytest.approx(3 ** (2 * known / (2 * known + host)), rel=1e-4)
+    # However far a point is off, the scale is no more than e^12.
+    assert alone((exp(20), 2 * exp(20))).forward_seconds == pytest.approx(exp(12) / 2, rel=1e-3)
+
+
+def test_how_far_measured_layers_are_off() -> None:
+    """Between points, beyond them and at another degree; what the points themselves say where that is more."""
+    points = (layer(1, 0.1), layer(4, 0.4))
+    curves = layers(*points)
+    assert [found(curves, size).spread for size in (1, 2, 8)] == [0.03, 0.03, 0.07]
+    assert found(curves, 2, 2).spread == 0.10
+    assert found(layers(layer(1, 0.1, spread=0.2), points[1]), 2).spread == 0.2
+    assert LayerCurves(Calibration(layers=points), "opt-350m", 1.5).at(
+        ("pool", points[0].gpu), 1, 4, formula
+    ) == replace(found(curves, 4), forward_seconds=about(0.6), backward_seconds=about(1.2))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp
+from math import exp, log2
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -20,10 +22,12 @@ from planner.cost.memory import (
     kept_free,
     memory,
     parameters_of,
+    scan_bytes,
+    state_activations,
 )
 from planner.cost.schedules import layers_in_flight
 from planner.cost.values import Memory
-from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec, StateSpec
 from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]
@@ -333,7 +337,7 @@ def test_buckets(zero: int, expected: float) -> None:
     load = replace(LOAD, layers=96, zero=zero, gradient_bytes=4, first=False, last=False)
     layers_ahead = 2 * 2 * 2 * model.layer_parameters if zero == 3 else 0
     found = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
-    assert found == pytest.approx(expected + layers_ahead)
+    assert found == pytest.approx(expected + layers_ahead, rel=1e-12)
     assert memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, dp=1)).buffers_bytes == 0
     small = gpt(layers=1, hidden=64, heads=1)
     few = replace(load, layers=1, zero=0)
@@ -468,3 +472,33 @@ def test_a_chance_of_one_half_is_where_need_meets_capacity() -> None:
     assert on(needed, 0.2) == pytest.approx(0.5)
     assert on(needed * exp(0.2), 0.2) == pytest.approx(0.158655, abs=1e-6)
     assert (on(needed * 0.99, 0.0), on(needed * 1.01, 0.0)) == (1.0, 0.0)
+
+
+def state(kind: str, **changes: object) -> StateSpec:
+    """Of ten channels, three heads, two groups of four, and chunks of five tokens."""
+    sizes = {"inner": 10, "rank": 3, "size": 4, "convolved": 7, "heads": 3, "chunk": 5, "groups": 2}
+    made = SimpleNamespace(kind=kind, matrices=lambda hidden: [(hidden, 100), (1, 1)], **{**sizes, **changes})
+    return cast("StateSpec", made)
+
+
+def test_what_layers_with_a_state_keep_of_a_token() -> None:
+    """Two bytes of an element: the first product, the last one's input, and what kernels cannot make again."""
+    first = 2 * (100 + 10)
+    assert state_activations(state("mamba"), eager=True) == first
+    assert state_activations(state("mamba"), eager=False) == first + 2 * (2 * 10 + 3 + 2 * 4)
+    assert state_activations(state("mamba", rank=None), eager=False) == first + 2 * (2 * 10 + 1 + 2 * 4)
+    assert state_activations(state("delta"), eager=False) == first + 2 * (7 + 10 + 3 * (2 * 4 + 5))
+    assert state_activations(state("conv"), eager=False) == first + 4 * 10
+    assert state_activations(state("mamba2"), eager=False) == first
+
+
+def test_what_the_example_has_at_the_peak_of_a_states_backward() -> None:
+    """Multiples of its sizes, as fitted to torch's allocator."""
+    assert scan_bytes(state("mamba2"), 20) == pytest.approx(7 * 15 + 14 * 40 / 5 + 38 * 10 + 20 * 8)
+    assert scan_bytes(state("linear"), 20) == pytest.approx(8.5 * 15 + 9.5 * 40 / 5 + 60 * 10)
+    assert scan_bytes(state("delta"), 20) == pytest.approx(3 * (14 * 5 + 74 * 4) + 38 * 10)
+    rounds = 11 * log2(5)
+    assert scan_bytes(state("mamba"), 20) == pytest.approx(72 * 10 + 40 * (8 / 5 + rounds * 5 / 20))
+    # A sequence of one token is a chunk of one.
+    assert scan_bytes(state("mamba"), 1) == pytest.approx(72 * 10 + 40 * (8 + 11))
+    assert scan_bytes(state("conv"), 20) == 24 * 10

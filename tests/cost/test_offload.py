@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
@@ -14,7 +15,7 @@ from planner.catalog import gpu_spec
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.compute import model_flops
-from planner.cost.estimate import estimate
+from planner.cost.estimate import Estimator, estimate
 from planner.cost.memory import (
     SUB_GROUPS,
     SWAP_BUFFERS,
@@ -23,6 +24,7 @@ from planner.cost.memory import (
     largest_tensor,
 )
 from planner.cost.offload import Held, copies, host_optimizer_seconds
+from planner.cost.shape import shape_of
 from planner.cost.values import Estimate, Memory
 from planner.dims.offloading import offloads
 from planner.errors import PlanError
@@ -31,7 +33,7 @@ from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.targets import target
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, plan, pool
 
 MODELS = Path(__file__).parents[2] / "model_specs"
 V100 = gpu_spec("V100-SXM-32GB")
@@ -497,8 +499,36 @@ def test_full_recomputation_reads_offloaded_parameters_a_third_time() -> None:
     again = data_parallel(Offload(optimizer="cpu", parameters="cpu"))
     once = replace(again, stages=(replace(again.stages[0], recompute="none"),))
     moved = []
-    for plan in (again, once):
-        causes = estimate(plan, machine(slow), gpt(global_batch=16)).breakdown
+    for each in (again, once):
+        causes = estimate(each, machine(slow), gpt(global_batch=16)).breakdown
         moved.append(causes.offload_seconds + causes.hidden_seconds)
     one_reading = 2 * gpt().layer_parameters * 24 / 4 / 0.25e9
     assert moved[0] - moved[1] == pytest.approx(one_reading, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("target", "offload", "zero"),
+    [
+        ("deepspeed", Offload(parameters="cpu", optimizer="cpu"), 3),
+        ("deepspeed", Offload(optimizer="cpu"), 2),
+        ("torch", Offload(parameters="cpu", optimizer="cpu"), 3),
+        ("megatron", Offload(optimizer="cpu"), 1),
+    ],
+)
+def test_copies_of_many_micro_batches_are_those_of_each(target: str, offload: Offload, zero: int) -> None:
+    """Of one, two and three sequences at once: as each of them alone, beside the same work without copies."""
+    nodes = pool("a", per_node=4).model_copy(update={"host": HostSpec(memory_gib=1000, link_gBps=8)})
+    estimator = Estimator(cluster(nodes), gpt(8, 2048, 16, global_batch=32))
+    replicas = group("a", "A100", count=4, share=8, steps=2)
+    chosen = plan(target, zero, [8], [(replicas,)], offload=offload)
+    pricer, (ring,), shape = estimator.pricer_of(chosen), estimator.price(chosen).rings, shape_of(chosen, 0)
+    bare, alone = (
+        [pricer.micro_batch(each, replicas, size, ring) for size in (1, 2, 3)]
+        for each in (replace(shape, offload=Offload()), shape)
+    )
+    forward, backward = (
+        np.array([getattr(each, f"{name}_seconds") for each in bare]) for name in ("forward", "backward")
+    )
+    found = pricer.each_copied(shape, replicas, 4, forward, backward)
+    assert found[0] == pytest.approx([each.forward_seconds for each in alone])
+    assert found[1] == pytest.approx([each.backward_seconds for each in alone])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, Run
 from planner.plan.values import ReplicaGroup
 from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
@@ -167,3 +169,21 @@ AGES = {"old": 7.0, "new": 8.0, "untold": None}
 def spec_type(pricer: Pricer, gpu: str) -> DeviceType:
     """The only type of that pool."""
     return pricer.topology.device_type(gpu, gpu)
+
+
+def test_runs_of_other_layers_keep_as_much_as_so_many_of_the_models() -> None:
+    """By the elements at their inputs, rounded up; none where nothing is trained, as many where they are alike."""
+    training = SimpleNamespace(sequence_length=1000)
+    pricer = SimpleNamespace(model=SimpleNamespace(kind="own", hidden=16, training=training))
+
+    def kept(layers: int, inputs: int, *, frozen: bool = False, kind: str = "other") -> int:
+        made = SimpleNamespace(kind=kind, hidden=30, training=SimpleNamespace(sequence_length=100))
+        run = SimpleNamespace(frozen=frozen, kind=made, layers=layers, inputs=inputs)
+        return Pricer._kept_layers(cast("Pricer", pricer), cast("Run", run))
+
+    # 3 x 2 x 100 x 30 of 16,000 elements
+    assert kept(3, 2) == 2
+    assert kept(8, 2) == 3
+    assert kept(16, 1) == 3
+    assert kept(16, 1, kind="own") == 16
+    assert kept(16, 1, kind="own", frozen=True) == kept(16, 1, frozen=True) == 0

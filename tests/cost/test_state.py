@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -12,7 +13,21 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.change import without_hosts
 from planner.cluster.spec import ClusterSpec
 from planner.cost.failures import checkpoint_bytes
-from planner.cost.state import CHECKPOINT, Held, Weigher, held_by, layer_spans, move, settled
+from planner.cost.state import (
+    CHECKPOINT,
+    Held,
+    LinkMove,
+    Move,
+    Region,
+    Weigher,
+    _less,
+    _union,
+    _within,
+    held_by,
+    layer_spans,
+    move,
+    settled,
+)
 from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.placement import ranks
 from planner.plan.values import Plan
@@ -179,3 +194,58 @@ def test_storage_reads_what_is_lost() -> None:
     assert unknown.moved_bytes == pytest.approx(checkpoint_bytes(trained) / 4)
     known = move(data_parallel(6), left, trained, held, ASSUMED, 1e6).links[-1]
     assert known.seconds == pytest.approx(unknown.moved_bytes / 1e6)
+
+
+def test_unequal_shards_follow_each_other() -> None:
+    """One, two, four and one eighths of each layer, of which a node of two devices holds the first three."""
+    (one,) = data_parallel(4).stages[0].replicas
+    parts = tuple(replace(one, count=1, shard=part) for part in (1, 2, 4, 1))
+    chosen = plan("torch", 3, [4], [parts])
+    held = held_by(chosen, nodes(2), model(24))
+    assert {(each.first, each.end, each.low, each.high) for each in held["a-0"]} == {(0, 1, 0.0, 0.375)} | {
+        (1, 6, 0.0, 0.375)
+    }
+    assert {(each.low, each.high) for each in held["a-1"]} == {(0.375, 1.0)}
+
+
+def test_parts_by_hand() -> None:
+    """Spans that touch are one, and what is beyond others is what lies between them and at both ends."""
+    assert _union([(0.5, 0.75), (0.0, 0.25), (0.25, 0.5), (0.9, 1.0), (0.1, 0.2)]) == [
+        (0.0, 0.75),
+        (0.9, 1.0),
+    ]
+    assert list(_less(0.0, 1.0, [(0.2, 0.4), (0.4, 0.5)])) == [(0.0, 0.2), (0.5, 1.0)]
+    assert list(_less(0.25, 0.5, [(0.0, 0.3), (0.6, 0.9)])) == [(0.3, 0.5)]
+    assert list(_less(0.25, 0.5, [(0.0, 0.1), (0.25, 0.5)])) == []
+    assert list(_less(0.25, 0.5, [(0.0, 0.6), (0.7, 0.9)])) == []
+    assert list(_less(0.25, 0.5, [])) == [(0.25, 0.5)]
+    regions = [Region(False, 1, 3, 0.0, 0.5), Region(False, 2, 4, 0.5, 0.75), Region(True, 1, 3, 0.8, 1.0)]
+    assert list(_within(regions, False, 1, 2)) == [(0.0, 0.5)]
+    assert list(_within(regions, False, 2, 3)) == [(0.0, 0.75)]
+    assert list(_within(regions, False, 3, 4)) == [(0.5, 0.75)]
+    assert list(_within(regions, True, 1, 3)) == [(0.8, 1.0)]
+
+
+def test_nodes_that_have_the_same_take_turns_to_send() -> None:
+    """Of four nodes two hold everything: each sends to one of the others, at the same time."""
+    trained, where = model(24), cluster(pool("a", "A100", 4, per_node=2, cards=1, gbps=100))
+    held = held_by(data_parallel(4, zero=0), where, trained)
+    found = move(data_parallel(8, zero=0), where, trained, held, ASSUMED)
+    rate = ASSUMED.link("infiniband").efficiency * 100e9 / 8
+    one = checkpoint_bytes(trained)
+    assert found.moved_bytes == pytest.approx(2 * one)
+    assert [entry.kept_bytes for entry in found.hosts] == pytest.approx([one, one, 0.0, 0.0])
+    (link,) = found.links
+    assert link.seconds is not None
+    # Runs of layers are sent one after the other: the two senders differ by less than the largest.
+    assert one / rate <= link.seconds <= 1.3 * one / rate
+
+
+def test_links_work_side_by_side() -> None:
+    """Until the last of them has brought all; a checkpoint whose speed nobody knows counts for nothing."""
+    links = [
+        LinkMove(link=name, moved_bytes=1.0, seconds=seconds) for name, seconds in (("x", 2.0), ("y", 3.0))
+    ]
+    assert Move(hosts=(), links=tuple(links)).seconds == 3.0
+    unknown = LinkMove(link=CHECKPOINT, moved_bytes=1.0, seconds=None)
+    assert Move(hosts=(), links=(unknown,)).seconds == Move(hosts=(), links=()).seconds == 0.0

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, pass_on_seconds
 from planner.cost.estimate import Estimator, estimate
-from planner.dims.context import contexts
+from planner.dims.context import ContextParallelism, contexts
 from planner.emit.interface import emit
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -208,3 +210,52 @@ def test_replicas_that_share_get_the_same_sequences() -> None:
     assert counted / len(parts) == pytest.approx(1)
     assert "## Divided sequences" in files["README.md"]
     assert "sharing.attend(query, key, value, causal=True)" in files["README.md"]
+
+
+def test_sequences_over_more_or_fewer_replicas() -> None:
+    """The other way, twice and half as many: a replica then has as many more sequences, in as many more steps."""
+    row, dimension = TARGETS["megatron"], ContextParallelism()
+
+    def near(chosen: Plan) -> dict[tuple[int, str], tuple[int, int]]:
+        changes = dimension.neighbours(chosen, row, Topology(CLUSTER).device_types)
+        found: dict[tuple[int, str], tuple[int, int]] = {}
+        for change in changes:
+            (replicas,) = change.plan.stages[0].replicas
+            found[change.plan.cp, change.plan.cp_kind] = replicas.local_batch, replicas.accumulation_steps
+        return found
+
+    assert near(divided(cp=4, dp=8)) == {(4, "ulysses"): (8, 8), (8, "ring"): (16, 16), (2, "ring"): (4, 4)}
+    assert near(divided(cp=2, dp=8, cp_kind="ulysses")) == {
+        (2, "ring"): (4, 4),
+        (4, "ulysses"): (8, 8),
+        (1, "ring"): (2, 2),
+    }
+    # Six sequences in two steps: half of the replicas would have three in one, a third of them nothing.
+    six = plan("megatron", 1, [4], [(group("a", "A100", count=4, share=6, steps=2),)], cp=2)
+    assert near(six) == {(2, "ulysses"): (6, 2), (4, "ring"): (12, 4), (1, "ring"): (3, 1)}
+    odd = plan("megatron", 1, [4], [(group("a", "A100", count=4, share=5, steps=5),)], cp=2)
+    assert {cp for cp, _ in near(odd)} == {2, 4}
+    one = plan("megatron", 1, [4], [(group("a", "A100", count=4, share=2, steps=1),)], cp=2)
+    assert {cp for cp, _ in near(one)} == {2, 4}
+    assert near(divided(cp=1, dp=8)) == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "recompute", "exchanges"),
+    [
+        ("megatron", "none", 2),
+        ("megatron", "selective", 2),
+        ("megatron", "full", 3),
+        ("torch", "selective", 3),
+        ("deepspeed", "full", 3),
+    ],
+)
+def test_what_is_recomputed_is_exchanged_again(target: str, recompute: Recompute, exchanges: int) -> None:
+    """All-to-alls forward and backward, and those of the forward once more; kernels of their own keep their results."""
+
+    def seconds(target: str, recompute: Recompute) -> float:
+        chosen = divided(target=target, cp_kind="ulysses")
+        stage = replace(chosen.stages[0], recompute=recompute)
+        return estimate(replace(chosen, stages=(stage,)), CLUSTER, long()).breakdown.context_parallel_seconds
+
+    assert seconds(target, recompute) == pytest.approx(exchanges / 2 * seconds(target, "none"))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -355,6 +356,7 @@ def test_two_at_once_exclude_each_other(memory: Path) -> None:
 HOLDING = """
 import sys
 from pathlib import Path
+from typing import Any
 from planner.emit import folder as writer
 from planner.job.files import EmittedFile
 def waiting(*_):
@@ -402,3 +404,29 @@ def racing(folder: Path) -> list[int]:
                 os._exit(status)
         children.append(child)
     return children
+
+
+def test_what_a_killed_writer_had_begun_is_not_in_the_folder(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of a draft that nobody finished are gone, whatever their names."""
+    folder, fill = memory / "run", write._fill
+    child = os.fork()
+    if child == 0:
+
+        def half(draft: int, *others: Any) -> None:
+            fill(draft, *others)
+            for name in ("-first", "zz-last"):
+                os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=draft))
+            os._exit(1)
+
+        try:
+            monkeypatch.setattr(write, "_fill", half)
+            write_folder(NEW, folder)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] != 0
+    assert not folder.exists()
+    write_folder(NEW, folder)
+    assert not {"-first", "zz-last"} & {*os.listdir(folder)}
+    assert os.listdir(memory) == ["run"]

@@ -32,7 +32,6 @@ from planner.search.deadline import Deadline
 from planner.search.explain import neighbours
 from planner.search.explain.bars import Bar, _constant, _unseen, network_bars, scaled
 from planner.search.explain.diagnose import (
-    MAX_FACTOR,
     _best_first,
     _larger_devices,
     _more_nodes,
@@ -42,14 +41,13 @@ from planner.search.explain.diagnose import (
 from planner.search.explain.families import families
 from planner.search.explain.neighbours import Neighbour, all_neighbours, best_of_each
 from planner.search.explorer import Explorer
-from planner.search.space.choices import MAX_DEPTH
 from planner.search.values import Goal, Limits, Silent
 from planner.targets import target
 from tests import worlds
 from tests.report import examples
 from tests.worlds import cluster, gpt, group, pool
 
-DEEPER, WIDER, ONE = tuple(range(2, MAX_DEPTH + 1)), tuple(range(2, 65)), (1,)
+DEEPER, WIDER, ONE = tuple(range(2, 65)), tuple(range(2, 65)), (1,)
 
 
 def test_the_parts_of_the_space() -> None:
@@ -314,7 +312,7 @@ def test_more_nodes_by_hand() -> None:
     assert hint(16, alone) is None
     never = Trial(10**9)
     assert _more_nodes(estimator, Limits(), cast("_Trial", never)) is None
-    assert never.asked == 2 * (MAX_FACTOR.bit_length())
+    assert never.asked == 14
 
 
 def test_larger_devices_by_hand() -> None:

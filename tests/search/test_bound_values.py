@@ -150,6 +150,48 @@ def test_crossings_by_hand() -> None:
     assert never.bound(4) == never.once(4, 100.0) == inf
 
 
+def test_quick_looks_by_hand() -> None:
+    """Five fast stages, one of them at each end, and a slow one: 22 layers in 4 s of each micro-batch, 27 in 5 s."""
+    kinds = [speed(1.0, 3.0), speed(2.0, 3.0)]
+    bound = counted(kinds, [hops(0.0, 0.0)] * 2, 24, 8)
+    # Two percent above the cutoff.
+    assert bound.beyond([6], 8 * 4 / 1.02) == pytest.approx([8 * 4])
+    assert bound.beyond([6], 8 * 5 / 1.02).tolist() == [0.0]
+    # Of all depths at once the same as of each: two stages do no more than 2 x 12.
+    for seconds in (4, 5, 6, 8, 11.9, 12):
+        depths, cutoff = [2, 3, 4, 5, 6], 8 * seconds / 1.02
+        found = bound.beyond(depths, cutoff).tolist()
+        assert found == [bound.beyond([depth], cutoff)[0] for depth in depths]
+        assert (found[0] > 0) == (seconds < 12)
+    # Thousands of layers in exactly their time.
+    long = counted(kinds[:1], [hops(0.0, 0.0)], 4000, 8)
+    assert long.beyond([2], 8 * 2000 / 1.02).tolist() == [0.0]
+    assert long.beyond([2], 8 * 1999.9 / 1.02)[0] > 0
+
+
+def test_one_micro_batch_in_time_by_hand() -> None:
+    """Three rounds: the longer one micro-batch takes, the less the busiest stage may, and the fewer fast layers.
+
+    Of 40 layers on slots of 1, 2, 3 and 3 s each has one at least; 2 once + 11 b <= T.
+    """
+    kinds = [speed(1.0, 1.0), speed(2.0, 1.0), speed(3.0, 2.0)]
+    bound = counted(kinds, [hops(0.0, 0.0)] * 3, 40, 16)
+    # b <= T / 16 = 22.2, then (T - 2 x 65) / 11 = 20.4, then (T - 2 x 70) / 11 = 19.5
+    assert [one + 2 * two + 3 * (40 - one - two) for one, two in ((22, 11), (20, 10), (19, 9))] == [
+        65,
+        70,
+        73,
+    ]
+    assert bound.once(4, 354.9) == pytest.approx(73.0)
+
+
+def test_memory_that_is_taken_holds_no_layer() -> None:
+    """Nor less than none."""
+    taken = replace(speed(1.0), policies=(Policy(1.0, replace(ROOMY, free_bytes=-5.0)),))
+    bound = counted([taken, speed(2.0)], [hops(0.0, 0.0)] * 2, 8, 8)
+    assert bound._rooms(2).tolist() == [[[0.0, 0.0], [1e9, 1e9]]]
+
+
 def test_layers_are_counted_close_to_the_fastest_cut() -> None:
     """Mean shares of the least end over all orders and cuts: free, with a send, and with a slow link as well."""
     shares: dict[str, list[float]] = {"plain": [], "slow": []}

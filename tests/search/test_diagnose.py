@@ -7,7 +7,9 @@ from typing import get_args
 
 import pytest
 
-from planner.capabilities import OFFLOAD_PARTS
+from planner.capabilities import OFFLOAD_PARTS, OffloadPart
+from planner.catalog import GpuSpec
+from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import LoraSpec, ModelSpec, Optimizer
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -70,3 +72,40 @@ def test_no_time_leaves_causes_alone() -> None:
     found = diagnose(Estimator(spec, gpt(96, 12288, 96)), Limits(), Deadline.after(0.0))
     assert found.causes
     assert found.hints == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "offload", "on_devices", "anywhere"),
+    [
+        ("deepspeed", ("none",), 14, 14),
+        ("deepspeed", ("none", "optimizer"), 2, 14),
+        ("deepspeed", ("parameters",), 0, 14),
+        ("megatron", ("none", "optimizer"), 2, 14),
+    ],
+)
+def test_room_for_one_copy_of_the_states(
+    target: str, offload: tuple[OffloadPart, ...], on_devices: int, anywhere: int
+) -> None:
+    """Bytes of each parameter that devices must hold, and that devices and hosts must hold together."""
+    model = gpt(24, 4096, 32)
+    size = model.trained_parameters / 2**30
+    limits = Limits(target=target, offload=offload)
+
+    def fits(devices_gib: float, hosts_gib: float) -> bool:
+        """Two nodes with a card of so much memory, 3 % of which fragments take, and so much in both hosts."""
+        gib = devices_gib * 1.03 / 2
+        card = GpuSpec(
+            memory_gib=gib, memory_bandwidth_gBps=900, tflops={"fp16": 125, "fp32": 15}, reserve_gib=0.0
+        )
+        nodes = pool("a", "card", per_node=1, nodes=2).model_copy(
+            update={"host": HostSpec(memory_gib=hosts_gib / 2)}
+        )
+        return may_fit(Estimator(cluster(nodes, gpus={"card": card}), model), limits)
+
+    devices = max(on_devices, 1) * size
+    assert fits(devices * 1.001, anywhere * size)
+    if on_devices:
+        assert not fits(devices * 0.999, 100 * size)
+    if on_devices < anywhere:
+        assert fits(devices * 1.001, (anywhere * size - devices) * 1.001)
+        assert not fits(devices * 1.001, (anywhere * size - devices) * 0.99)

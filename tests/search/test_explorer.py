@@ -30,6 +30,7 @@ def test_what_is_offered() -> None:
     found._better = told.append
     slow, quick = examples.scored(step_seconds=30.0), examples.scored(step_seconds=20.0)
     assert (found.incumbent, found.gap, found.status) == (float("inf"), 1.0, "unknown")
+    assert (found.candidates, found.solved, found.interrupted, found.finished) == (0, 0, False, False)
     for scored in (None, slow, examples.scored(step_seconds=30.0), quick, slow):
         found.offer(scored)
     found.offer(examples.scored(step_seconds=10.0, activations_gib=60.0))

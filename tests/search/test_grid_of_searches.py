@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pydantic import ValidationError
@@ -10,8 +14,10 @@ from pydantic import ValidationError
 from planner.calibration.values import ASSUMED
 from planner.errors import UsageError
 from planner.ranges import TIME_LIMIT
-from planner.search.sweep import Grid, SweepPoint, _limits, _plan
+from planner.search import sweep
+from planner.search.sweep import RESULTS, Grid, SweepPoint, _limits, _plan, solved, sweep_points
 from tests import worlds
+from tests.report import examples
 from tests.worlds import cluster, gpt, group, pool
 
 FILES: dict[str, Any] = {"clusters": ("a.yaml", "b.yaml"), "models": ("m.yaml",)}
@@ -83,3 +89,59 @@ def test_plans_in_a_row() -> None:
         "flagscale ZeRO 0, 2 stages, tp 1|2": worlds.plan("flagscale", 0, [2, 2], [(one,), (two,)]),
     }
     assert {_plan(plan): plan for plan in texts.values()} == texts
+
+
+def test_points_in_the_order_of_the_file() -> None:
+    """Each cluster with each model with each combination, the last option changing quickest; no two have one key."""
+    grid = Grid(
+        clusters=("a.yaml", "b.yaml"),
+        models=("m.yaml", "n.yaml"),
+        options={"zero": (0, 1), "tp": (1, [1, 2])},
+    )
+    specs = {"a.yaml": cluster(pool("a")), "b.yaml": cluster(pool("b"))}
+    models = {"m.yaml": gpt(4), "n.yaml": gpt(6)}
+    with (
+        patch.object(sweep, "load_cluster", side_effect=lambda path: specs[path.name]),
+        patch.object(sweep, "load_model", side_effect=lambda path: models[path.name]),
+    ):
+        points = list(sweep_points(grid, Path("/sweeps/grid.yaml"), ASSUMED))
+        again = list(sweep_points(grid.model_copy(update={"gap": 0.02}), Path("/sweeps/grid.yaml"), ASSUMED))
+    assert [(each.names, dict(each.options)) for each in points] == [
+        ((own, model), {"zero": zero, "tp": tp})
+        for own, model, zero, tp in product(specs, models, (0, 1), (1, [1, 2]))
+    ]
+    assert all(
+        each.cluster is specs[each.names[0]] and each.model is models[each.names[1]] for each in points
+    )
+    assert len({each.key for each in (*points, *again)}) == 32
+    assert {len(each.key) for each in points} == {24}
+    assert (points[0].time_limit, points[0].gap, again[0].gap) == (30.0, 0.01, 0.02)
+
+
+def test_rows_of_a_sweep() -> None:
+    """What was asked, what the search said, or what is wrong with the options; lists are one text."""
+    result = examples.found()
+    assert result.best is not None
+    with patch.object(sweep, "choose", return_value=result) as choose:
+        row = solved(point(target="megatron", tp=[1, 2], global_batch=32))
+        none = solved(replace(point(), key="other"))
+        choose.return_value = examples.infeasible()
+        empty = solved(point())
+    assert {name: row[name] for name in ("key", "cluster", "model", "target", "tp")} == {
+        "key": "k",
+        "cluster": "a.yaml",
+        "model": "m.yaml",
+        "target": "megatron",
+        "tp": "1,2",
+    }
+    assert (row["status"], row["gap"], row["error"]) == (result.status, result.gap, None)
+    assert row["step_seconds"] == result.best.estimate.step_seconds
+    assert row["plan"] == _plan(result.best.plan)
+    assert choose.call_args_list[0].args[1].training.global_batch == 32
+    assert choose.call_args_list[1].args[1].training.global_batch == gpt().training.global_batch
+    assert none["key"] == "other"
+    assert (empty["status"], empty["plan"], empty["step_seconds"]) == ("infeasible", None, None)
+    wrong = solved(point(tp="2"))
+    assert (wrong["status"], wrong["plan"]) == ("error", None)
+    assert wrong["error"] == "tp: expected a whole number or a list of them, got '2'"
+    assert tuple(wrong) == ("key", "cluster", "model", "tp", *RESULTS)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from math import inf
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from planner.cost.estimate import Estimator
-from planner.search.bounds.groups import group_bound, grouped, members, of_one_degree, searched
+from planner.search.bounds.groups import (
+    Group,
+    group_bound,
+    grouped,
+    late,
+    members,
+    of_one_degree,
+    searched,
+)
 from planner.search.bounds.peak import floor_seconds, least_seconds
-from planner.search.deadline import NO_LIMIT
-from planner.search.space.choices import families
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
+from planner.search.space.choices import Family, families
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
 from planner.targets import TARGETS
@@ -53,3 +65,72 @@ def test_without_devices_there_is_no_step() -> None:
     assert floor_seconds(estimator) == float("inf")
     able = Estimator(cluster(pool("a")), gpt())
     assert least_seconds(able, {("a", "A100"): 8}) == pytest.approx(floor_seconds(able))
+
+
+FAMILY = Family(target="megatron", zero=1, recompute="none", tp=1, dp=2, batch=2, micro_batches=8)
+
+
+def partition_of(
+    depths: dict[int, int], seconds: dict[int, float], own: dict[int, float]
+) -> tuple[Any, list[tuple[list[int], list[int], float]]]:
+    """A part of a cluster on which families with this ZeRO stage are so deep, as late, and bounded so."""
+    asked: list[tuple[list[int], list[int], float]] = []
+
+    def told(families: list[Family], most: list[int], cutoff: float) -> list[float]:
+        asked.append(([family.zero for family in families], most, cutoff))
+        return [seconds[family.zero] for family in families]
+
+    bounds = SimpleNamespace(late=told, family_bound=lambda family, depth: own[family.zero] + depth)
+    made = SimpleNamespace(depths=lambda family, _: tuple(range(1, depths[family.zero] + 1)), bounds=bounds)
+    return made, asked
+
+
+def test_families_that_are_too_late() -> None:
+    """Those below the cutoff are looked at, with others of their degrees; none without a cutoff."""
+    families = [FAMILY._replace(zero=zero) for zero in range(4)]
+    others = [FAMILY._replace(zero=4, tp=2), FAMILY._replace(zero=5, tp=None, dp=None)]
+    pairs = [(float(number), family) for number, family in enumerate((*families, *others))]
+    part, asked = partition_of(
+        dict.fromkeys(range(6), 3), {0: 9.0, 1: 0.0, 2: 7.0, 3: 1.0, 4: 8.0, 5: 99.0}, {}
+    )
+    assert late(pairs, part, Limits(), inf) == pairs
+    assert asked == []
+    found = late(pairs, part, Limits(), 3.5)
+    assert [bound for bound, _ in found] == [9.0, 1.0, 7.0, 3.0, 4.0, 5.0]
+    assert asked == [([0, 1, 2, 3], [3] * 4, 3.5)]
+    assert [bound for bound, _ in late(pairs, part, Limits(), 3.0)] == [9.0, 1.0, 7.0, 3.0, 4.0, 5.0]
+    assert [bound for bound, _ in late(pairs, part, Limits(), 4.5)][4] == 8.0
+    assert asked[-2:] == [([0, 1, 2, 3], [3] * 4, 4.5), ([4], [3], 4.5)]
+
+
+def test_families_of_a_group_that_may_have_plans() -> None:
+    """With a depth, and a bound that is not infinite: the closed form where the quick look knows nothing."""
+    group = Group(tuple(FAMILY._replace(zero=zero) for zero in range(4)))
+    part, _ = partition_of(
+        {0: 3, 1: 2, 2: 0, 3: 1}, {0: 0.0, 1: 6.0, 3: 0.0}, {0: 10.0, 1: 20.0, 2: 30.0, 3: inf}
+    )
+    found = members(group, part, Limits(), NO_LIMIT, 5.0)
+    assert [(bound, family.zero) for bound, family in found] == [(13.0, 0), (6.0, 1)]
+    assert [bound for bound, _ in members(group, part, Limits(), NO_LIMIT)] == [13.0, 22.0]
+    with pytest.raises(Struck):
+        members(group, part, Limits(), Deadline(at=0.0), 5.0)
+
+
+def test_the_bound_of_a_group_by_hand() -> None:
+    """Sixteen sequences, four at once on two replicas: 8 steps of a micro-batch of two, 6 layers each."""
+    rates = SimpleNamespace(free_rates=lambda family: [(3, 2.0), (1, 4.0)] if family.zero else [])
+    model = SimpleNamespace(layers=6, training=SimpleNamespace(global_batch=16))
+    bounds = cast("Any", SimpleNamespace(rates=rates, estimator=SimpleNamespace(model=model)))
+    one = FAMILY._replace(batch=4)
+    assert group_bound(Group((one,)), bounds) == 6 * (16 * 2 // 4) / 10.0
+    assert group_bound(Group((one._replace(zero=0),)), bounds) == inf
+    assert group_bound(Group((one._replace(tp=None, dp=None),)), bounds) == 0.0
+    assert group_bound(Group((one._replace(dp=None),)), bounds) == 0.0
+    alike = [
+        one,
+        one._replace(zero=3),
+        one._replace(dp=4, batch=8),
+        one._replace(tp=2),
+        one._replace(dp=None),
+    ]
+    assert [len(group.families) for group in grouped([*alike, one._replace(dp=None, zero=0)])] == [3, 1, 1, 1]

@@ -124,6 +124,7 @@ def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     apart = "stages on the nodes of their pool in another order than the pipeline's"
     one, two = (cluster(pool("a", nodes=nodes)) for nodes in (1, 2))
     assert apart in outside(two, gpt(), Limits(target="megatron"))
+    assert apart in outside(cluster(pool("a", nodes=2, per_node=2)), gpt(), Limits(target="megatron"))
     assert apart not in outside(one, gpt(), Limits(target="megatron"))
     assert apart not in outside(two, gpt(), Limits(target="megatron", pp=(1,)))
     assert apart not in outside(cluster(pool("a", nodes=2, per_node=1)), gpt(), Limits(target="megatron"))

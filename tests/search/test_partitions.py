@@ -12,7 +12,12 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.explorer import Explorer
 from planner.search.milp.export import _partition
 from planner.search.solve import search
-from planner.search.space.partitions import NetworkPartition, network_partitions, wide_partitions
+from planner.search.space.partitions import (
+    NetworkPartition,
+    network_partitions,
+    whole_partition,
+    wide_partitions,
+)
 from planner.search.values import Limits, Silent
 from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, group, nic, plan, pool
@@ -175,3 +180,13 @@ def _least(way: NetworkPartition, limits: Limits) -> float:
     """By the rates of the devices of a partition."""
     own = {each.key: each.devices for each in way.estimator.topology.device_types}
     return DeviceRates(way.estimator, limits, alone=False).least_seconds(own)
+
+
+def test_the_whole_cluster_with_all_its_networks() -> None:
+    """Is one part without islands, on equal pools as one."""
+    spec = cluster(pool("a"), pool("b"), pool("c", "V100", fabric="eth", gbps=10, cards=1))
+    found = whole_partition(Estimator(spec, gpt()))
+    assert (found.whole, found.islands) == (True, ())
+    assert [(each.pool, each.devices) for each in found.device_types] == [("a", 16), ("c", 8)]
+    unlike = Estimator(cluster(pool("a"), pool("c", "V100")), gpt())
+    assert whole_partition(unlike).estimator is unlike

@@ -29,7 +29,7 @@ from planner.plan.checks import faults
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline
 from planner.search.explain.bars import Bar, device_bars, network_bars, scaled, with_families
-from planner.search.explain.ratios import CORNERED, LEAST_GAIN, ONE_TYPE, WORTH
+from planner.search.explain.ratios import ONE_TYPE
 from planner.search.explain.reasons import LEFT_OUT
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
@@ -101,7 +101,7 @@ def test_a_ratio_that_nobody_measured_is_told() -> None:
     assert unseen < ratio.bar < hypot(unseen, 0.05, 0.03)
     assert ratio.slower_than is not None
     assert 1 / (1 + ratio.bar) <= ratio.slower_than < 1
-    assert ratio.regret >= WORTH
+    assert ratio.regret >= 0.05
     assert ratio.scored.plan != found.best.plan  # type: ignore[union-attr]
 
 
@@ -169,7 +169,7 @@ def test_the_plan_changes_where_it_says(faster: bool) -> None:
     again = search(cluster, model, there, LIMITS, explain=False)
     assert again.best is not None
     now = Estimator(cluster, model, there).step_seconds(found.best.plan)
-    assert now / again.best.estimate.step_seconds - 1 >= LEAST_GAIN * (1 - 1e-6)
+    assert now / again.best.estimate.step_seconds - 1 >= 0.01 * (1 - 1e-6)
     here = search(cluster, model, known, LIMITS, explain=False)
     assert here.best is not None
     assert found.best.estimate.step_seconds <= here.best.estimate.step_seconds * (1 + 1e-6)
@@ -270,7 +270,7 @@ def corners(
     """Estimators at the speeds of the cost model and at the ends of the widest bars, worked out anew."""
     base = Estimator(with_families(ranked(cluster)), model, known)
     bars = [*_bars(found, cluster, model, known), *network_bars(base)]
-    chosen = sorted(bars, key=lambda bar: -bar.spread)[:CORNERED]
+    chosen = sorted(bars, key=lambda bar: -bar.spread)[:4]
     ends = product(*([(bar, end) for end in bar.ends] for bar in chosen))
     return [base, *(base.with_calibration(scaled(known, tuple(factors))) for factors in ends)]
 

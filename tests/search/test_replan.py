@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -15,9 +16,10 @@ from planner.errors import UsageError
 from planner.plan.checks import faults
 from planner.plan.values import Offload, Plan, Sync
 from planner.search.objectives.choose import choose
-from planner.search.replan import Replan, Replanner, fewer_replicas
+from planner.search.replan import Replan, Replanner, _of, _refuse, _with, fewer_replicas
 from planner.search.solve import search
 from planner.search.values import Goal, Limits
+from tests.report import examples
 from tests.worlds import cluster, gpt, group, plan, pool
 
 TRAINED = gpt(8, 1024, 16, precision="bf16", global_batch=48)
@@ -168,3 +170,85 @@ def test_nothing_fits_without_it() -> None:
         Replanner(chosen, where, trained, shipped(), limits, away_seconds=DAY).without(["a-0"])
     assert str(raised.value).startswith("no plan fits without a-0: ")
     assert raised.value.hint
+
+
+def test_the_plan_that_takes_over_is_the_answer_of_its_search() -> None:
+    """With its own gap to the bound that holds for all plans, and without reasons that were another plan's."""
+    result = examples.found()
+    assert result.best is not None
+    assert _with(result, result.best, Limits()) is result
+    assert result.alternatives
+    slower = examples.scored(16, step_seconds=2 * result.best.estimate.step_seconds)
+    taken = _with(result, slower, Limits(gap=0.01))
+    step = slower.estimate.step_seconds
+    assert (taken.best, taken.status, taken.alternatives) == (slower, "feasible", ())
+    assert taken.gap == pytest.approx(1 - result.bound_seconds / step)
+    near = examples.scored(16, step_seconds=1.005 * result.bound_seconds)
+    assert _with(result, near, Limits(gap=0.01)).status == "optimal"
+    below = examples.scored(16, step_seconds=0.5 * result.bound_seconds)
+    assert _with(replace(result, best=None), below, Limits()).gap == 0.0
+
+
+def test_why_nothing_takes_over() -> None:
+    """A search that was stopped has proven nothing; else the causes and hints of its diagnosis are told."""
+    with pytest.raises(UsageError, match="no plan was found without a, b in the time limit") as stopped:
+        _refuse(examples.unknown(), ["a", "b"])
+    assert stopped.value.hint == "allow more with --time-limit"
+    none = examples.infeasible()
+    assert none.diagnosis is not None
+    with pytest.raises(UsageError) as refused:
+        _refuse(none, ["a"])
+    assert str(refused.value).startswith(f"no plan fits without a: {none.diagnosis.causes[0]}")
+    assert refused.value.hint == "; ".join(none.diagnosis.hints)
+    with pytest.raises(UsageError, match=r"no plan fits without a$") as bare:
+        _refuse(replace(none, diagnosis=None), ["a"])
+    assert bare.value.hint is None
+
+
+def test_fewer_replicas_by_hand() -> None:
+    """Those that divide the sequences of a step evenly, at the same micro-batch; none where replicas differ."""
+    # Of micro-batches of 6 the shares of 4, 2 and 1 replicas consist.
+    assert [each.stages[0].dp for each in fewer_replicas(data_parallel(8))] == [4, 2, 1]
+    one = group("a", "A100", count=8, share=6, steps=3)
+    twos = plan("torch", 1, [8], [(one,)])
+    # 2 sequences a micro-batch: 48 over 5 or 7 replicas leave some over.
+    assert [(each.stages[0].dp, each.micro_batches) for each in fewer_replicas(twos)] == [
+        (6, 4),
+        (4, 6),
+        (3, 8),
+        (2, 12),
+        (1, 24),
+    ]
+    assert list(fewer_replicas(replace(twos, zero=1, shard_size=4))) == []
+    mixed = plan("torch", 1, [8], [(replace(one, count=4), replace(one, pool="b", count=4))])
+    assert list(fewer_replicas(mixed)) == []
+
+
+def test_the_part_of_the_time_for_the_same_degrees() -> None:
+    """Three tenths, of plans with the degrees and the offloading of the old one; each set of nodes once."""
+    chosen, where = stages(), nodes(4)
+    limits = Limits(target="torch", time_limit_seconds=100.0)
+    planner = Replanner(chosen, where, TRAINED, shipped(), limits, away_seconds=DAY)
+    with (
+        patch("planner.search.deadline.monotonic", return_value=1000.0),
+        patch("planner.search.replan.choose", return_value=examples.found()) as choose,
+    ):
+        for gone in ("a-1", "a-2"):
+            planner._searched(without_hosts(where, [gone]))
+    (same, whole) = choose.call_args_list
+    assert (same.kwargs["deadline"].at, whole.kwargs["deadline"].at) == (1030.0, 1100.0)
+    assert (same.kwargs["explain"], whole.kwargs["explain"]) == (False, True)
+    alike = same.args[3]
+    assert (alike.zero, alike.pp, alike.tp, alike.cp) == ((1,), (4,), (1,), (1,))
+    assert whole.args[3].pp is None
+
+
+def test_plans_that_a_search_tells_of() -> None:
+    """Its answer and what stands beside it, if they fit."""
+    result = examples.found()
+    told = [each.scored for each in result.alternatives if each.scored is not None]
+    assert result.best is not None
+    assert list(_of(result)) == [result.best.plan, *(each.plan for each in told if each.estimate.fits)]
+    large = examples.scored(activations_gib=60.0)
+    assert not large.estimate.fits
+    assert list(_of(replace(result, best=large, alternatives=()))) == []

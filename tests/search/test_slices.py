@@ -20,8 +20,6 @@ from planner.search.objectives.candidates import SubCluster, sub_cluster_candida
 from planner.search.objectives.choose import _loss, without_excluded
 from planner.search.objectives.loss import BatchCandidate, LossSearch, batches_around
 from planner.search.objectives.objectives import (
-    LEAST_SLICE_SECONDS,
-    SLICE,
     BestSearch,
     Candidate,
     GoalRates,
@@ -98,7 +96,7 @@ def test_each_candidate_has_a_slice_and_hard_ones_go_on() -> None:
 
     found = Few([3.0, 9.0, 7.0, 2.0, 1.0], searches)
     found.run()
-    first = [(3.0, SLICE / 5), (9.0, SLICE / 4), (2.0, SLICE / 2), (1.0, SLICE / 1)]
+    first = [(3.0, 4 / 5), (9.0, 4 / 4), (2.0, 4 / 2), (1.0, 4 / 1)]
     assert found.asked == [*first, (1.0, 1 / 3), (2.0, 1 / 2), (2.0, 1 / 2), (3.0, 1.0)]
     assert found.log.heard == [*((done, 5) for done in range(1, 6)), *[(5, 5)] * 4]
     assert (found.seen, found.interrupted) == (5, False)
@@ -127,7 +125,7 @@ def test_the_end_of_the_time() -> None:
     part.deadline = Deadline(at=1050.0)
     with patch("planner.search.deadline.monotonic", return_value=50.0):
         assert part._slice(0.25).at == pytest.approx(300.0)
-        assert part._slice(0.0).at == pytest.approx(50.0 + LEAST_SLICE_SECONDS)
+        assert part._slice(0.0).at == pytest.approx(50.5)
 
 
 def test_when_nothing_fits() -> None:

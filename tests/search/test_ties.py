@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -11,10 +13,11 @@ from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.model.file import load_model
 from planner.report.goal import tie_text
-from planner.search.explain.ties import TIE, settled, simpler
+from planner.search.explain.ties import _as_simple, _compared, settled, simpler
 from planner.search.objectives.choose import choose
-from planner.search.values import Alternative, Goal, Limits, SearchResult
+from planner.search.values import Alternative, Goal, Limits, SearchResult, Simpler
 from tests.cli.running import CLUSTER, MODEL
+from tests.report import examples
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,7 @@ def test_what_is_simpler(result: tuple[SearchResult, Estimator]) -> None:
 
     assert among(0.03, 2, 5.0) == [0.03]
     assert among(0.03, 4, 5.0) == [0.03]
-    assert among(TIE + 0.01, 2, 5.0) == []
+    assert among(0.06, 2, 5.0) == []
     assert among(0.03, 4, 10.0) == []
     assert among(0.03, 2, 11.0) == []
     assert among(0.03, 5, 5.0) == []
@@ -106,3 +109,61 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
         limited = replace(before, goal=goal)
         assert settled(limited, 0.01) is limited
     assert settled(replace(before, simpler=()), 0.01).best is fast
+
+
+def test_what_a_slower_plan_spares() -> None:
+    """Devices, stages, money or sockets; nothing is said of plans that need more of any, or are slower than a bar."""
+    best = examples.scored(step_seconds=100.0)
+    sockets: list[int] = []
+    estimator = cast("Estimator", SimpleNamespace(uses_sockets=lambda plan: id(plan) in sockets))
+
+    def told(step: float = 104.0, **changes: Any) -> list[tuple[int, int, float | None, bool]]:
+        other = examples.scored(16, step_seconds=step)
+        other = replace(other, estimate=replace(other.estimate, **changes))
+        return [
+            (each.fewer_devices, each.fewer_stages, each.less_per_hour, each.keeps_rdma)
+            for each in _compared("other", other, best, estimator)
+        ]
+
+    assert told() == []
+    assert told(devices=6) == [(2, 0, 0.0, False)]
+    assert told(devices=6, price_per_hour=9.0) == [(2, 0, 1.0, False)]
+    assert told(price_per_hour=9.0) == [(0, 0, 1.0, False)]
+    assert told(price_per_hour=None) == []
+    assert told(devices=6, price_per_hour=None) == [(2, 0, None, False)]
+    assert told(devices=6, price_per_hour=11.0) == []
+    assert told(devices=9, price_per_hour=9.0) == []
+    assert told(105.1, devices=6) == []
+    assert told(104.9, devices=6) != []
+    sockets.append(id(best.plan))
+    assert told() == [(0, 0, 0.0, True)]
+    narrow = replace(best, estimate=replace(best.estimate, spread=0.03))
+    assert list(_compared("other", examples.scored(16, step_seconds=104.0), narrow, estimator)) == []
+    assert list(_compared("same", best, best, estimator)) == []
+
+
+def test_one_of_several_simpler_plans() -> None:
+    """Those that spare no more than a less slow one are left out."""
+
+    def entry(devices: int, stages: int, hourly: float | None, rdma: bool) -> Simpler:
+        return Simpler(
+            family="x",
+            slower=0.01,
+            fewer_devices=devices,
+            fewer_stages=stages,
+            less_per_hour=hourly,
+            keeps_rdma=rdma,
+            scored=examples.scored(),
+        )
+
+    one = entry(2, 1, 1.0, True)
+    for other, beaten in (
+        ((2, 1, 1.0, True), True),
+        ((1, 0, 0.5, False), True),
+        ((2, 1, None, True), True),
+        ((3, 0, 0.0, False), False),
+        ((0, 2, 0.0, False), False),
+        ((0, 0, 1.5, False), False),
+    ):
+        assert _as_simple(one, entry(*other)) == beaten
+    assert not _as_simple(entry(2, 1, 1.0, False), entry(0, 0, None, True))

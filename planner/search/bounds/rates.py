@@ -364,8 +364,10 @@ class Rates:
         if shards is None:
             ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
         else:
-            able &= [fills_node(device_type, int(size), tp) for size in shards]
             here = device_type.per_node // tp
+            # All replicas are of one type here, which may have a part of its nodes alone.
+            able &= (between > 0) | (replicas <= here)
+            able &= [fills_node(device_type, int(size), tp) for size in shards]
             ring = self._hybrid_rings(
                 rates, here, *(np.where(able, each, 1.0) for each in (replicas, shards))
             )

@@ -271,6 +271,7 @@ def test_numbers_of_the_configuration() -> None:
     config = common_config(data_parallel(3), spec)
     assert config["fp16"] == {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}
     assert config["zero_allow_untested_optimizer"] is True
+    assert (config["steps_per_print"], config["gradient_clipping"]) == (100, 1.0)
     found = section(data_parallel(3))["zero_optimization"]
     layer = spec.layer_parameters
     assert found["stage3_param_persistence_threshold"] == 10 * spec.hidden

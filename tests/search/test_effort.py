@@ -1,0 +1,437 @@
+"""How much is tried at most: families, plans, orders, rounds and parts of the time, counted without the work itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
+
+import pytest
+
+from planner.cost.estimate import Estimator
+from planner.errors import PlanError
+from planner.search import explorer as explorers
+from planner.search.bounds.groups import Group, grouped
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
+from planner.search.explorer import Explorer
+from planner.search.heuristics import greedy as greedies
+from planner.search.heuristics import quick
+from planner.search.heuristics.greedy import _Layers, _orders, greedy
+from planner.search.heuristics.quick import FirstPlans, _Ranked, everywhere
+from planner.search.islands import IslandShares
+from planner.search.pipeline import OpenChoice
+from planner.search.space.choices import Choice, Family
+from planner.search.space.device_sets import Box
+from planner.search.values import Limits, Scored, Silent
+from tests.report import examples
+from tests.search.test_first_plans import MEGATRON, opened
+from tests.search.test_greedy import options
+from tests.search.test_near import search as near_search
+from tests.worlds import pool
+
+near: Any = pytest.approx
+"""Inside tuples and lists too."""
+
+
+if TYPE_CHECKING:
+    from planner.plan.values import Plan
+    from planner.search.milp.model import PipelineModel
+    from planner.search.space.partitions import NetworkPartition
+    from planner.search.space.stages import StageOptions
+
+FAMILY = Family(target="megatron", zero=1, recompute="none", tp=1, dp=1, batch=1, micro_batches=8)
+
+
+def families_asked(
+    families: list[Family], better: tuple[int, ...] = (), fits: tuple[int, ...] = ()
+) -> list[Family]:
+    """Those of which quick plans are made, where these numbers of them give a better plan, or one that fits."""
+    found, asked = (
+        Explorer(Estimator(examples.cluster(), examples.model()), MEGATRON, Silent()),
+        list[Family](),
+    )
+    found._first_shares = lambda: None  # type: ignore[method-assign]
+    for number, family in enumerate(families):
+        found._push(1.0 + number / 1e6, family)
+
+    def of_family(family: Family, check: object) -> bool:
+        asked.append(family)
+        if len(asked) in better:
+            found.best = examples.scored(step_seconds=100.0 - len(asked))
+        return len(asked) in fits
+
+    with patch.object(found._first, "of_family", of_family), patch.object(found._first, "refine"):
+        found._first_plans()
+    assert sorted(item for _, _, item in found._heap if isinstance(item, Family)) == sorted(families)
+    return asked
+
+
+def test_families_that_get_quick_plans() -> None:
+    """Six of each degree until one fits, and 48 in a row of a network without a better plan."""
+    alike = [FAMILY._replace(batch=batch) for batch in range(1, 10)]
+    assert families_asked(alike) == alike[:6]
+    assert families_asked(alike, fits=(4,)) == alike[:4]
+    others = [FAMILY._replace(dp=number) for number in range(1, 120)]
+    assert families_asked(others) == others[:48]
+    assert families_asked(others, better=(1, 40)) == others[:88]
+    on_two = [family._replace(network=name) for family in others for name in ("x", "y")]
+    assert families_asked(on_two) == on_two[:96]
+
+
+@pytest.mark.parametrize(
+    ("tried", "fits", "looked"), [(5, (), True), (6, (), False), (1, (1,), False), (0, (), True)]
+)
+def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int, ...], looked: bool) -> None:
+    """They are not looked into once each of their degrees was tried six times, or fits; they stay in the search."""
+    alike = [FAMILY._replace(batch=batch) for batch in range(1, tried + 1)]
+    group = Group((FAMILY._replace(zero=0), FAMILY._replace(zero=2)))
+    for other in ((), (FAMILY._replace(tp=2),)):
+        found = Explorer(Estimator(examples.cluster(), examples.model()), MEGATRON, Silent())
+        found._first_shares = lambda: None  # type: ignore[method-assign]
+        for number, family in enumerate(alike):
+            found._push(1.0 + number / 1e6, family)
+        found._push(2.0, Group((*group.families, *other)))
+        with (
+            patch.object(found._first, "of_family", side_effect=lambda family, _, fits=fits: 1 in fits),
+            patch.object(found._first, "refine"),
+            patch.object(found, "_members", return_value=[]) as members,
+        ):
+            found._first_plans()
+        # Another degree among them has not been tried.
+        wanted = looked or bool(other)
+        assert members.called == wanted
+        assert any(isinstance(item, Group) for _, _, item in found._heap) == (not wanted)
+
+
+def test_parts_of_the_time_for_a_beginning() -> None:
+    """Half for all other runtimes, a quarter for one degree, a third of the rest for what is near."""
+    begun: list[int | None] = []
+
+    class Narrow:
+        interrupted = False
+
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            pass
+
+        def run(self, *, rounds: int | None) -> None:
+            begun.append(rounds)
+
+    fractions: list[float] = []
+    deadline = SimpleNamespace(check=lambda: None, part=fractions.append)
+    found = Explorer(
+        Estimator(examples.cluster(), examples.model()),
+        Limits(target="flagscale"),
+        Silent(),
+        deadline=cast("Deadline", deadline),
+    )
+    begin = examples.scored()
+    stages = (replace(stage, replicas=stage.replicas[:1]) for stage in begin.plan.stages)
+    found.best = replace(begin, plan=replace(begin.plan, stages=tuple(stages)))
+    with patch.object(explorers, "Explorer", Narrow), patch.object(explorers, "best_near", return_value=None):
+        found._other_runtimes(5)
+        # Two others are left behind the first, then one.
+        assert fractions == [0.5 / 3, 0.25, 0.5]
+        assert begun == [5] * 3
+        for devices, rounds, expected in (
+            (256, None, [0.25, 0.33]),
+            (257, None, [0.25]),
+            (256, 3, [0.25]),
+        ):
+            fractions.clear()
+            found._devices = devices
+            found._one_degree(rounds)
+            assert fractions == expected
+            assert begun[-1] == rounds
+
+
+def ranked(number: int) -> list[_Ranked]:
+    """Choices of as many degrees."""
+    return [
+        _Ranked(
+            seconds=1.0 + index / 100,
+            choice=Choice(family=FAMILY._replace(dp=index + 1), depth=2, interleave=1),
+            partition=cast("NetworkPartition", SimpleNamespace(estimator=None)),
+        )
+        for index in range(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cheap", "slots", "fits", "looks"),
+    [
+        (False, [0, 1], False, 16 * 2),
+        (False, [0, 0], False, 16),
+        (False, [], False, 0),
+        (False, [0, 1], True, 16 * 2),
+        (True, [0, 1], True, 2),
+        (True, [0, 1], False, 16 * 2),
+    ],
+)
+def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, looks: int) -> None:
+    """Sixteen with stages both ways; a cheap look ends with the second that fits, one way of each."""
+    wanted = everywhere(Estimator(examples.cluster(), examples.model()))
+    search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
+    with (
+        patch.object(quick, "StageOptions"),
+        patch.object(quick, "_slots", return_value=slots),
+        patch.object(quick, "layered", return_value=examples.scored() if fits else None) as layered,
+    ):
+        search._stage(iter(ranked(40)))
+        assert layered.call_count == looks
+        # What has fitted is done, and what takes longer than the best is left.
+        before = layered.call_count
+        search._stage(iter(ranked(len(search._done))))
+        assert layered.call_count == before
+        search.best = examples.scored(step_seconds=1.005)
+        search._done.clear()
+        search._stage(iter(ranked(40)))
+        assert layered.call_count == before + len(
+            [*{tuple(slots), tuple(slots[::-1])} - {()}][: 1 if cheap and fits else 2]
+        )
+
+
+def test_sets_of_a_quick_plan() -> None:
+    """Six of each choice of data parallelism; two of each of the four with the least bounds at a cheap look."""
+
+    class Stub:
+        unit = 1
+        device_types = ()
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self.sets = SimpleNamespace(within=lambda *_: cast("Box", number))
+
+        def bound(self, box: Box) -> float:
+            return float(-self.number)
+
+    wanted = everywhere(Estimator(examples.cluster(), examples.model()))
+    for cheap, expected in (
+        (False, [(number, 6) for number in range(1, 8)]),
+        (True, [(number, 2) for number in (7, 6, 5, 4)]),
+    ):
+        search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
+        with (
+            patch.object(quick, "shares_of", side_effect=lambda choice, *_: Stub(choice)),
+            patch.object(quick, "best_of", return_value=[]) as best_of,
+        ):
+            search._shared(range(1, 8), cast("NetworkPartition", SimpleNamespace(estimator=None)))  # type: ignore[arg-type]
+        assert [(call.args[0].number, call.args[2]) for call in best_of.call_args_list] == expected
+
+
+def first_plans() -> FirstPlans:
+    """Those of a search that has begun nothing."""
+    return FirstPlans(opened()[0])
+
+
+def test_families_that_are_asked_for_any_plan() -> None:
+    """Of 64 one that has a depth at all, and six that are planned."""
+    alike = [FAMILY._replace(dp=number) for number in range(1, 100)]
+    for depth, asked, planned, fits in ((0, 64, 0, False), (2, 6, 6, False), (2, 1, 1, True)):
+        first = first_plans()
+        with (
+            patch.object(first, "_shallowest", return_value=depth) as shallowest,
+            patch.object(first, "_plan", return_value=fits) as plan,
+        ):
+            first.any(cast("NetworkPartition", None), alike)
+        assert (shallowest.call_count, plan.call_count) == (asked, planned)
+
+
+def test_a_plan_comes_whatever_the_time() -> None:
+    """A good one half a second after the limit where some is known; none where only a faster one is wanted."""
+    first = first_plans()
+    explorer = cast("Explorer", first.explorer)
+    explorer.deadline = Deadline(at=100.0)
+
+    def struck(now: float) -> bool:
+        with patch("planner.search.deadline.monotonic", return_value=now):
+            try:
+                first._check()
+            except Struck:
+                return True
+        return False
+
+    assert not struck(1000.0)
+    explorer.best = examples.scored()
+    assert [struck(now) for now in (99.0, 100.4, 100.6)] == [False, False, True]
+    explorer.cutoff_seconds = 50.0
+    assert [struck(now) for now in (99.0, 100.1)] == [False, True]
+
+
+def test_orders_of_quick_plans() -> None:
+    """Two and their reverses at first, 24 for the eight fastest choices; the two of them that end first are priced."""
+    first, asked = first_plans(), list[tuple[int, int]]()
+    choices = [replace(item.choice, depth=3) for item in ranked(12)]
+    first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
+    with (
+        patch.object(
+            quick,
+            "greedy",
+            side_effect=lambda choice, *_, scorer, orders: asked.append((choice.family.dp, orders)),
+        ),
+        patch.object(first.explorer, "partition", return_value=SimpleNamespace(estimator=None)),
+    ):
+        first.refine()
+    assert asked == [(dp, 24) for dp in range(12, 4, -1)]
+    assert len(first._quick) == 12
+    ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0))
+    for orders, priced in (({}, [1.0, 2.0]), ({"orders": 1}, [3.0, 4.0]), ({"orders": 1}, [6.0, 7.0])):
+        with (
+            patch.object(greedies, "StageOptions"),
+            patch.object(greedies, "_orders", return_value=iter([[0]] * 50)),
+            patch.object(greedies, "_Layers") as layers,
+            patch.object(greedies, "score", side_effect=lambda *item: None) as score,
+        ):
+            layers.return_value.best.side_effect = lambda: None if (end := next(ends)) is None else (end, end)
+            assert greedy(choices[0], None, MEGATRON, **orders) is None  # type: ignore[arg-type]
+        assert [call.args[2] for call in score.call_args_list] == priced
+
+
+def test_common_times_that_are_tried() -> None:
+    """Eight, from the least at which all layers are held."""
+    stages = options((pool("a", per_node=2), pool("b", "V100", per_node=2)), 4, layers=24)
+    layers = _Layers(stages, [0, 0, 1, 1])
+    with patch.object(layers, "_trimmed", side_effect=lambda counts: [counts]) as trimmed:
+        layers.best()
+    totals = [sum(call.args[0]) for call in trimmed.call_args_list]
+    assert len(totals) == 8
+    assert totals[0] >= 24 > 0
+    assert totals == sorted(totals)
+
+
+def test_orders_of_many_device_types() -> None:
+    """A thousand of those of the fastest and of the largest ones, each both ways."""
+    talks: list[tuple[int, ...]] = []
+    stages = SimpleNamespace(
+        choice=SimpleNamespace(depth=7, interleave=1),
+        compositions=range(7),
+        option=lambda *_: SimpleNamespace(busy_seconds=1.0),
+        most_layers=lambda *_: 1,
+        talks=lambda slots: talks.append(slots),
+    )
+    with patch.object(greedies, "_filled", return_value=dict.fromkeys(range(7), 1)):
+        assert list(_orders(cast("StageOptions", stages))) == []
+    assert len(talks) == 1000 * 2 * 2
+
+
+@pytest.mark.parametrize(("every", "tries"), [(0, 250), (251, 250), (250, 1000), (240, 1000), (1, 1000)])
+def test_plans_near_a_good_one(every: int, tries: int) -> None:
+    """250 without a faster one, a thousand in all."""
+    search, asked = near_search(), list[int]()
+
+    def scored(*_: object) -> Scored | None:
+        asked.append(0)
+        if not every or len(asked) % every:
+            return None
+        estimate = replace(search.best.estimate, step_seconds=search.best.estimate.step_seconds * 0.999)
+        return replace(search.best, estimate=estimate)
+
+    with (
+        patch.object(search, "_scored", scored),
+        patch.object(search, "_neighbours", return_value=[()] * 2000),
+    ):
+        search.run()
+    assert len(asked) == search.tries == tries
+
+
+@pytest.mark.parametrize(
+    ("depth", "sorts", "rounds"), [(1, 2, 0), (4, 16, 10), (4, 17, 0), (64, 1, 10), (65, 1, 0)]
+)
+def test_rounds_of_the_first_incumbent(depth: int, sorts: int, rounds: int) -> None:
+    """Ten, of pipelines with up to 64 stages times compositions."""
+    first = first_plans()
+    first._promising = Choice(family=FAMILY, depth=depth, interleave=1)
+    stepped: list[float] = []
+    stub = SimpleNamespace(
+        stages=SimpleNamespace(compositions=[()] * sorts),
+        closed=False,
+        step=lambda incumbent, deadline: stepped.append(incumbent),
+        best=None,
+    )
+    with (
+        patch.object(first.explorer, "open_choice", return_value=stub),
+        patch.object(first.explorer, "partition"),
+    ):
+        first.polish()
+        assert len(stepped) == rounds
+        stub.closed = True
+        first.polish()
+    assert len(stepped) == rounds
+
+
+def test_nodes_of_an_ilp() -> None:
+    """One at first, then 20 and 400, then as many as it takes; to a twentieth of the gap."""
+    opened_choice = open_choice()
+    asked: list[tuple[float, int | None]] = []
+
+    def solve(gap: float, nodes: int | None) -> Any:
+        asked.append((gap, nodes))
+        return SimpleNamespace(status="stopped", values=None, bound=float(len(asked)))
+
+    node = opened_choice._nodes[0]
+    for _ in range(5):
+        opened_choice._nodes.clear()
+        opened_choice._solve(cast("PipelineModel", SimpleNamespace(solve=solve)), node)
+        (node,) = opened_choice._nodes
+    assert asked == [(near(0.05 * 0.02), nodes) for nodes in (1, 20, 400, None, None)]
+    assert (node.bound, node.solved) == (5.0, 5)
+    opened_choice.incumbent = 100.0
+    assert opened_choice._wanted() == pytest.approx(100.0 - 0.95 * 2.0)
+
+
+def open_choice() -> OpenChoice:
+    """A pipeline of four stages, to be solved to a gap of 2 %."""
+    stages = options((pool("a", per_node=2), pool("b", "V100", per_node=2)), 4)
+    limits = Limits(tp=(1,), recompute=("none",), gap=0.02)
+    return OpenChoice(stages.choice, stages.estimator, limits, cutoff_seconds=1e9, bound_seconds=0.0)
+
+
+def test_paths_of_long_pipelines_are_not_cut() -> None:
+    """From 20,000 operations of one kind on."""
+    found = open_choice()
+    for steps, asked in ((1000, True), (1001, False)):
+        plan = SimpleNamespace(pp=5, micro_batches=steps, interleave=4)
+        with patch.object(found.estimator, "price", side_effect=PlanError("apart")) as price:
+            found._cut_path(cast("PipelineModel", None), cast("Plan", plan))
+        assert price.called == asked
+
+
+@pytest.mark.parametrize(("ways", "expected"), [((8, 8), 0.5), ((5, 13), 0.0), ((65,), 0.0)])
+def test_device_types_that_may_exchange(ways: tuple[int, ...], expected: float) -> None:
+    """Of 64 ways to choose them the least, a fourth of it for each of four steps; of more nothing is known."""
+    islands = SimpleNamespace(
+        _all=list(range(len(ways))),
+        _leaders=lambda box, island: [(island, number) for number in range(ways[island])],
+        _exchange=lambda leaders, islands, box: 2.0 + sum(number for _, number in leaders),
+        choice=SimpleNamespace(sync=SimpleNamespace(every=4)),
+    )
+    assert IslandShares._least_exchange(cast("IslandShares", islands), Box((), ())) == expected
+    if len(ways) == 2:
+        islands._all, islands._islands = None, lambda counts: [0, 1] if counts else [0]
+        assert IslandShares._least_exchange(cast("IslandShares", islands), Box((1,), ())) == expected
+        assert IslandShares._least_exchange(cast("IslandShares", islands), Box((), ())) == 0.0
+
+
+@pytest.mark.parametrize(("unfit", "sizes"), [((), 2), ((0,), 3), ((0, 1), 4), ((1,), 3)])
+def test_groups_of_the_first_good_plans(unfit: tuple[int, ...], sizes: int) -> None:
+    """Two of which something fits; until then plans come whatever the time."""
+    explorer, families = opened()
+    first, partition = FirstPlans(explorer), explorer.partition(families[0])
+    every = [
+        group.first.micro_batch
+        for group in sorted(grouped(families), key=lambda group: quick._promised_seconds(group, partition))
+    ]
+    assert len(every) == 4
+    asked: list[tuple[int | None, bool]] = []
+
+    def of_family(family: Family, check: object) -> bool:
+        asked.append((family.micro_batch, check == first._check))
+        return every.index(family.micro_batch) not in unfit
+
+    explorer.cutoff_seconds = 1e9
+    with patch.object(first, "of_family", of_family), patch.object(first, "_shallowest", return_value=1):
+        first.promising((group, partition) for group in grouped(families))
+    assert [*dict.fromkeys(size for size, _ in asked)] == every[:sizes]
+    fitting = [every.index(size) not in unfit for size, _ in asked]
+    # Time counts from the first plan that fits on.
+    assert [late for _, late in asked] == [not any(fitting[:number]) for number in range(len(asked))]

@@ -1,0 +1,308 @@
+"""What a search for machines to rent does step by step, by hand: nothing is searched here."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
+
+from planner.calibration.file import shipped
+from planner.cluster.offers import OffersFile
+from planner.cost.failures import MONTH_SECONDS, Interruptions, goodput
+from planner.files.document import Document
+from planner.files.nodes import parse
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.milp.renting import Machine
+from planner.search.milp.together import Machines
+from planner.search.objectives.renting import Rental, RentGoal, RentSearch
+from planner.search.values import Limits
+from tests.report import examples
+from tests.search.test_renting import OFFERS
+from tests.worlds import gpt
+
+near: Any = pytest.approx
+"""Inside tuples and lists too."""
+
+
+STOPS = Interruptions(per_gpu_month=0.1, checkpoint_seconds=60.0, restart_seconds=900.0)
+
+
+@cache
+def market() -> OffersFile:
+    """Up to two nodes at 5 an hour and one that is taken away at 2.5, which do the same; two at 1 elsewhere."""
+    return Document("offers", parse(OFFERS)).to(OffersFile)
+
+
+@cache
+def machines() -> tuple[Machine, ...]:
+    """What is known of its offers."""
+    goal = RentGoal(tokens=1e9, wanted="time", interruptions=STOPS)
+    return tuple(RentSearch(market(), gpt(), shipped(), Limits(), goal).program.machines)
+
+
+def rent(**goal: Any) -> RentSearch:
+    """A search that has begun nothing."""
+    asked = RentGoal(**{"tokens": 1e9, "wanted": "time", "interruptions": STOPS, **goal})
+    with patch.object(RentSearch, "_machines", return_value=machines()):
+        return RentSearch(market(), gpt(), shipped(), Limits(gap=0.01), asked, deadline=NO_LIMIT)
+
+
+def rental(numbers: Machines, seconds: float, price: float, step: float = 1.0) -> Rental:
+    """Of these machines."""
+    return Rental(
+        machines=(),
+        provider="",
+        region="",
+        seconds=seconds,
+        price=price,
+        price_per_hour=1.0,
+        goodput=1.0,
+        gap=1.0,
+        numbers=numbers,
+        scored=examples.scored(step_seconds=step),
+    )
+
+
+def test_what_is_known_of_offers() -> None:
+    """Stops of all devices of a machine and of the offer's own, a second; nothing that cannot train is rented."""
+    fast, taken, slow = rent().program.machines
+    assert (fast.price, fast.most, fast.place, taken.most, slow.place) == (
+        5.0,
+        2,
+        ("one", "east"),
+        1,
+        ("two", "west"),
+    )
+    assert fast.rate == taken.rate > slow.rate > 0
+    assert [each.stops * MONTH_SECONDS for each in (fast, taken, slow)] == pytest.approx([0.2, 30.2, 0.1])
+    assert fast.kind == taken.kind != slow.kind
+    assert rent().program.together.kinds == ((0, 1), (2,))
+    half = RentSearch(
+        market(),
+        gpt(precision="bf16"),
+        shipped(),
+        Limits(),
+        RentGoal(tokens=1e9, wanted="time"),
+        deadline=NO_LIMIT,
+    )
+    assert [each.most for each in half.program.machines] == [2, 1, 0]
+    assert list(half._useless()) == ["slow"]
+    assert list(rent()._useless()) == []
+
+
+def test_machines_that_are_searched_first() -> None:
+    """All of a kind, and the largest power of two of them; the cheapest of those that do the same."""
+    for goal, expected in (
+        ({}, [(1, 1, 0), (2, 1, 0), (0, 0, 2)]),
+        ({"most": 1}, [(0, 1, 0), (0, 0, 1)]),
+    ):
+        found, asked = rent(**goal), list[Machines]()
+        with patch.object(
+            found, "_search", side_effect=lambda machines, _, asked=asked: asked.append(machines)
+        ):
+            found._begin()
+        assert asked == expected
+        found.interrupted = True
+        with patch.object(found, "_search") as search:
+            found._begin()
+        assert not search.called
+
+
+def test_the_cheapest_of_machines_that_do_the_same() -> None:
+    """By the price of an hour of work: what is taken away often may cost more."""
+    found = rent()
+    work = goodput(30.2 / MONTH_SECONDS, 60.0, 900.0)
+    assert 2.5 / work < 5.0
+    assert found._cheapest_twin((1, 0, 0)) == (0, 1, 0)
+    found.program.goodput = lambda stops: 0.4 if stops > 1 / MONTH_SECONDS else 1.0
+    assert found._cheapest_twin((1, 0, 0)) == (1, 0, 0)
+    found.program.goodput = lambda stops: 0.6 if stops > 1 / MONTH_SECONDS else 1.0
+    assert found._cheapest_twin((1, 0, 0)) == (0, 1, 0)
+    found.program.goodput = lambda stops: 0.0 if stops > 1 / MONTH_SECONDS else 1.0
+    assert found._cheapest_twin((0, 1, 0)) == (1, 0, 0)
+
+
+def test_what_machines_of_a_place_do_together() -> None:
+    """The middle of what several of them did of what each does at best; half where none were searched."""
+    found = rent()
+    assert found._efficiency((1, 1, 0)) == 0.5
+    tokens = found.model.training.tokens
+
+    def known(machines: Machines, share: float) -> None:
+        seconds = tokens / share / found.program.rate(machines)
+        found.searched[machines] = cast("Any", SimpleNamespace(bound_seconds=seconds))
+
+    for machines, share in (
+        ((1, 1, 0), 0.7),
+        ((2, 0, 0), 0.9),
+        ((2, 1, 0), 0.6),
+        ((1, 0, 0), 0.1),
+        ((0, 0, 2), 0.2),
+    ):
+        known(machines, share)
+    found.searched[0, 1, 0] = cast("Any", SimpleNamespace(bound_seconds=0.0))
+    assert found._efficiency((0, 1, 0)) == pytest.approx(0.7)
+    assert found._efficiency((0, 0, 1)) == pytest.approx(0.2)
+
+
+def test_what_is_kept_of_a_search() -> None:
+    """The fastest plan of these machines, with its time and price, stops included."""
+    found = rent()
+    for step in (30.0, 20.0, 25.0):
+        found._keep((1, 1, 0), examples.scored(step_seconds=step))
+    (kept,) = found.rentals.values()
+    work = goodput(30.4 / MONTH_SECONDS, 60.0, 900.0)
+    seconds = 1e9 / (256 * 2048 / 20.0) / work
+    assert kept.scored.estimate.step_seconds == 20.0
+    assert (kept.goodput, kept.seconds) == (near(work), near(seconds))
+    assert (kept.price_per_hour, kept.price) == (7.5, near(7.5 * seconds / 3600))
+    assert [(each.offer, each.machines) for each in kept.machines] == [("fast", 1), ("taken", 1)]
+    assert (kept.provider, kept.region) == ("one", "east")
+    found.program.goodput = lambda stops: 0.0
+    found._keep((0, 0, 1), examples.scored())
+    assert len(found.rentals) == 1
+
+
+def test_the_best_of_what_was_found() -> None:
+    """Within both limits, their ends included; of equal ones the cheaper, and a front of what none beats."""
+    found = rent()
+    rentals = [
+        rental((1, 0, 0), 100.0, 10.0),
+        rental((2, 0, 0), 50.0, 20.0),
+        rental((0, 1, 0), 50.0, 25.0),
+        rental((0, 0, 1), 100.0, 12.0),
+        rental((0, 0, 2), 40.0, 30.0),
+    ]
+    found.rentals = {each.numbers: each for each in rentals}
+    best = found._best("time", inf, inf), found._best("money", inf, inf), found._best("time", 60.0, 20.0)
+    assert [each and each.numbers for each in best] == [(0, 0, 2), (1, 0, 0), (2, 0, 0)]
+    assert found._best("time", 100.0, 10.0) is rentals[0]
+    assert found._best("time", 99.0, 10.0) is found._best("time", 100.0, 9.0) is None
+    assert [each.numbers for each in found._beats_all()] == [(1, 0, 0), (2, 0, 0), (0, 0, 2)]
+    assert found._gap(rentals[0], "time", 75.0) == 0.25
+    assert found._gap(rentals[0], "money", 12.0) == 0.0
+    known = ((None, inf), (None, 1.0), (rentals[4], 39.7), (rentals[4], 30.0))
+    statuses = [found._status(each, bound) for each, bound in known]
+    assert statuses == ["infeasible", "unknown", "optimal", "feasible"]
+
+
+def asking(found: RentSearch, bounds: list[tuple[float, Machines | None]], looks: list[bool]) -> Any:
+    """The program's answers and whether looks bring news, one after the other."""
+    return (
+        patch.object(type(found.program), "best", side_effect=bounds),
+        patch.object(found, "_look", side_effect=looks),
+    )
+
+
+def test_when_a_question_is_answered() -> None:
+    """Where bound and best agree to the gap, nothing is left to look at, nothing comes of it, or time is up."""
+    for bounds, looks, asked, bound in (
+        ([(90.0, (1, 0, 0)), (99.1, (1, 0, 0))], [True], 1, 99.1),
+        ([(99.0, (1, 0, 0))], [], 0, 99.0),
+        ([(98.9, (1, 0, 0))], [False], 1, 98.9),
+        ([(inf, None)], [], 0, inf),
+    ):
+        found = rent()
+        found.rentals = {(1, 0, 0): rental((1, 0, 0), 100.0, 10.0)}
+        program, look = asking(found, bounds, looks)  # type: ignore[arg-type]
+        with program, look as looked:
+            value, best = found.ask("time", inf, inf, NO_LIMIT)
+        assert (value, looked.call_count) == (bound, asked)
+        assert best is found.rentals[1, 0, 0]
+    for searches, looked_at in ((0, 1), (1, 0)):
+        found = rent()
+        found.searches = searches
+        program, look = asking(found, [(1.0, (1, 0, 0))], [False])
+        with program, look as looked:
+            assert found.ask("money", inf, inf, Deadline(at=0.0)) == (1.0, None)
+        assert looked.call_count == looked_at
+
+
+def test_what_is_looked_at() -> None:
+    """More machines that should not be better first; what does the same for less where money counts."""
+    for wanted, news, asked in (
+        ("time", True, [(2, 1, 0)]),
+        ("time", False, [(2, 1, 0), (1, 0, 0)]),
+        ("money", True, [(2, 1, 0), (0, 1, 0)]),
+    ):
+        found, searched, limits = rent(), list[Machines](), list[tuple[float, float]]()
+
+        def wider(
+            _: object,
+            machines: Machines,
+            share: float,
+            seconds: float,
+            money: float,
+            limits: list[tuple[float, float]] = limits,
+        ) -> Machines:
+            limits.append((seconds, money))
+            return 2, 1, 0
+
+        def search(
+            machines: Machines, _: Deadline, searched: list[Machines] = searched, news: bool = news
+        ) -> bool:
+            searched.append(machines)
+            return news
+
+        twin = (2, 1, 0) if wanted == "time" else (0, 1, 0)
+        with (
+            patch.object(found, "_search", search),
+            patch.object(type(found.program), "wider", wider),
+            patch.object(found, "_cheapest_twin", return_value=twin),
+        ):
+            assert found._look((1, 0, 0), NO_LIMIT, wanted, 500.0, 60.0, 100.0) == news  # type: ignore[arg-type]
+        assert searched == asked
+        # Only what is better by more than the gap.
+        assert limits == [(99.0, 60.0) if wanted == "time" else (500.0, 60.0)]
+
+
+def test_the_nearest_where_nothing_keeps_the_limits() -> None:
+    """The least money in time and the least time for the money; without either the least at all."""
+    one = rental((1, 0, 0), 100.0, 10.0)
+    for limits, asked in (
+        ((5.0, 6.0), [("money", 5.0, inf), ("money", inf, inf), ("time", inf, 6.0), ("time", inf, inf)]),
+        ((inf, 6.0), [("money", inf, inf), ("money", inf, inf)]),
+        ((5.0, inf), [("time", inf, inf), ("time", inf, inf)]),
+    ):
+        found, log = rent(), list[tuple[object, ...]]()
+
+        def ask(*call: Any, log: list[tuple[object, ...]] = log) -> Any:
+            log.append(call[:3])
+            return 1.0, one if len(log) % 2 == 0 else None
+
+        with patch.object(found, "ask", ask):
+            assert list(found._nearest(*limits)) == [one] * (len(asked) // 2)
+        assert log == asked
+
+
+def test_a_front_is_searched_where_it_is_open_most() -> None:
+    """Each point with how much faster machines as cheap may be; what brings nothing is not asked again."""
+    found = rent()
+    points = [rental((1, 0, 0), 100.0, 10.0), rental((2, 0, 0), 50.0, 20.0)]
+    found.rentals = {each.numbers: each for each in points}
+    bounds = {10.0: (90.0, (0, 1, 0)), 20.0: (49.9, (1, 1, 0))}
+    looked: list[tuple[Machines, float]] = []
+
+    def look(
+        machines: Machines, _: Deadline, wanted: str, seconds: float, money: float, value: float
+    ) -> bool:
+        looked.append((machines, money))
+        bounds[10.0] = (95.0, (0, 1, 0))
+        return len(looked) < 3
+
+    with (
+        patch.object(found, "ask") as ask,
+        patch.object(found, "_look", look),
+        patch.object(type(found.program), "best", lambda _, wanted, seconds, money: bounds[money]),
+    ):
+        front = found._front()
+    assert [call.args[:3] for call in ask.call_args_list] == [("money", inf, inf), ("time", inf, inf)]
+    assert looked == [((0, 1, 0), 10.0)] * 3
+    assert [(each.numbers, each.gap) for each in front] == [
+        ((1, 0, 0), near(0.05)),
+        ((2, 0, 0), near(0.002)),
+    ]
