@@ -410,7 +410,7 @@ def test_what_a_killed_writer_had_begun_is_not_in_the_folder(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of a draft that nobody finished are gone, whatever their names."""
-    folder, fill = memory / "run", write._fill
+    folder, fill = memory / "run", writer._fill
     child = os.fork()
     if child == 0:
 
@@ -421,7 +421,7 @@ def test_what_a_killed_writer_had_begun_is_not_in_the_folder(
             os._exit(1)
 
         try:
-            monkeypatch.setattr(write, "_fill", half)
+            monkeypatch.setattr(writer, "_fill", half)
             write_folder(NEW, folder)
         finally:
             os._exit(0)

@@ -65,6 +65,17 @@ def test_bounds_hold_where_groups_share_a_copy(seed: int, zero: int, tp: int) ->
     assert any(choice.family.shard_size for choice in planned)
 
 
+def test_no_copies_between_nodes_that_do_not_talk() -> None:
+    """A stage of one type fills its part of a node that two types share; no group leaves a node without cards."""
+    alone = cluster(pool("a", gpu=("A100",) * 4 + ("V100",) * 4, nics=()))
+    family = Family(
+        target="torch", zero=1, recompute="none", tp=1, dp=8, batch=8, micro_batches=8, shard_size=4
+    )
+    estimator = Estimator(alone, gpt(hidden=1024, global_batch=64))
+    assert not list(Rates(estimator, ()).speeds(family))
+    assert list(Rates(estimator, ()).speeds(family._replace(shard_size=None)))
+
+
 def test_bounds_hold_where_the_ends_hide_what_layers_exchange() -> None:
     """A small vocabulary has little to reduce, but its head's kernels run beside the reductions of the layers."""
     hold(Estimator(*with_copies(151)), Limits(gap=0.0, zero=(1,), tp=(2,), micro_batch=(2,)), "torch")
