@@ -658,7 +658,7 @@ class Used:
 
 
 class _Growing:
-    """Passes of replicas of one device type, priced as far as they are asked for."""
+    """Passes of replicas of one device type on devices that do not vary, priced as far as they are asked for."""
 
     def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int) -> None:
         self.pricer = pricer
@@ -666,6 +666,7 @@ class _Growing:
             pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=1, local_batch=1, accumulation_steps=1
         )
         self.ring = ALONE
+        self._alone = pricer.stretch(device_type, ALONE, tp)
         split = splits_sequence(pricer.target, pricer.model, tp)
         self.shape = replace(whole_model(pricer.model, 0, recompute), sequence_parallel=split)
         self._known = _Passes(np.empty(0), np.empty(0))
@@ -678,6 +679,8 @@ class _Growing:
             times = self.pricer.micro_batch(self.shape, self.group, cast("int", sequences), self.ring)
             known = _Passes(as_array(times.forward_seconds), as_array(times.backward_seconds))
             if self.group.tp > 1:
+                # What a lone replica waits for its slowest device is part of what all wait for.
+                known = known.stretched(1.0 / self._alone)
                 back = as_array(times.tensor_backward_seconds)
                 known = replace(known, inside=(as_array(times.tensor_parallel_seconds) - back, back))
             self._known = known

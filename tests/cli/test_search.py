@@ -50,6 +50,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
     monkeypatch.setattr("planner.cli.search.choose", fake)
     monkeypatch.setattr("planner.cli.inputs.load_cluster", lambda path: examples.cluster())
     monkeypatch.setattr("planner.cli.inputs.load_model", lambda path: examples.model())
+    monkeypatch.setattr("planner.cli.inputs.unsaid", lambda path: None)
     return fake
 
 

@@ -651,6 +651,14 @@ def test_replicas_with_batches_of_their_own(seed: int) -> None:
     check(with_replicas(seed), several_replicas(seed), QUICK)
 
 
+@pytest.mark.parametrize(("seed", "zero"), [(15, 1), *first(0, [(15, 3), (24, 1), (33, 3)])])
+def test_replicas_of_devices_that_vary(seed: int, zero: int) -> None:
+    """Each replica waits for its slowest device, and all for the slowest of all: once, not twice."""
+    spec, model, _ = with_replicas(seed)
+    asked = Limits(gap=0.0, target="torch", zero=(zero,), pp=(1,))
+    check((spec, model, with_stragglers(seed)[2]), asked)
+
+
 @pytest.mark.slow
 @given(SEEDS)
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
