@@ -487,7 +487,7 @@ def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Pa
     """Exit code 3, and the limit that is in the way with a value that fits."""
     done = hetplan("search", "cluster.yaml", "model.yaml", "--tp", "64")
     assert done.code == 3
-    assert "fits with --tp 2 instead of --tp 64" in " ".join(done.out.split())
+    assert "fits with --tp 1 instead of --tp 64" in " ".join(done.out.split())
 
 
 def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> None:
