@@ -170,5 +170,6 @@ def test_faster_plans_in_words() -> None:
         "2 stages, tp 2, interleave 1": worlds.plan("megatron", 1, [2, 2], [(two,), (wide,)]),
         "2 stages, tp 2 dp 2 on a, tp 1 dp 4 on b": worlds.plan("flagscale", 1, [2, 2], [(two,), (one,)]),
         "ZeRO-3 data parallel, a batch per device": worlds.plan("torch", 3, [4], [(one,)]),
+        "ZeRO-1 data parallel, tp 2, a batch per replica": worlds.plan("torch", 1, [4], [(two, wide)]),
     }
     assert {_in_words(plan): plan for plan in words.values()} == words

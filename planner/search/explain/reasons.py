@@ -270,5 +270,6 @@ def _in_words(plan: Plan) -> str:
     elif plan.pp > 1:
         words.append(f"tp {plan.stages[0].replicas[0].tp}, interleave {plan.interleave}")
     else:
-        words.append("a batch per device")
+        tp = plan.stages[0].replicas[0].tp
+        words.append("a batch per device" if tp == 1 else f"tp {tp}, a batch per replica")
     return ", ".join(words)
