@@ -420,7 +420,10 @@ class Shares:
             between = ring.near.copies and replace(ring.near.copies, latency_seconds=0.0, around_seconds=0.0)
             near = replace(ring.near, latency_seconds=0.0, around_seconds=0.0, copies=between)
             ring = replace(ring, near=near)
-        if (self.choice.shard_size is None or box.single) and self._settled(box):
+        if box.single and self.choice.group_size is not None:
+            # Parts of a type with unequal shares fill its nodes one after the other (``_parts``), as equal ones do.
+            return ring
+        if self.choice.shard_size is None and self._settled(box):
             return ring
         if self.choice.shard_size is None and box.single:
             return self._wherever(ring, box.low)

@@ -128,8 +128,13 @@ def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iter
                 asked = replace(limits, tp=(tp,))
                 found = _pipelines(seen, asked, row, zero, own)
                 if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
-                    alone = (_of_replicas(seen, asked, row, zero, item) for item in own)
-                    found = chain(found, chain.from_iterable(alone))
+                    alone = (
+                        each
+                        for item in own
+                        for plan in _of_replicas(seen, asked, row, zero, item)
+                        for each in (plan, *_in_groups(plan, row, seen))
+                    )
+                    found = chain(found, alone)
                 for plan in found:
                     try:
                         yield on_own_pools(plan, seen.cluster, estimator.cluster)
