@@ -566,6 +566,9 @@ def _unsupported(document: Document) -> list[Problem]:
     unlike = FAMILIES[kind].unlike
     for key, what in unlike(config) if unlike else ():
         problems.append(document.problem(tuple(key.split(".")), f"{what} are not supported yet"))
+    contrary = FAMILIES[kind].contrary
+    for key, what in contrary(config) if contrary else ():
+        problems.append(document.problem(tuple(key.split(".")), what))
     return problems
 
 

@@ -563,6 +563,38 @@ def test_shapes_that_would_be_counted_wrong_are_refused(
         read(tmp_path, default(kind, **changes))
 
 
+CONTRARY: list[tuple[str, str, dict[str, Any], str]] = [
+    ("reformer", "ReformerModelWithLMHead", {"is_decoder": False}, "is_decoder: expected true"),
+    ("reformer", "ReformerForMaskedLM", {"is_decoder": True}, "is_decoder: expected false"),
+    ("reformer", "ReformerModel", {"num_hidden_layers": 7}, "num_hidden_layers: expected 6"),
+    (
+        *("reformer", "ReformerModel", {"axial_pos_embds_dim": [64, 64]}),
+        "axial_pos_embds_dim: expected widths that add up to hidden_size 256",
+    ),
+    ("funnel", "FunnelModel", {"num_hidden_layers": 11}, "num_hidden_layers: expected 12"),
+    ("moshi", "MoshiForCausalLM", {"ffn_dim": 1001}, "ffn_dim: expected an even number"),
+    ("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration", {"ffn_dim": 1001}, "even number"),
+    ("dia", "DiaForConditionalGeneration", {"delay_pattern": [0, 8]}, "delay_pattern: expected as many"),
+]
+"""A type, its class, and a key that contradicts others."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "architecture", "wrong", "said"), CONTRARY)
+def test_what_transformers_does_not_build_is_refused(
+    tmp_path: Path, kind: str, architecture: str, wrong: dict[str, Any], said: str
+) -> None:
+    """By file and key."""
+    values = json.loads(default(kind).to_json_string(use_diff=False))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, **wrong, "architectures": [architecture]}))
+    with pytest.raises(SpecError, match=f"config.json.*{said}"):
+        load_model(path)
+    refused = (AssertionError, IndexError, NotImplementedError, ValueError, hub.errors.StrictDataclassError)
+    with pytest.raises(refused), torch.device("meta"), unfilled():
+        getattr(transformers, architecture)(transformers.CONFIG_MAPPING[kind].from_dict({**values, **wrong}))
+
+
 def compared(folder: Path, kind: str) -> dict[str, tuple[int, int]]:
     """(parameters that are read, those that transformers counts) by the switch that was turned, of all that both
     make something of."""
