@@ -8,11 +8,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from planner.model.defaults import TABLE
 from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS
+from planner.model.heads import DEFAULT_LABELS
 from planner.model.huggingface import supported
 
 SYNONYMS = {*EXPERT_COUNTS, *EXPERT_PICKS, *SHARED_COUNTS}
@@ -63,7 +65,16 @@ def _values(made: Any, keys: set[str]) -> dict[str, Any]:
             value = field.default_factory()
         if field.name in keys and _plain(value) and (field.name, value) != ("is_encoder_decoder", False):
             values[field.name] = value
-    return values
+    return {**_labels(made), **values}
+
+
+def _labels(made: Any) -> dict[str, int]:
+    """Labels that a type sets as it is built where nobody names any, unless they are as many as usual."""
+    try:
+        count = made().num_labels
+    except (StrictDataclassError, ValueError):
+        return {}  # transformers has no default of such a type
+    return {} if count in (None, DEFAULT_LABELS) else {"num_labels": count}
 
 
 def table() -> dict[str, dict[str, Any]]:

@@ -57,16 +57,19 @@ def renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     """What a configuration says, under the names that keys of its ``model_type`` have in transformers."""
     names = {**_table()["names"].get(kind, {}), **_NAMES.get(kind, {})}
     return {
-        names[key] if key in names and names[key] not in given else key: _alike(key, value)
+        names[key] if key in names and names[key] not in given else key: _alike(value)
+        if kind == HUNYUAN and key in _OF_LAYERS
+        else value
         for key, value in given.items()
     }
 
 
+HUNYUAN = "hunyuan_v1_moe"
 _OF_LAYERS = ("moe_topk", "num_experts", "num_shared_expert", "moe_intermediate_size")
 """Keys of which HunYuan lists a number for every layer."""
 
 
-def _alike(key: str, value: Any) -> Any:
+def _alike(value: Any) -> Any:
     """The number that a list has for every layer, where it is the same for all."""
-    same = key in _OF_LAYERS and isinstance(value, list) and value and {*map(str, value)} == {str(value[0])}
+    same = isinstance(value, list) and value and {*map(str, value)} == {str(value[0])}
     return value[0] if same else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.files.messages import shown
 from planner.model.families import COMMON, Config, Family, Kind, Shape, bert, in_blocks, other_width
 from planner.model.heads import Head, far_outputs, labels_of, wide_outputs
 from planner.model.products import added, attention, feeds, layers, linear, scores
@@ -476,6 +477,23 @@ def _reformer_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "attn_layers", "layers of other kinds than local and lsh"
 
 
+def _reformer_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    names = [str(name) for name in config.get("architectures") or ()]
+    decodes = bool(config.get("is_decoder"))
+    for ending, wanted in (("ModelWithLMHead", True), ("ForMaskedLM", False)):
+        if decodes != wanted and any(name.endswith(ending) for name in names):
+            yield (
+                "is_decoder",
+                f"expected {str(wanted).lower()} of a Reformer{ending}, got {str(decodes).lower()}",
+            )
+    kinds, layers = config.get("attn_layers"), config.get("num_hidden_layers")
+    if isinstance(kinds, list) and layers not in (None, len(kinds)):
+        yield "num_hidden_layers", f"expected {len(kinds)}, as many as attn_layers, got {shown(layers)}"
+    parts, width = config["axial_pos_embds_dim"], config["hidden_size"]
+    if config.get("axial_pos_embds", True) and sum(parts) != width:
+        yield "axial_pos_embds_dim", f"expected widths that add up to hidden_size {width}, got {shown(parts)}"
+
+
 FUNNEL_LENGTH = 512
 """Tokens of a sequence, which later blocks of layers halve each."""
 
@@ -527,6 +545,12 @@ def _funnel_unlike(config: Config) -> Iterator[tuple[str, str]]:
             return
     if repeats and (len(repeats) != len(sizes or ()) or repeats[0] != 1):
         yield "block_repeats", "first blocks that are repeated"
+
+
+def _funnel_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    sizes, layers = config.get("block_sizes"), config.get("num_hidden_layers")
+    if isinstance(sizes, list) and layers not in (None, sum(sizes)):
+        yield "num_hidden_layers", f"expected {sum(sizes)}, the sum of block_sizes, got {shown(layers)}"
 
 
 def _perceiver(config: Config) -> Shape:
@@ -581,6 +605,7 @@ ENCODERS: dict[str, Family] = {
         _funnel,
         ("d_model", "n_head", "d_head", "d_inner", "num_decoder_layers", "vocab_size"),
         _funnel_unlike,
+        contrary=_funnel_contrary,
     ),
     "perceiver": Family(
         _perceiver,
@@ -593,6 +618,7 @@ ENCODERS: dict[str, Family] = {
             *("max_position_embeddings", "vocab_size"),
         ),
         _reformer_unlike,
+        contrary=_reformer_contrary,
     ),
     "convbert": Family(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
     "canine": Family(_canine, (*COMMON[:-1], "max_position_embeddings")),

@@ -37,6 +37,9 @@ class Family:
     """(key, ``model_type``) of configurations inside it."""
     listed: tuple[str, ...] = ()
     """Keys that have a number for every layer."""
+    contrary: Callable[[Config], Iterator[tuple[str, str]]] | None = None
+    """(key, what was expected of it) of what contradicts other keys, so that transformers builds no such model; dots
+    as above."""
 
 
 def first_of(config: Config, keys: tuple[str, ...]) -> Any:

@@ -11,7 +11,8 @@ from planner.model.families import Config, Shape
 from planner.ranges import ROWS
 
 DEFAULT_LABELS = 2
-"""Labels of a classifier whose configuration names none, as in transformers."""
+"""Labels of a classifier whose configuration names none, as in transformers for most types; ``defaults.json`` has
+the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -566,6 +566,9 @@ def _unsupported(document: Document) -> list[Problem]:
     unlike = FAMILIES[kind].unlike
     for key, what in unlike(config) if unlike else ():
         problems.append(document.problem(tuple(key.split(".")), f"{what} are not supported yet"))
+    contrary = FAMILIES[kind].contrary
+    for key, what in contrary(config) if contrary else ():
+        problems.append(document.problem(tuple(key.split(".")), what))
     return problems
 
 
@@ -813,7 +816,8 @@ _RANGES = {
     **dict.fromkeys(("feature_projection_input_dim", "num_landmarks"), WIDTH),
     "entity_vocab_size": ROWS,
     **dict.fromkeys(("num_feedforward_networks", "num_self_attends_per_block", "num_encoder_layers"), LAYERS),
-    **dict.fromkeys(("speech_encoder_layers", "num_adapter_layers"), LAYERS),
+    "speech_encoder_layers": LAYERS,
+    "num_adapter_layers": LAYERS._replace(least=0),
     **dict.fromkeys(("attention_head_size", "d_head", "d_latents", "num_latents"), WIDTH),
     **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads"), HEADS),
     **dict.fromkeys((*_HIDDEN, *_RANKS, "kv_channels", "head_dim", "word_embed_proj_dim"), WIDTH),

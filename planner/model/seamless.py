@@ -16,11 +16,10 @@ def _seamless(config: Config) -> Shape:
     """What reads or hears, and the decoder of texts; what speaks, and in the whole what hears, is trained apart."""
     text = {**config, "d_model": config["hidden_size"]}
     shape = bart(text, offset=None, embedding_norm=False, final_norm=True)
-    names = [str(name) for name in config.get("architectures") or ()]
-    hears = any("ForSpeechTo" in name for name in names)
+    names = _names(config)
     speaks = any(name.endswith("ToSpeech") for name in names)
-    whole = not names or any(name.endswith("Model") for name in names)
-    if hears:
+    whole = _whole(names)
+    if _hears(names):
         encoder, products = _heard(config)
         shape = added({**shape, "encoder": encoder}, products)
     others = _unit_parameters(config) + _vocoder_parameters(config) if speaks or whole else 0
@@ -31,6 +30,20 @@ def _seamless(config: Config) -> Shape:
         others += encoder["layers"] * layer + 2 * width + encoder["other_parameters"]
         others += parameters([*products, *({**each, "times": 1, "bias": True} for each in encoder["front"])])
     return {**shape, "other_parameters": shape.get("other_parameters", 0) + others}
+
+
+def _names(config: Config) -> list[str]:
+    return [str(name) for name in config.get("architectures") or ()]
+
+
+def _hears(names: list[str]) -> bool:
+    """Whether speech is what such architectures read."""
+    return any("ForSpeechTo" in name for name in names)
+
+
+def _whole(names: list[str]) -> bool:
+    """Whether they have the encoders of texts and of speech, and what speaks."""
+    return not names or any(name.endswith("Model") for name in names)
 
 
 def _heard(config: Config) -> tuple[Shape, list[Shape]]:
@@ -50,7 +63,7 @@ def _heard(config: Config) -> tuple[Shape, list[Shape]]:
     ]
     # Norms of a layer and of its convolution.
     own, kind = 6 * 2 * width, config.get("position_embeddings_type")
-    if kind == "relative":
+    if kind == "relative" and config["model_type"] == "seamless_m4t":
         products += linear(2 * tokens, width, width, bias=False, times=times)
         own += 2 * width
     elif kind == "relative_key":
@@ -109,9 +122,12 @@ def _vocoder_parameters(config: Config) -> int:
 def _unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("tie_word_embeddings") is False:
         yield "tie_word_embeddings", "an output layer of its own of this type"
+    names = _names(config)
+    if not (_hears(names) or _whole(names)):
+        return
     if config.get("add_adapter") is False:
         yield "add_adapter", "encoders of speech without an adapter"
-    if not config.get("num_adapter_layers"):
+    if config["num_adapter_layers"] == 0:
         yield "num_adapter_layers", "encoders of speech without an adapter"
 
 

@@ -74,6 +74,13 @@ def _halved(config: Config) -> Shape:
     return llama(given, window=1, qkv_bias=False, out_bias=None, mlp_bias=None)
 
 
+def _odd(config: Config) -> Iterator[tuple[str, str]]:
+    for key, given in (("", config), ("depth_decoder_config.", config.get("depth_decoder_config") or {})):
+        width = given.get("ffn_dim")
+        if isinstance(width, int) and width % 2:
+            yield f"{key}ffn_dim", f"expected an even number, got {width}"
+
+
 def _moshi(config: Config) -> Shape:
     """Text that goes along with two voices, whose codes are summed up with it; where it speaks, a few layers predict
     the codes of each moment one by one, each by matrices of its own (arXiv:2410.00037)."""
@@ -206,13 +213,18 @@ SPOKEN: dict[str, Family] = {
         parts=(("depth_decoder_config", "csm_depth_decoder_model"), ("codec_config", "mimi")),
     ),
     "kyutai_speech_to_text": Family(
-        _kyutai, (*_STACK, "ffn_dim"), _codec_unlike("codec_config"), parts=(("codec_config", "mimi"),)
+        _kyutai,
+        (*_STACK, "ffn_dim"),
+        _codec_unlike("codec_config"),
+        parts=(("codec_config", "mimi"),),
+        contrary=_odd,
     ),
     "moshi": Family(
         _moshi,
         (*_STACK, "ffn_dim"),
         _codec_unlike("audio_encoder_config"),
         parts=(("depth_decoder_config", "moshi_depth"), ("audio_encoder_config", "mimi")),
+        contrary=_odd,
     ),
 }
 """Models that speak or hear codes, by ``model_type``."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from planner.files.messages import shown
 from planner.model.families import Config, Family, Kind, Shape, in_blocks, llama
 from planner.model.heads import decoder_alone
 from planner.model.products import added, linear
@@ -388,6 +389,13 @@ def _dia(config: Config) -> Shape:
     return {**in_blocks(shape, kinds * shape["layers"]), "encoder": encoder}
 
 
+def _dia_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    codes, delays = (config.get("decoder_config") or {}).get("num_channels"), config.get("delay_pattern")
+    if isinstance(delays, list) and len(delays) != codes:
+        what = f"expected as many numbers as decoder_config.num_channels, {shown(codes)}, got {len(delays)}"
+        yield "delay_pattern", what
+
+
 def _dia_unlike(config: Config) -> Iterator[tuple[str, str]]:
     read, text = (config.get(f"{each}_config") or {} for each in ("encoder", "decoder"))
     for key, own, what in (
@@ -449,6 +457,7 @@ TWO_STACKS: dict[str, Family] = {
         (),
         _dia_unlike,
         parts=(("encoder_config", "dia_encoder"), ("decoder_config", "dia_decoder")),
+        contrary=_dia_contrary,
     ),
     "fsmt": Family(
         _fsmt, (*_SIZES[:-1], "max_position_embeddings", "src_vocab_size", "tgt_vocab_size"), _fsmt_unlike

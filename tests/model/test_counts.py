@@ -241,7 +241,16 @@ HEADS: list[tuple[str, str, dict[str, Any]]] = [
     ("moshi", "MoshiForConditionalGeneration", {"num_hidden_layers": 2, **MOSHI}),
     ("seamless_m4t", "SeamlessM4TModel", SPEECH),
     ("seamless_m4t", "SeamlessM4TForSpeechToText", {**SPEECH, "position_embeddings_type": "rotary"}),
+    ("seamless_m4t_v2", "SeamlessM4Tv2ForSpeechToText", {**SPEECH, "position_embeddings_type": "relative"}),
+    ("seamless_m4t_v2", "SeamlessM4Tv2Model", {**SPEECH, "position_embeddings_type": "relative"}),
     ("seamless_m4t_v2", "SeamlessM4Tv2ForTextToSpeech", SPEECH),
+    ("seamless_m4t_v2", "SeamlessM4Tv2ForTextToText", {**SPEECH, "add_adapter": False}),
+    ("seamless_m4t", "SeamlessM4TForTextToText", {**SPEECH, "num_adapter_layers": 0}),
+    (
+        "ernie4_5_vl_moe",
+        "Ernie4_5_VLMoeForConditionalGeneration",
+        {"text_config": {"num_hidden_layers": 2, "moe_intermediate_size": [16, 16]}},
+    ),
     ("seamless_m4t_v2", "SeamlessM4Tv2ForSpeechToSpeech", {**SPEECH, "num_adapter_layers": 2}),
 ]
 """Architectures with other heads than an output layer for tokens, or none, and a change of the default."""
@@ -256,6 +265,33 @@ def test_heads_are_counted(tmp_path: Path, kind: str, architecture: str, changes
         model = getattr(transformers, architecture)(config)
     wanted = sum(parameter.numel() for parameter in model.parameters())
     assert read(tmp_path, config, architecture) == wanted
+
+
+UNSAID = [
+    ("bart", "BartForSequenceClassification", {"encoder_layers": 2}, {"id2label"}),
+    ("pvt", "PvtForImageClassification", {}, {"num_labels", "id2label"}),
+    ("roberta", "RobertaForSequenceClassification", {"num_hidden_layers": 2}, {"id2label"}),
+    ("seamless_m4t", "SeamlessM4TForSpeechToText", SPEECH, {"num_adapter_layers", "add_adapter"}),
+    ("seamless_m4t_v2", "SeamlessM4Tv2Model", SPEECH, {"num_adapter_layers"}),
+    ("seamless_m4t_v2", "SeamlessM4Tv2ForTextToText", SPEECH, {"num_adapter_layers"}),
+]
+"""Keys that a file does not have, and that count for its architecture or for others of its type."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "architecture", "changes", "unsaid"), UNSAID)
+def test_what_a_file_does_not_say_is_the_default_of_its_type(
+    tmp_path: Path, kind: str, architecture: str, changes: dict[str, Any], unsaid: set[str]
+) -> None:
+    """As in transformers, where types differ in it."""
+    config = default(kind, **changes)
+    values = json.loads(config.to_json_string(use_diff=False))
+    given = {key: value for key, value in values.items() if key not in unsaid}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**given, "architectures": [architecture]}))
+    with torch.device("meta"), unfilled():
+        model = getattr(transformers, architecture)(config)
+    assert load_model(path).parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
 NESTED: dict[str, dict[str, Any]] = {
@@ -512,6 +548,7 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
         ("funnel", {"block_repeats": [2, 2, 2]}),
         ("moshi", {"tie_word_embeddings": True}),
         ("seamless_m4t", {"add_adapter": False}),
+        ("seamless_m4t", {"num_adapter_layers": 0}),
         ("ernie4_5_vl_moe", {"text_config": {"use_bias": True}}),
         ("florence2", {"text_config": {"model_type": "bart", "tie_word_embeddings": False}}),
         ("pix2struct", {"vision_config": {"hidden_size": 1536, "num_attention_heads": 24}}),
@@ -524,6 +561,38 @@ def test_shapes_that_would_be_counted_wrong_are_refused(
     """Rather than taken for others."""
     with pytest.raises(SpecError):
         read(tmp_path, default(kind, **changes))
+
+
+CONTRARY: list[tuple[str, str, dict[str, Any], str]] = [
+    ("reformer", "ReformerModelWithLMHead", {"is_decoder": False}, "is_decoder: expected true"),
+    ("reformer", "ReformerForMaskedLM", {"is_decoder": True}, "is_decoder: expected false"),
+    ("reformer", "ReformerModel", {"num_hidden_layers": 7}, "num_hidden_layers: expected 6"),
+    (
+        *("reformer", "ReformerModel", {"axial_pos_embds_dim": [64, 64]}),
+        "axial_pos_embds_dim: expected widths that add up to hidden_size 256",
+    ),
+    ("funnel", "FunnelModel", {"num_hidden_layers": 11}, "num_hidden_layers: expected 12"),
+    ("moshi", "MoshiForCausalLM", {"ffn_dim": 1001}, "ffn_dim: expected an even number"),
+    ("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration", {"ffn_dim": 1001}, "even number"),
+    ("dia", "DiaForConditionalGeneration", {"delay_pattern": [0, 8]}, "delay_pattern: expected as many"),
+]
+"""A type, its class, and a key that contradicts others."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "architecture", "wrong", "said"), CONTRARY)
+def test_what_transformers_does_not_build_is_refused(
+    tmp_path: Path, kind: str, architecture: str, wrong: dict[str, Any], said: str
+) -> None:
+    """By file and key."""
+    values = json.loads(default(kind).to_json_string(use_diff=False))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**values, **wrong, "architectures": [architecture]}))
+    with pytest.raises(SpecError, match=f"config.json.*{said}"):
+        load_model(path)
+    refused = (AssertionError, IndexError, NotImplementedError, ValueError, hub.errors.StrictDataclassError)
+    with pytest.raises(refused), torch.device("meta"), unfilled():
+        getattr(transformers, architecture)(transformers.CONFIG_MAPPING[kind].from_dict({**values, **wrong}))
 
 
 def compared(folder: Path, kind: str) -> dict[str, tuple[int, int]]:
