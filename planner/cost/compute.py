@@ -121,6 +121,8 @@ class LayerPass:
     """What selective recomputation of fused kernels runs again."""
     weight_seconds: float = 0.0
     """The part of the backward that makes the gradients of weights: half of its products outside attention."""
+    added_seconds: float = 0.0
+    """What adds these gradients up behind their products, part of it; no measurement of a layer has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -632,6 +634,7 @@ def layer_pass(
         + (core if model.training.attention == "unfused" else 0.0),
         product_seconds=products,
         weight_seconds=0.5 * back + added,
+        added_seconds=added,
         product_backward=back,
         host_seconds=launches
         * device.family.launch_seconds
@@ -789,7 +792,8 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     if ("embedding" if model.tied_embeddings else "head") in model.frozen:
         backward = device.product(product.backward()[0], name)
     else:
-        backward += device.added(columns * model.hidden)
+        added = device.added(columns * model.hidden)
+        backward, weight = backward + added, weight + added
     forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
     backward += device.stream(LOGIT_BYTES[1] * tokens * columns, 4)
     more = model.training.mtp_layers

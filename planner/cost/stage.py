@@ -33,6 +33,7 @@ from planner.cost.compute import (
     head_pass,
     layer_pass,
     optimizer_seconds,
+    trained_matrices,
 )
 from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
 from planner.cost.many import Numbers, as_array, as_number, larger
@@ -968,15 +969,20 @@ class Pricer:
         moved = self._collectives(one, device_type, tp, sequences, split)
         if measured:
             price = measured_layer(measured, moved, self.model, recompute, by_operation)
-            return replace(price, weight_seconds=price.backward_seconds * self._weight_share(device_type, tp))
+            back = price.backward_seconds
+            return replace(
+                price,
+                backward_seconds=back + one.added_seconds,
+                weight_seconds=back * self._weight_share(device_type, tp) + one.added_seconds,
+            )
         routing = self._routing_seconds(device_type, tp, sequences, folding)
         price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:
-        """The part of a layer's backward for the gradients of weights, by formula."""
+        """The part of a layer's backward for the gradients of weights, by formula; sums of these are in neither."""
         one = self._layer_pass(device_type, tp, 1, False)
-        return one.weight_seconds / one.backward_seconds
+        return (one.weight_seconds - one.added_seconds) / (one.backward_seconds - one.added_seconds)
 
     def _collectives(
         self,
@@ -1031,10 +1037,13 @@ class Pricer:
         )
         ahead, back = one.collective_forward, one.collective_backward
         forward = with_host(one.forward_seconds + ahead, one.host_seconds) - ahead
-        again = recompute == "full"
+        again, device = recompute == "full", self._device(device_type)
+        # A device has a block of each matrix.
+        whole = trained_matrices(self.model, tp=1, tokens=1) if device.added_bytes else ()
+        backward = one.backward_seconds + device.added(*(elements / self.side**2 for elements in whole))
         return LayerPrice(
             forward_seconds=forward,
-            backward_seconds=with_host(one.backward_seconds + back, 2 * one.host_seconds) - back,
+            backward_seconds=with_host(backward + back, 2 * one.host_seconds) - back,
             recompute_seconds=forward if again else 0.0,
             collective_forward=ahead,
             collective_backward=back + (ahead if again else 0.0),
@@ -1076,7 +1085,7 @@ class Pricer:
         collective = collectives(one, ring, self.model, sequences, split=False).forward_seconds
         return LayerFormula(
             forward_seconds=one.forward_seconds + collective,
-            backward_seconds=one.backward_seconds + collective,
+            backward_seconds=one.backward_seconds - one.added_seconds + collective,
             collective_seconds=collective,
             host_seconds=one.host_seconds,
             activation_bytes=activation_bytes_per_layer(

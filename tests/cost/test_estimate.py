@@ -98,7 +98,7 @@ def test_published_runs_are_met(
 
 def published(name: str, layers: int, hidden: int, heads: int, batch: int) -> ModelSpec:
     """The model of a row; the release of 2022 adds gradients of weights up in their products."""
-    sums = {"gradient_sums": "fused"} if " " in name else {}
+    sums: dict[str, Any] = {"gradient_sums": "fused"} if " " in name else {}
     return gpt(layers, hidden, heads, global_batch=batch, sequence_length=2048, attention="unfused", **sums)
 
 
@@ -469,6 +469,21 @@ def test_the_training_says_who_adds_gradients_up(kernels: str) -> None:
     assert more(1, gradient_sums="fused") == 0
     assert more(1, gradient_sums="apart") > 2 * more(4, gradient_sums="apart") > 0
     assert more(1, gradient_sums="apart", precision="bf16") > more(1, gradient_sums="apart") > 0
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_measured_layers_have_no_sums_of_gradients(micro_batch: int) -> None:
+    """They come on top, whatever was measured, and not less of them where nothing was."""
+    measured = Calibration(layers=tuple(replace(point, tp=1) for point in layer_points()))
+    more = []
+    for calibration in (ASSUMED, measured):
+        fused, apart = (
+            estimate(replicas(micro_batch=micro_batch), slow_network(), gpt(gradient_sums=sums), calibration)
+            for sums in ("fused", "apart")
+        )
+        more.append(apart.breakdown.compute_seconds - fused.breakdown.compute_seconds)
+    assert more[1] == pytest.approx(more[0], rel=1e-3)
+    assert more[0] > 0
 
 
 def test_a_share_of_a_layer_gets_its_collectives() -> None:
