@@ -482,8 +482,8 @@ def test_measured_layers_have_no_sums_of_gradients(micro_batch: int) -> None:
             for sums in ("fused", "apart")
         )
         more.append(apart.breakdown.compute_seconds - fused.breakdown.compute_seconds)
-    assert more[1] == pytest.approx(more[0], rel=1e-3)
-    assert more[0] > 0
+    # Where the host is the slower one by formula, a part of them is hidden there.
+    assert more[1] >= more[0] * (1 - 1e-3) > 0
 
 
 def test_a_share_of_a_layer_gets_its_collectives() -> None:
