@@ -21,10 +21,11 @@ from planner.cluster.change import changed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.failures import Interruptions
-from planner.cost.step import step_of
+from planner.cost.timeline import step_of
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, Estimate
 from planner.errors import HetplanError
+from planner.escaping import visible
 from planner.files.writing import write_whole
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, write
@@ -37,7 +38,6 @@ from planner.report.what_if import Case, cases
 from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.search.what_if import searched, worlds
-from planner.visible import visible
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,10 +12,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from planner.model.defaults import TABLE
-from planner.model.families import EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS
-from planner.model.heads import DEFAULT_LABELS
-from planner.model.huggingface import supported
+from planner.model.huggingface.config import supported
+from planner.model.huggingface.defaults import TABLE
+from planner.model.huggingface.families import EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS
+from planner.model.huggingface.heads import DEFAULT_LABELS
 
 SYNONYMS = {*EXPERT_COUNTS, *EXPERT_PICKS, *SHARED_COUNTS}
 """Names that are read for each other of any type."""

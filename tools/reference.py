@@ -15,7 +15,7 @@ import typer
 from planner.cli.app import app, needed
 from planner.cli.process import MEANINGS
 from planner.cli.schema import DOCUMENTS
-from planner.described import JsonDocument, keys
+from planner.field_metadata import JsonDocument, keys
 from planner.report.calibrated import (
     CalibrateDocument,
 )

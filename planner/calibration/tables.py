@@ -14,8 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from planner.calibration.file import LAYER_KEYS, LINK_KEYS, lonely, repeated
 from planner.calibration.values import LayerPoint, LinkPoint
-from planner.described import meanings
 from planner.errors import Problem
+from planner.field_metadata import meanings
 from planner.files.document import MOST_PROBLEMS, fail_on, read_text
 from planner.files.fields import form
 from planner.files.messages import messages_of, nearest

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from planner import catalog
-from planner.described import told
+from planner.field_metadata import json_fields
 from planner.files.fields import (
     Batch,
     Bytes,
@@ -209,7 +209,7 @@ class LinkPoint:
 
 
 @strict()
-@told(names={"rows": "runs", "framework": "stack"})
+@json_fields(names={"rows": "runs", "framework": "stack"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """How far the fit is from the measurements it was fitted to."""
@@ -234,7 +234,7 @@ class Residual:
 
 
 @strict()
-@told(names={"mean": "mean_error", "largest": "largest_error"})
+@json_fields(names={"mean": "mean_error", "largest": "largest_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveError:
     """How well a fitted curve predicts each of its points from the others."""
@@ -249,7 +249,7 @@ class CurveError:
     """The largest of these errors."""
 
 
-@told(nulls=("source",))
+@json_fields(nulls=("source",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
     """Where one constant comes from."""

@@ -33,10 +33,10 @@ from planner.report.goal import (
     training_text,
     unknown_section,
 )
+from planner.report.inputs import understood
 from planner.report.layout import Answer, Paragraph, warnings_section
 from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
-from planner.report.understood import understood
 from planner.search.objectives.pareto import Front
 from planner.search.values import Limits, Scored, SearchResult
 

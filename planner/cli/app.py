@@ -30,7 +30,7 @@ from planner.cli.process import (
     open_streams,
 )
 from planner.errors import HetplanError
-from planner.visible import visible
+from planner.escaping import visible
 
 
 class Registered(NamedTuple):

@@ -26,8 +26,8 @@ from planner.cluster.file import load_cluster
 from planner.errors import UsageError
 from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
+from planner.measure.process_groups import BrokenError, FirstStoppedError, Work, cluster_teams, teams
 from planner.measure.resume import resumable, run_facts, with_facts
-from planner.measure.teams import BrokenError, FirstStoppedError, Work, cluster_teams, teams
 from planner.ranges import DEVICES, TENSOR_MIB
 from planner.report.measured import network_document, network_sections
 

@@ -10,10 +10,10 @@ from typing import Annotated
 from planner.catalog import gpu, gpu_names, gpus_like, link, link_names, without_target
 from planner.cli.options import AsJson, ForceFiles, argument, option
 from planner.cli.output import require_new, show, show_document, typed
-from planner.described import JsonDocument
 from planner.errors import OutputError, UsageError
 from planner.examples import FOLDERS, Example
 from planner.examples import examples as all_examples
+from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.report.catalogue import gpu_section, gpus_document, gpus_section, links_document, links_section
 from planner.report.layout import Paragraph, section, table, words

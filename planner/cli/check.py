@@ -13,14 +13,14 @@ from planner.cli.output import show, show_document, typed
 from planner.cluster.topology import Topology
 from planner.model.spec import ModelSpec
 from planner.report.document import check_document
-from planner.report.layout import warnings_section
-from planner.report.understood import (
+from planner.report.inputs import (
     inventory_section,
     links_section,
     precision_warnings,
     understood,
     unreachable,
 )
+from planner.report.layout import warnings_section
 
 OptionalModel = Annotated[
     Path | None, argument("[MODEL]", "Model file (YAML, or a Hugging Face config.json).")

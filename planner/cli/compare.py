@@ -26,9 +26,9 @@ from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
 from planner.report.compare import Contender, compare_section, uneven
 from planner.report.document import compare_document
+from planner.report.inputs import understood
 from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.report.plan_table import misfits
-from planner.report.understood import understood
 from planner.rivals.baselines import baselines
 from planner.search.values import Limits, Scored
 

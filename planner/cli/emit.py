@@ -31,12 +31,12 @@ from planner.emit.interface import (
     write_folder,
 )
 from planner.errors import UsageError
+from planner.escaping import visible
 from planner.launchers.registry import check_launcher
 from planner.report.document import EmitDocument
 from planner.report.layout import Indented, Paragraph, bullets
 from planner.report.numbers import count
 from planner.report.plan_table import misfits
-from planner.visible import visible
 
 SHOWN = 24
 """Files of one folder that are listed by name."""

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.measure import Measurement
 
 from planner.cli.process import colours, write, write_through
-from planner.described import text
 from planner.errors import OutputError
+from planner.escaping import visible_json
+from planner.field_metadata import text
 from planner.report.layout import Next, PlainConsole
-from planner.visible import visible_json
 
 
 def require_writable(path: Path, example: str = "plan.yaml") -> None:

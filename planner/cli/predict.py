@@ -36,9 +36,9 @@ from planner.report.compare import Contender, batch_section
 from planner.report.document import PredictDocument, compare_document, plan_document
 from planner.report.explain import memory_section, time_section
 from planner.report.goal import training_lines
+from planner.report.inputs import understood
 from planner.report.layout import Paragraph
 from planner.report.plan_table import misfits, plan_section, warnings_of
-from planner.report.understood import understood
 from planner.search.values import Scored
 
 HandPlan = Annotated[

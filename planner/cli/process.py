@@ -15,7 +15,7 @@ from select import select
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from planner.errors import HetplanError, OutputError, SpecError
-from planner.visible import visible
+from planner.escaping import visible
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -15,8 +15,8 @@ from planner.cli.process import write
 from planner.cli.sweep import SweepDocument
 from planner.cluster.file import ClusterFile
 from planner.cluster.offers import OffersFile
-from planner.described import schema as document
 from planner.errors import UsageError
+from planner.field_metadata import schema as document
 from planner.files.messages import nearest
 from planner.model.file import ImportedModelFile, ModelFile
 from planner.plan.file import WrittenPlan

@@ -33,9 +33,9 @@ from planner.report.explain import (
     ratios_section,
     time_section,
 )
+from planner.report.inputs import understood
 from planner.report.plan_table import plan_section, warnings_of
 from planner.report.ranks import idle_section, ranks_section
-from planner.report.understood import understood
 from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 

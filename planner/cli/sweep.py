@@ -21,8 +21,8 @@ from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile, argument, flag, option
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import ANSWER
-from planner.described import JsonDocument
 from planner.errors import OutputError, UsageError
+from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.report.layout import Indented, Paragraph, number, table, words
 from planner.report.numbers import MISSING, count, duration, percent, rate

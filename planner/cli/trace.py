@@ -9,7 +9,7 @@ from planner.cli.inputs import check_same_inputs, read_plan
 from planner.cli.options import AsJson, CalibrationFile, ClusterNow, ModelNow, SavedPlan, option
 from planner.cli.output import require_writable, show, show_document
 from planner.cost.estimate import Estimator
-from planner.cost.step import step_of
+from planner.cost.timeline import step_of
 from planner.files.writing import write_whole
 from planner.logs.profiler import read_profile, require_same_ranks
 from planner.report.layout import Paragraph

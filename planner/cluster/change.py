@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from planner import catalog
-from planner.catalog.inside import usual_link
+from planner.catalog.node_links import usual_link
 from planner.cluster.file import check_cluster
 from planner.cluster.spec import ClusterSpec, FabricSpec, PoolSpec
 from planner.errors import SpecError, UsageError

@@ -18,8 +18,8 @@ from math import lcm, log
 from typing import TYPE_CHECKING, Any
 
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec, nodes_each
-from planner.described import told
-from planner.records import dataclass
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.units import (
     bytes_from_gib,
     bytes_per_second_from_gbps,
@@ -224,7 +224,7 @@ CLOCK_DEVIATION = 0.2
 """Standard deviation of that exponent among devices, by the same."""
 
 
-@told(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
+@json_fields(only=("pool", "gpu", "nodes", "per_node", "memory_bytes", "reserve_bytes", "peak_flops"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
     """Interchangeable devices: one type of GPU in one pool."""
@@ -261,7 +261,7 @@ class DeviceType:
     clock_spread: float = 0.0
     """Relative standard error of its clock under a power limit."""
     nodes_each: int = 1
-    """Nodes of the cluster file that are one node here (planner.cluster.wide)."""
+    """Nodes of the cluster file that are one node here (planner.cluster.multi_node)."""
     between: Path | None = None
     """How these reach each other; None where a node is one."""
 
@@ -303,7 +303,7 @@ class Path:
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
     first_nodes: int = 1
-    """Nodes of the cluster file that are one at the first end, each with these cards (planner.cluster.wide)."""
+    """Nodes of the cluster file that are one at the first end, each with these cards (planner.cluster.multi_node)."""
     last_nodes: int = 1
 
     @property

@@ -10,9 +10,9 @@ from planner.cost.estimate import Estimator, Priced, pipeline_ends, with_sends
 from planner.cost.shape import Shape, chunk_layers, shape_of
 from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
-from planner.described import told
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.plan.values import Plan, ReplicaGroup
-from planner.records import dataclass
 from planner.targets import target
 
 Traffic = Literal[
@@ -30,7 +30,7 @@ SMALLEST = 1e-3
 """Share of a step below which a link does not bind."""
 
 
-@told("memory.headroom_bytes", without=("memory",))
+@json_fields("memory.headroom_bytes", without=("memory",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TightDevice:
     """The device with least free memory, and what more work on it would need."""

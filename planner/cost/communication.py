@@ -14,10 +14,10 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Path, Topology
-from planner.cost.many import larger
+from planner.cost.arrays import larger
 from planner.cost.measured_curves import LinkCurves
+from planner.frozen import dataclass
 from planner.plan.placement import Slot
-from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

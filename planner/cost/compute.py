@@ -17,10 +17,10 @@ import numpy as np
 from planner.calibration.values import Calibration, Family, Framework
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
-from planner.cost.many import Numbers, as_array, as_number, larger
+from planner.cost.arrays import Numbers, as_array, as_number, larger
+from planner.frozen import dataclass
 from planner.model.spec import ROW_TARGETS, FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.plan.values import WHOLE_EXPERTS, Folding
-from planner.records import dataclass
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
 """Bytes of a stored element; fp8 is a format of products only, weights and activations stay in bf16."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 
 from planner.errors import UsageError
+from planner.frozen import dataclass
 from planner.model.spec import LossCurveSpec, ModelSpec
 from planner.ranges import STEPS
-from planner.records import dataclass
 
 PUBLISHED_SPREAD = math.log(2.0)
 """Standard error of the logarithm of a published critical batch, at least: other data and optimizers move it by about a

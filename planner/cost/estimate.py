@@ -12,9 +12,9 @@ from typing import Protocol
 from planner.calibration.values import ASSUMED, Calibration, Work
 from planner.capabilities import Capabilities, Schedule
 from planner.catalog.wheels import wheel_warning
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
-from planner.cluster.wide import widened
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops, share_of_products
 from planner.cost.feed import NOTHING, Fed, feed_of
@@ -32,11 +32,11 @@ from planner.cost.training import devices_of, price_per_hour, watts
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.dims.grid import uneven
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, Slot, lone_nodes, place, widths
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
-from planner.records import dataclass
 from planner.targets import target
 from planner.units import format_seconds
 

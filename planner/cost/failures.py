@@ -16,8 +16,8 @@ import math
 from dataclasses import replace
 
 from planner.cost.compute import ELEMENT_BYTES
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.records import dataclass
 
 MONTH_SECONDS = 30 * 86400.0
 """A month of failures per GPU-month."""

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cost.schedules import is_v_shaped
+from planner.frozen import dataclass
 from planner.model.spec import DataSpec, ModelSpec
 from planner.plan.placement import Placement, replica_parts
 from planner.plan.values import Plan
-from planner.records import dataclass
 from planner.units import bytes_per_second_from_gigabytes
 
 CACHES = {"memory": "cache in memory", "nvme": "cache on NVMe"}

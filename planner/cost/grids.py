@@ -30,10 +30,10 @@ from planner.cost.compute import (
     predicted_tokens,
 )
 from planner.cost.measured_curves import LinkCurves
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Grid
-from planner.records import dataclass
 
 STATISTICS_BYTES = 4.0
 """Of a sum over the channels of a token, in fp32."""

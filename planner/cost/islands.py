@@ -15,10 +15,10 @@ from planner.cost.communication import Ring, crossing_rings, data_ring
 from planner.cost.compute import Device
 from planner.cost.measured_curves import ExchangeCurves, LinkCurves
 from planner.dims.sync import factors, matrices
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Slot
 from planner.plan.values import Stage, Sync
-from planner.records import dataclass
 
 BLOCK = 1024
 """Elements that share a scale in fp8 and int8; the emitted runtime has the same."""

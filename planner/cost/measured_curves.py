@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
+from planner.frozen import dataclass
 from planner.plan.values import Sync
-from planner.records import dataclass
 
 Curve = Callable[[float], tuple[float, bool]]
 """From an abscissa to (value, extrapolated)."""

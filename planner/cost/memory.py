@@ -13,8 +13,8 @@ from statistics import NormalDist
 from planner.calibration.values import Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
+from planner.cost.arrays import larger, smaller
 from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
-from planner.cost.many import larger, smaller
 from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways

@@ -9,13 +9,13 @@ from __future__ import annotations
 from planner.capabilities import Capabilities, Offloading, OffloadTo
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
+from planner.cost.arrays import larger, smaller
 from planner.cost.compute import ELEMENT_BYTES
-from planner.cost.many import larger, smaller
 from planner.cost.memory import SUB_GROUPS, activation_bytes_per_layer, optimizer_bytes
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Offload
-from planner.records import dataclass
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
 """What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""

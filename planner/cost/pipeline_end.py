@@ -38,7 +38,7 @@ from operator import add, mul, sub
 from planner.capabilities import Schedule
 from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
 from planner.cost.v_shaped import VShapedSlots, order_of, rounds
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.v_shaped import alive_at_end
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 Counts = NDArray[np.int64]
 

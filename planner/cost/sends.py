@@ -9,8 +9,8 @@ from planner.calibration.values import Calibration
 from planner.cluster.topology import Topology
 from planner.cost.communication import carried_rates, inside_rate
 from planner.cost.measured_curves import LinkCurves
+from planner.frozen import dataclass
 from planner.plan.placement import Slot
-from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.capabilities import Recompute, Schedule
 from planner.cost.schedules import chunk_at, is_v_shaped
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
     EXACT,
@@ -23,7 +24,6 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
-from planner.records import dataclass
 
 Whole = NDArray[np.int64]
 """Whole numbers of many cases at once."""

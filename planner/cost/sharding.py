@@ -15,8 +15,8 @@ from planner.calibration.values import Calibration
 from planner.cluster.topology import Topology
 from planner.cost.communication import NodeLoad, Ring, crossing_rings, data_ring, leaving
 from planner.cost.measured_curves import LinkCurves
+from planner.frozen import dataclass
 from planner.plan.placement import Slot
-from planner.records import dataclass
 
 Node = tuple[str, int]
 """(pool, node)."""

@@ -15,6 +15,7 @@ from planner.calibration.values import Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
+from planner.cost.arrays import Numbers, as_array, as_number, larger
 from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
@@ -36,7 +37,6 @@ from planner.cost.compute import (
     trained_matrices,
 )
 from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
-from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.measured_curves import (
     ExchangeCurves,
     LayerCurves,
@@ -86,9 +86,9 @@ from planner.cost.tensor import (
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of, optimizer_ways
+from planner.frozen import dataclass
 from planner.model.spec import ROW_TARGETS, ModelSpec, Run
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
-from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

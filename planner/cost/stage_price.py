@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.cost.many import Numbers
+from planner.cost.arrays import Numbers
 from planner.cost.traffic import EndTraffic
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

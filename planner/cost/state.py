@@ -25,10 +25,10 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.failures import state_bytes
 from planner.cost.schedules import is_v_shaped
 from planner.cost.shape import chunk_spans
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies, ranks
 from planner.plan.values import Plan
-from planner.records import dataclass
 
 NOTHING = 1e-9
 """Parts of a layer that are smaller come from rounding."""

@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from planner.cost.many import Numbers
+from planner.cost.arrays import Numbers
 
 NORMAL = NormalDist()
 SHIFT = 0.375

@@ -12,11 +12,11 @@ from typing import Literal
 
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
+from planner.cost.arrays import smaller
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES, LayerPass, experts_at_work
-from planner.cost.many import smaller
+from planner.frozen import dataclass
 from planner.model.spec import ROW_TARGETS, ModelSpec
-from planner.records import dataclass
 
 Hidden = Literal["nothing", "backward", "all"]
 """What of the tensor-parallel traffic meets products: what the backward can do without; all, by user buffers."""

@@ -6,15 +6,15 @@ from dataclasses import field, replace
 
 from planner.calibration.values import Framework
 from planner.capabilities import Capabilities
+from planner.cost.arrays import larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
-from planner.cost.many import larger, smaller
 from planner.cost.memory import experts_of, gathered_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.sharding import gradients_of
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from planner.cluster.spec import ClusterSpec
 from planner.cost.failures import NEVER, Interruptions
 from planner.cost.values import Estimate
+from planner.frozen import dataclass
 from planner.plan.values import Plan
-from planner.records import dataclass
 
 Devices = Mapping[tuple[str, str], int]
 """Number of devices by (pool, gpu)."""

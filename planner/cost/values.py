@@ -8,11 +8,11 @@ from statistics import NormalDist
 from typing import Annotated
 
 from planner.capabilities import Recompute
-from planner.described import Label, labels, told
-from planner.records import dataclass
+from planner.field_metadata import Label, json_fields, labels
+from planner.frozen import dataclass
 
 
-@told("used_bytes", "headroom_bytes", "out_of_memory", suffix="_bytes")
+@json_fields("used_bytes", "headroom_bytes", "out_of_memory", suffix="_bytes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Peak bytes on one device, by component."""
@@ -121,7 +121,7 @@ CAUSES = labels(Breakdown)
 """The causes of step time in the order they are shown: all that is read of them is written in the breakdown."""
 
 
-@told(names={"memory": "memory_bytes"})
+@json_fields(names={"memory": "memory_bytes"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEstimate:
     """One replica group of a stage."""
@@ -148,7 +148,7 @@ class GroupEstimate:
     """Peak bytes on one device."""
 
 
-@told("layers", names={"groups": "replicas"})
+@json_fields("layers", names={"groups": "replicas"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
     """One pipeline stage."""
@@ -182,7 +182,7 @@ class StageEstimate:
         return self.end_layer - self.first_layer
 
 
-@told(
+@json_fields(
     "peak_memory_bytes",
     "cost_per_step",
     "cost_per_million_tokens",

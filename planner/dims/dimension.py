@@ -12,9 +12,9 @@ from itertools import groupby
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
-from planner.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

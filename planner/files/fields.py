@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from planner import ranges
-from planner.described import meanings
+from planner.field_metadata import meanings
 from planner.ranges import Range
 
 

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import yaml
 
 from planner.errors import OutputError
+from planner.escaping import visible
 from planner.files.nodes import FLOAT
-from planner.visible import visible
 
 LONGEST = 150
 """Bytes of a file's name that are repeated in that of its draft."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.values import Estimate, Memory
-from planner.described import told
+from planner.field_metadata import json_fields
 from planner.logs.reading import Observed
 from planner.plan.placement import Rank
 from planner.plan.values import Plan
 from planner.runtimes.log import PARTS, Part, RankMemory
 
 
-@told("error")
+@json_fields("error")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
     """A predicted and an observed number of one unit."""
@@ -39,7 +39,7 @@ class Deviation:
         return abs(self.error) <= spread
 
 
-@told(without=("tp",))
+@json_fields(without=("tp",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDeviation:
     """One part of the step, on one rank or on the slowest."""
@@ -57,7 +57,7 @@ class PartDeviation:
     """Seconds of a step."""
 
 
-@told(
+@json_fields(
     names={
         "peak": "peak_bytes",
         "states": "states_bytes",

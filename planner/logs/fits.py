@@ -12,8 +12,8 @@ from planner.calibration.values import Calibration, Constant, Family, Framework
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.stragglers import backups, deviation_of_largest
-from planner.described import told
 from planner.errors import UsageError
+from planner.field_metadata import json_fields
 from planner.logs.reading import Observed
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
@@ -28,7 +28,7 @@ VALUES = {"micro_batch_launches": (0.0, 0.0, 1e6), "layer_factor": (1.0, 0.1, 10
 WORDS = {"micro_batch_launches": "work of the host", "layer_factor": "pace of its layers"}
 
 
-@told(names={"launches": "micro_batch_launches", "before_seconds": "predicted_seconds"})
+@json_fields(names={"launches": "micro_batch_launches", "before_seconds": "predicted_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A run, and what makes the prediction agree with it."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from planner.described import told
 from planner.errors import SpecError, UsageError
+from planner.field_metadata import json_fields
 from planner.logs.libraries import (
     LightningLines,
     LitLines,
@@ -53,7 +53,7 @@ class Log:
     """Paths of the logs as the user wrote them."""
 
 
-@told(
+@json_fields(
     "step_times",
     "spread",
     only=("source", "left_out", "only_warm_up"),

@@ -31,13 +31,13 @@ from planner.cost.compute import (
     share_of_products,
 )
 from planner.cost.measured_curves import LinkCurves, straight
-from planner.described import told
 from planner.errors import UsageError
+from planner.field_metadata import json_fields
 from planner.measure.samples import sample
 from planner.ranges import SPREAD
 
 
-@told(names={"error": "mean_error"})
+@json_fields(names={"error": "mean_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
     """``seconds = latency + size / rate`` of one operation."""

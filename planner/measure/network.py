@@ -22,8 +22,8 @@ from planner.calibration.merge import link_key
 from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
+from planner.measure.process_groups import BrokenError, FirstStoppedError, MeasuringTeam, Work
 from planner.measure.samples import Event, Sample, sample
-from planner.measure.teams import BrokenError, FirstStoppedError, MeasuringTeam, Work
 
 T = TypeVar("T")
 

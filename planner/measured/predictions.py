@@ -12,8 +12,8 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.values import Estimate
-from planner.described import told
 from planner.errors import HetplanError
+from planner.field_metadata import json_fields
 from planner.measured.values import Run
 from planner.model.spec import ModelSpec
 
@@ -27,7 +27,7 @@ LEAST_TO_CHOOSE = 2
 """Runs below which a group offers no choice of a plan."""
 
 
-@told(names={"mean": "mean_error", "median": "median_error", "ninetieth": "p90_error"})
+@json_fields(names={"mean": "mean_error", "median": "median_error", "ninetieth": "p90_error"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """Relative errors of some predictions; an error is predicted over measured, less 1."""
@@ -44,7 +44,7 @@ class Errors:
     """Mean with their signs; above 0 the model is too pessimistic."""
 
 
-@told(inline=("errors",))
+@json_fields(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTruth:
     """Step times of runs that differ in their plan only."""
@@ -71,7 +71,7 @@ class GroupTruth:
     """Share of the runs whose measured time lies within the spread of their estimate."""
 
 
-@told(inline=("errors",))
+@json_fields(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTruth:
     """Step times of a source."""
@@ -94,7 +94,7 @@ class SourceTruth:
     """Share of the runs whose measured time lies within the spread of the estimate."""
 
 
-@told(inline=("errors",))
+@json_fields(inline=("errors",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTruth:
     """Peak memory of a source."""
@@ -105,7 +105,7 @@ class MemoryTruth:
     """Errors of the peak memory."""
 
 
-@told("runs")
+@json_fields("runs")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitTruth:
     """Runs of a source by whether they ran and whether they were expected to, as numbers of runs."""
@@ -127,7 +127,7 @@ class FitTruth:
         return self.both_fit + self.both_out + self.false_alarms + self.missed
 
 
-@told(
+@json_fields(
     names={"fits": "out_of_memory", "total_fits": "total_out_of_memory"},
     brief=("total", "total_memory", "total_fits"),
 )
@@ -326,7 +326,7 @@ Progress = Callable[[int, int], None]
 """Told after every run: runs done, runs in all."""
 
 
-@told(
+@json_fields(
     "run.id",
     "run.source",
     "run.reference",

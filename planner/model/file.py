@@ -18,7 +18,14 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.model.huggingface import HUB, further_tokens, in_cache, shape_of, usual_batch, usual_length
+from planner.model.huggingface.config import (
+    HUB,
+    further_tokens,
+    in_cache,
+    shape_of,
+    usual_batch,
+    usual_length,
+)
 from planner.model.spec import MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import accumulate, groupby
 from json import dumps
 
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
-from planner.cluster.wide import widened
 from planner.errors import PlanError
 from planner.plan.placement import Placement, Slot, node_span, place, widths
 from planner.plan.values import Plan, ReplicaGroup, Sync

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from planner.cluster.file import check_cluster
 from planner.cluster.spec import ClusterSpec
-from planner.described import told
 from planner.errors import PlanError, Problem, SpecError
+from planner.field_metadata import json_fields
 from planner.files.document import Document, fail_on, read_as, read_list
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
 from planner.files.writing import Lines, dump, write_whole
@@ -41,7 +41,7 @@ _HEADER = """\
 """
 
 
-@told("chosen")
+@json_fields("chosen")
 @strict()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Considered:

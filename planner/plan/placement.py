@@ -17,13 +17,13 @@ from itertools import chain
 from typing import Literal, NamedTuple, get_args
 
 from planner.capabilities import Capabilities
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
-from planner.cluster.wide import widened
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.records import dataclass
 from planner.targets import target
 
 

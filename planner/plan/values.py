@@ -17,8 +17,8 @@ from planner.capabilities import (
     SyncKind,
     SyncMethod,
 )
-from planner.described import told
 from planner.errors import KeyPath, PartError, PlanError
+from planner.field_metadata import json_fields
 from planner.files.fields import (
     Batch,
     Devices,
@@ -425,7 +425,7 @@ WHOLE_EXPERTS = Folding()
 """Each device has all experts."""
 
 
-@told(
+@json_fields(
     "grid_text",
     "pp",
     "global_batch",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from planner import catalog
-from planner.catalog.inside import NVLINK, XGMI
+from planner.catalog.node_links import NVLINK, XGMI
 from planner.files.writing import flow
 from planner.probe.devices import SeenGpu, Topo
 from planner.probe.nics import Network, Port, real_interfaces

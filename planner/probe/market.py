@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from planner import catalog
-from planner.catalog.inside import usual_link
+from planner.catalog.node_links import usual_link
 from planner.cluster.offers import MOST_OFFERS, Offer, OfferedNetwork, OffersFile
 from planner.errors import UsageError
 from planner.probe.entries import named

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import Estimate
+from planner.escaping import visible
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, Summary
 from planner.report.explain import advice_text, considered, families_table, ratio_text, work_seconds
@@ -42,7 +43,6 @@ from planner.report.numbers import (
 from planner.report.plan_table import StageRun, group_text, groups_of, headline, memory_text, stage_runs
 from planner.search.values import Limits, Ratio, Scored, SearchResult
 from planner.units import format_count
-from planner.visible import visible
 
 FAMILIES = 6
 """Families that are shown."""

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 
 from planner.calibration.values import Calibration, Constant, Residual
 from planner.cost.stragglers import stretch
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.logs.fits import Trial, Variation
 from planner.logs.losses import LossFit
 from planner.logs.reading import Observed
@@ -177,7 +177,7 @@ def fitted_document(fit: Fit, calibration: Calibration, path: Path | None) -> Fi
     )
 
 
-@told(inline=("trial",))
+@json_fields(inline=("trial",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialDocument(JsonDocument):
     """The answer of ``calibrate run``."""
@@ -190,7 +190,7 @@ class TrialDocument(JsonDocument):
     """What the run told."""
 
 
-@told(inline=("variation",))
+@json_fields(inline=("variation",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariationDocument(JsonDocument):
     """The answer of ``calibrate sigma``."""

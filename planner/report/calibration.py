@@ -15,7 +15,7 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
-from planner.described import JsonDocument
+from planner.field_metadata import JsonDocument
 from planner.measure.resume import shape_text
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group
 
 from planner.catalog import CatalogueGpu, CatalogueLink
-from planner.described import Json, JsonDocument
+from planner.field_metadata import Json, JsonDocument
 from planner.files.fields import Dtype
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, significant

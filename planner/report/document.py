@@ -10,7 +10,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.binding import Binding
 from planner.cost.training import TrainingRun
-from planner.described import Json, JsonDocument, told
+from planner.field_metadata import Json, JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, PlanFile
 from planner.report.compare import Contender
@@ -37,7 +37,7 @@ def understood_inputs(cluster: ClusterSpec, model: ModelSpec | None) -> Understo
     return Understood(cluster=cluster, model=shape)
 
 
-@told(inline=("scored",))
+@json_fields(inline=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAnswer:
     """What every document says of a plan."""
@@ -71,7 +71,7 @@ def _answer(scored: Scored, proof: Proof | None) -> PlanAnswer:
     )
 
 
-@told(inline=("result",))
+@json_fields(inline=("result",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchDocument(JsonDocument):
     """The answer of ``search``."""
@@ -104,7 +104,7 @@ def search_document(result: SearchResult, cluster: ClusterSpec, model: ModelSpec
     )
 
 
-@told(inline=("answer",))
+@json_fields(inline=("answer",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDocument(JsonDocument):
     """The answer of ``predict`` and ``show``."""
@@ -139,7 +139,7 @@ def plan_document(
     )
 
 
-@told(inline=("plan",))
+@json_fields(inline=("plan",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictDocument:
     """The answer of ``predict``."""
@@ -150,7 +150,7 @@ class PredictDocument:
     """The whole training run; null without --tokens."""
 
 
-@told(inline=("plan",))
+@json_fields(inline=("plan",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainDocument:
     """The answer of ``explain``: the plan, what binds it, the families that lost, what one changed decision costs."""
@@ -180,7 +180,7 @@ def explain_document(
     )
 
 
-@told(brief=("plan",))
+@json_fields(brief=("plan",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPlan:
     """One plan of a comparison."""
@@ -238,7 +238,7 @@ class Reached:
     """Latency of one message; null without a path."""
 
 
-@told(names={"device_types": "kinds"})
+@json_fields(names={"device_types": "kinds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckDocument(JsonDocument):
     """The answer of ``check``."""

@@ -8,7 +8,7 @@ from rich.console import Group
 
 from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
-from planner.described import meanings, sentence
+from planner.field_metadata import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
 from planner.report.layout import Column, FittedTable, Paragraph, bullets, number, section, table, words
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit

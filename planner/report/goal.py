@@ -14,8 +14,8 @@ from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan
 from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
-from planner.search.answer import misses
 from planner.search.explain.sensitivity import option_text
+from planner.search.incumbent import misses
 from planner.search.space.choices import offers, targets_of
 from planner.search.values import (
     Diagnosis,

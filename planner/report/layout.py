@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from planner.visible import visible
+from planner.escaping import visible
 
 GLUE = "\x00"
 """Stands for a space at which a line must not end."""

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence
 from planner.cost.training import TrainingRun
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered
 from planner.report.brief import brief
@@ -214,7 +214,7 @@ def _left_out(sizes: Sizes) -> Iterator[Paragraph]:
     yield Paragraph(f"{stopped}{'; '.join([*parts, duration(sizes.seconds)])}")
 
 
-@told(inline=("search",))
+@json_fields(inline=("search",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossDocument(JsonDocument):
     """The answer of ``search --objective time-to-loss``."""
@@ -250,7 +250,7 @@ def loss_document(result: LossResult, cluster: ClusterSpec) -> LossDocument:
     )
 
 
-@told(inline=("size",))
+@json_fields(inline=("size",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
     """A size as documents tell it."""
@@ -261,7 +261,7 @@ class SizePoint:
     """Its devices."""
 
 
-@told(inline=("sizes",))
+@json_fields(inline=("sizes",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizesDocument(JsonDocument):
     """The answer of ``search --objective time-to-loss --pareto``."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import Calibration, Constant, CurveError, LayerPoint, LinkPoint
-from planner.described import JsonDocument
+from planner.field_metadata import JsonDocument
 from planner.files.short_lists import first_of
 from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit, StageProfile

@@ -8,7 +8,7 @@ from math import isfinite
 
 from rich.console import Group
 
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
 from planner.logs.reading import Observed
@@ -149,7 +149,7 @@ def _verdict(difference: Deviation, comparison: Comparison) -> str:
     return "within" if difference.within(comparison.spread) else "beyond"
 
 
-@told(inline=("difference",))
+@json_fields(inline=("difference",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldStep:
     """The step time and whether the estimate admits to its error."""
@@ -162,7 +162,7 @@ class ToldStep:
     """Whether the error is within it."""
 
 
-@told(inline=("part",))
+@json_fields(inline=("part",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldPart:
     """A part of the step and whether the estimate admits to its error."""

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.training import Devices
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood_inputs
 from planner.report.goal import devices_text
@@ -165,7 +165,7 @@ class Used:
     """How many are used."""
 
 
-@told(
+@json_fields(
     *(f"point.scored.estimate.{name}" for name in ESTIMATED), "point.gap", "point.front", without=("point",)
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class FrontPoint:
     """The fastest plan found on them, in short."""
 
 
-@told(inline=("front",))
+@json_fields(inline=("front",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontDocument(JsonDocument):
     """The answer of ``search --pareto``."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.console import RenderableType
 from rich.text import Text
 
-from planner.described import JsonDocument, told
+from planner.escaping import visible
+from planner.field_metadata import JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
@@ -26,12 +27,11 @@ from planner.report.numbers import (
 from planner.report.plan_table import in_short
 from planner.search.objectives.renting import Rent, Rental, RentGoal
 from planner.units import format_count
-from planner.visible import visible
 
 WORDS = {"time": "least time", "money": "least money"}
 
 
-@told(inline=("rent",))
+@json_fields(inline=("rent",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentDocument(JsonDocument):
     """The answer of ``rent``."""

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 
 from planner.cost.failures import Interruptions, checkpoint_bytes
 from planner.cost.state import Move
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.files.short_lists import compress_hosts
 from planner.model.spec import ModelSpec
 from planner.report.compare import Contender, compare_section
@@ -31,7 +31,7 @@ from planner.search.replan import Replan
 from planner.units import gib_from_bytes
 
 
-@told("move_seconds", without=("answer",))
+@json_fields("move_seconds", without=("answer",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """What becomes of the plan without some nodes."""

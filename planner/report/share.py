@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from planner.cluster.spec import ClusterSpec
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.files.short_lists import compress_hosts
 from planner.files.writing import dump
 from planner.job.files import EmittedFile
@@ -43,7 +43,7 @@ GOALS: dict[ShareObjective, str] = {
 }
 
 
-@told(inline=("share",))
+@json_fields(inline=("share",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareDocument(JsonDocument):
     """The answer of ``share``."""

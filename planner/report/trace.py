@@ -14,14 +14,14 @@ from itertools import count as counting
 from typing import Any
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.step import Lane, Span, Step
+from planner.cost.timeline import Lane, Span, Step
 from planner.cost.values import Estimate, Memory
-from planner.described import JsonDocument
+from planner.escaping import visible_json
+from planner.field_metadata import JsonDocument
 from planner.logs.profiler import Event, Profile
 from planner.plan.placement import Rank, ranks
 from planner.plan.values import Plan
 from planner.units import GIB
-from planner.visible import visible_json
 
 ROWS = {
     "forward": (1, "compute"),

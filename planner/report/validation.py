@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from planner.described import JsonDocument, told
 from planner.errors import UsageError
+from planner.field_metadata import JsonDocument, json_fields
 from planner.files.writing import write_whole
 from planner.measured.predictions import (
     Errors,
@@ -63,7 +63,7 @@ FIT_LEGEND = (
 )
 
 
-@told(inline=("truth",), names={"predictions": "runs"})
+@json_fields(inline=("truth",), names={"predictions": "runs"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
     """Predictions of measured runs, and where they come from."""
@@ -265,7 +265,7 @@ def _correlation(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}"
 
 
-@told(inline=("validation",))
+@json_fields(inline=("validation",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationDocument(JsonDocument):
     """The answer of ``validate``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rich.console import Group
 
 from planner.cluster.spec import ClusterSpec
-from planner.described import JsonDocument, told
+from planner.field_metadata import JsonDocument, json_fields
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import MISSING, count, count_unit, percent, significant, time_unit
 from planner.report.plan_table import in_short
@@ -16,7 +16,7 @@ from planner.search.values import Scored, SearchResult, Status
 from planner.search.what_if import Swing, World
 
 
-@told(
+@json_fields(
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",
     "scored.estimate.cost_per_million_tokens",

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 Seconds = NDArray[np.float64]
 

@@ -23,9 +23,9 @@ import numpy as np
 
 from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
+from planner.cost.arrays import as_array, as_number, larger, smaller
 from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator
-from planner.cost.many import as_array, as_number, larger, smaller
 from planner.cost.offload import beside_backward
 from planner.cost.shape import whole_model
 from planner.cost.stage import Pricer
@@ -34,6 +34,7 @@ from planner.dims.offloading import offloads
 from planner.dims.sharding import parts_of, shard_sizes, trains_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.dims.zero_plus import holds_copies, zero_pluses
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
     EXACT,
@@ -46,7 +47,6 @@ from planner.plan.values import (
     Sync,
     ZeroPlus,
 )
-from planner.records import dataclass
 from planner.search.batch_partition import (
     Added,
     BatchPartition,

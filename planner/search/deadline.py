@@ -10,7 +10,7 @@ from math import inf
 from time import monotonic, process_time
 from typing import Protocol
 
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 
 class Flag(Protocol):

@@ -9,9 +9,8 @@ from heapq import heapify, heappop, heappush
 
 from planner.capabilities import Capabilities, Schedule
 from planner.cost.estimate import Estimator
+from planner.frozen import dataclass
 from planner.plan.checks import faults
-from planner.records import dataclass
-from planner.search.answer import Met, obeys
 from planner.search.backups import BACKUPS, backup_choices
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.groups import (
@@ -32,6 +31,7 @@ from planner.search.deadline import Deadline, Struck
 from planner.search.grids import GRIDS, GridChoice, best_grid, grid_choices, least_of
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
+from planner.search.incumbent import Met, obeys
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import (
@@ -43,8 +43,8 @@ from planner.search.space.choices import (
     usable_device_types,
 )
 from planner.search.space.device_sets import Box, Counts
+from planner.search.space.multi_node import wide_degrees
 from planner.search.space.partitions import NetworkPartition, whole_partition, wide_partitions
-from planner.search.space.wide import wide_degrees
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
 
 

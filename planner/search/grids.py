@@ -13,10 +13,10 @@ from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.grid import grid_faults, stands
 from planner.dims.sharding import zeros
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.ranges import GRID_SIDE
-from planner.records import dataclass
 from planner.search.bounds.peak import least_seconds
 from planner.search.deadline import Deadline
 from planner.search.pipeline import priced_on

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from heapq import heappop, heappush
 
+from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology, sockets_only
-from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator, timeline_of, together
 from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.placement import widths
 from planner.plan.values import Plan
-from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel

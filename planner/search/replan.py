@@ -18,12 +18,12 @@ from planner.cost.estimate import Estimator
 from planner.cost.state import Move, held_by, move, settled
 from planner.dims.offloading import parts
 from planner.errors import PlanError, UsageError
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup
-from planner.records import dataclass
-from planner.search.answer import allowing
 from planner.search.deadline import Deadline
+from planner.search.incumbent import allowing
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, proven
 

@@ -11,11 +11,11 @@ from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.search.answer import Answer
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explorer import Explorer
+from planner.search.incumbent import Answer
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven

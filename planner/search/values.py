@@ -9,7 +9,7 @@ from planner.capabilities import OffloadPart, Recompute
 from planner.cost.failures import NEVER, Interruptions
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import Estimate
-from planner.described import told
+from planner.field_metadata import json_fields
 from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
@@ -91,7 +91,7 @@ class Goal:
         return None if self.tokens is None else training_run(estimate, self.tokens, self.interruptions)
 
 
-@told(inline=("estimate",))
+@json_fields(inline=("estimate",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A plan with its estimate."""
@@ -114,7 +114,7 @@ class Alternative:
     """``chosen``, or why it lost: by component, or the limit it breaks."""
 
 
-@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A faster plan that the target cannot run, and the feature it needs."""
@@ -128,7 +128,7 @@ class Advice:
     scored: Scored
 
 
-@told("scored.estimate.step_seconds", without=("scored",))
+@json_fields("scored.estimate.step_seconds", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleCost:
     """Idle devices of one type, and what a plan that uses them would take."""
@@ -148,7 +148,7 @@ class IdleCost:
     scored: Scored | None
 
 
-@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
@@ -164,7 +164,7 @@ class LimitCost:
     scored: Scored
 
 
-@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simpler:
     """A plan that is slower by less than the error bar, and needs less."""
@@ -184,7 +184,7 @@ class Simpler:
     scored: Scored
 
 
-@told("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
+@json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFormat:
     """What another number format gives where devices idle that lack the one of the training."""
@@ -198,7 +198,7 @@ class OtherFormat:
     scored: Scored
 
 
-@told(without=("scored",))
+@json_fields(without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
     """A choice between device types that rests on how fast they are next to each other, which is not well known."""
@@ -233,7 +233,7 @@ class Diagnosis:
     """Smallest single changes that make it fit, each with its number."""
 
 
-@told(
+@json_fields(
     "scored.estimate.devices",
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",
@@ -256,7 +256,7 @@ class Nearest:
     scored: Scored
 
 
-@told(
+@json_fields(
     "objective",
     inline=("best",),
     without=("alternatives", "goal", "warnings", "reasons_error"),

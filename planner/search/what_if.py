@@ -13,12 +13,12 @@ from planner.calibration.values import Calibration
 from planner.cluster.change import changed, scalar
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.described import told
 from planner.errors import UsageError
+from planner.field_metadata import json_fields
 from planner.files.messages import messages_of
+from planner.frozen import dataclass
 from planner.model.file import with_training
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.records import dataclass
 from planner.search.deadline import Deadline
 from planner.search.explain.bars import device_bars, network_bars, scaled, with_families
 from planner.search.objectives.choose import choose
@@ -77,7 +77,7 @@ SAME = 0.01
 """A plan that is better by less is no other answer."""
 
 
-@told("scored.estimate.step_seconds", without=("scored",))
+@json_fields("scored.estimate.step_seconds", without=("scored",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swing:
     """One speed at one end of its error bar, and the searches' answer there."""

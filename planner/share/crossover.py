@@ -17,8 +17,8 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.feed import Fed
-from planner.cost.step import Lane, step_of
-from planner.described import told
+from planner.cost.timeline import Lane, step_of
+from planner.field_metadata import json_fields
 from planner.plan.placement import ranks
 from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -212,7 +212,7 @@ class Side:
         return self.result.best
 
 
-@told(without=("plans",))
+@json_fields(without=("plans",))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
     """Two jobs on the same devices, all of the cluster."""

@@ -18,16 +18,16 @@ from planner.calibration.values import Calibration
 from planner.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
-from planner.described import told
+from planner.field_metadata import json_fields
 from planner.files.fields import Frozen
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined, likeness, on_own_pools
 from planner.plan.file import Status
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
+from planner.search.milp.machines import Machines, Together
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
 from planner.search.milp.solver import Unsolved
-from planner.search.milp.together import Machines, Together
 from planner.search.objectives.candidates import Part, sub_cluster
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, choose, search_further
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
@@ -45,7 +45,7 @@ ROUGH = 0.5
 """Gap of a search that says whether a job fits at all."""
 
 
-@told(
+@json_fields(
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",
     without=("parts", "scored", "cluster", "model", "result"),

@@ -16,7 +16,7 @@ import pytest
 from planner.calibration.file import load_calibration
 from planner.calibration.values import LinkPoint, Operation
 from planner.cli import app
-from planner.measure.teams import BrokenError
+from planner.measure.process_groups import BrokenError
 from tests.cli.running import ROOT, Command
 from tests.measure.test_nccl_tests import TEXT
 from tests.training import ranks

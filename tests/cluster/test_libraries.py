@@ -13,7 +13,7 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import estimate
 from planner.errors import PlanError, SpecError
 from planner.plan.checks import faults
-from planner.report.understood import unreachable
+from planner.report.inputs import unreachable
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import GPUS, cluster, gpt, group, plan, pool

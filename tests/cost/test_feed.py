@@ -12,7 +12,7 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import CacheSpec, ClusterSpec, FeedSpec, HostSpec
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
-from planner.cost.step import step_of
+from planner.cost.timeline import step_of
 from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.model.spec import DataSpec, ModelSpec

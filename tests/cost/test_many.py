@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from planner.cost.arrays import as_array, larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
-from planner.cost.many import as_array, larger, smaller
 from planner.cost.shape import Shape, chunk_layers
 from planner.cost.stage import Pricer
 from planner.measured.dual import Dual

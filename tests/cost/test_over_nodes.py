@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planner.calibration.values import ASSUMED, ASSUMED_FAMILY, ASSUMED_LINK
+from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
-from planner.cluster.wide import widened
 from planner.cost.binding import binding
 from planner.cost.communication import tensor_ring
 from planner.cost.estimate import Estimator

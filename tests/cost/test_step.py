@@ -8,7 +8,7 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cost.estimate import Estimator
-from planner.cost.step import Lane, Step, step_of
+from planner.cost.timeline import Lane, Step, step_of
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.report import examples
 

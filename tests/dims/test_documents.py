@@ -18,7 +18,7 @@ from planner.model.file import load_model
 from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, Sync
-from planner.report.understood import _model
+from planner.report.inputs import _model
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.objectives.loss import to_loss
 from planner.search.solve import search

@@ -18,7 +18,7 @@ from planner.cluster.spec import FabricLinkSpec, FabricSpec, NicSpec
 from planner.files.document import read_document
 from planner.files.fields import form
 from planner.model.file import ImportedModelFile, ModelFile, TrainingFile, load_model
-from planner.model.huggingface import supported
+from planner.model.huggingface.config import supported
 from planner.plan.short import ShortPlan, ShortReplicas, ShortStage
 from tools.ranges_table import unlimited, written
 

@@ -32,10 +32,10 @@ import planner.cli
 from planner.calibration.file import shipped
 from planner.cli.process import ANSWER, BAD_INPUT, BUG, MEANINGS
 from planner.cluster.file import load_cluster
+from planner.escaping import is_hidden, visible
 from planner.model.file import load_model
 from planner.plan.file import PlanFile, load_plan, to_text
 from planner.targets import TARGETS
-from planner.visible import is_hidden, visible
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, ROOT, SHORT_PLAN, write_plan
 from tests.fuzz.damage import MARK, damaged, damaged_argument

@@ -15,8 +15,8 @@ pytest.importorskip("torch")
 from planner.measure import network
 from planner.measure.backend import open_backend
 from planner.measure.network import World, open_world
+from planner.measure.process_groups import MeasuringTeam, Work
 from planner.measure.samples import Sample
-from planner.measure.teams import MeasuringTeam, Work
 
 PAIRS = MeasuringTeam("ib", ((0, 1), (2, 3)))
 POINT = LinkPoint(link="ib", operation="all-reduce", members=2, size_bytes=1024.0, seconds=0.0)

@@ -9,7 +9,7 @@ import pytest
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import UsageError
-from planner.measure.teams import MeasuringTeam, cluster_teams, teams
+from planner.measure.process_groups import MeasuringTeam, cluster_teams, teams
 
 TWO_SITES = """\
 name: two-sites

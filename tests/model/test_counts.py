@@ -13,8 +13,8 @@ import pytest
 
 from planner.errors import SpecError
 from planner.model.file import load_model
-from planner.model.huggingface import supported
-from planner.model.remote import REMOTE
+from planner.model.huggingface.config import supported
+from planner.model.huggingface.remote_code import REMOTE
 from tests.quick import every
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ import pytest
 
 from planner.errors import SpecError
 from planner.model.file import load_model
-from planner.model.huggingface import supported
+from planner.model.huggingface.config import supported
 from tests.files.writing import the_problem
 
 

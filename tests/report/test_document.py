@@ -21,7 +21,7 @@ from planner.cost.convergence import Convergence, CriticalBatch
 from planner.cost.failures import Interruptions
 from planner.cost.state import HostMove, LinkMove, Move
 from planner.cost.training import training_run
-from planner.described import FORMAT, keys, text
+from planner.field_metadata import FORMAT, keys, text
 from planner.logs.comparison import Comparison, Deviation
 from planner.logs.fits import Trial, Variation
 from planner.logs.losses import FittedRun, LossFit

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Group
 
 from planner.calibration.values import Calibration, Constant, Residual
-from planner.described import text
+from planner.field_metadata import text
 from planner.logs.fits import Variation
 from planner.measured.fit import Fit
 from planner.report.calibrated import fitted_document, fitted_sections, variation_section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
 from planner.cluster.topology import Topology
-from planner.report.understood import inventory_section, links_section, precision_warnings, unreachable
+from planner.report.inputs import inventory_section, links_section, precision_warnings, unreachable
 from tests.report import examples
 from tests.report.drawing import drawn
 

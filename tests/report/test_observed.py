@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.described import plain
+from planner.field_metadata import plain
 from planner.logs.comparison import Comparison, Deviation, MemoryDeviation, PartDeviation
 from planner.logs.findings import Finding
 from planner.logs.reading import Observed

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from planner.cli.app import run
-from planner.cost.step import Lane, Span, Step
-from planner.described import text
+from planner.cost.timeline import Lane, Span, Step
+from planner.field_metadata import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
 from planner.report.page import in_script, page

@@ -15,6 +15,7 @@ from planner.report.explain import (
     considered,
     memory_section,
 )
+from planner.report.inputs import memory_text, pool_text, provenance_text, understood
 from planner.report.plan_table import (
     differences,
     headline,
@@ -24,7 +25,6 @@ from planner.report.plan_table import (
     running_cost_lines,
     warnings_of,
 )
-from planner.report.understood import memory_text, pool_text, provenance_text, understood
 from planner.search.values import Limits
 from tests.report import examples
 from tests.report.drawing import drawn

@@ -17,7 +17,7 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cli.app import run
 from planner.cost.estimate import Estimator
-from planner.cost.step import step_of
+from planner.cost.timeline import step_of
 from planner.errors import SpecError
 from planner.logs import profiler
 from planner.logs.profiler import Profile, read_profile

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Group
 
-from planner.described import plain, text
 from planner.errors import OutputError, UsageError
+from planner.field_metadata import plain, text
 from planner.measured.predictions import Prediction, truth
 from planner.report.validation import (
     Validation,

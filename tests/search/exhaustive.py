@@ -14,9 +14,9 @@ from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.dims.pipeline import interleavings
 from planner.dims.sharding import holds_groups, parts_of, shard_sizes, zeros_at

@@ -14,8 +14,8 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Grid, Offload, Sync
-from planner.search.answer import Answer, allowing, obeys, value_of
 from planner.search.explain.families import FamilyPlans
+from planner.search.incumbent import Answer, allowing, obeys, value_of
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult

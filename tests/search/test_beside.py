@@ -27,7 +27,6 @@ from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.search.answer import family_of, obeys
 from planner.search.deadline import Deadline
 from planner.search.explain import neighbours
 from planner.search.explain.bars import Bar, _constant, _unseen, network_bars, scaled
@@ -41,6 +40,7 @@ from planner.search.explain.diagnose import (
 from planner.search.explain.families import families
 from planner.search.explain.neighbours import Neighbour, all_neighbours, best_of_each
 from planner.search.explorer import Explorer
+from planner.search.incumbent import family_of, obeys
 from planner.search.values import Goal, Limits, Silent
 from planner.targets import target
 from tests import worlds

@@ -10,10 +10,10 @@ from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.model.spec import ExpertsSpec
-from planner.search.answer import Met
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
 from planner.search.explorer import Explorer
+from planner.search.incumbent import Met
 from planner.search.objectives.objectives import GoalRates, seconds_at
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Goal, Limits, Scored, Silent

@@ -10,7 +10,7 @@ from itertools import combinations, groupby, pairwise, permutations, product
 import numpy as np
 import pytest
 
-from planner.cost.many import Numbers
+from planner.cost.arrays import Numbers
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import alive
 from planner.search.bounds.layer_count import LayerCountBound, late

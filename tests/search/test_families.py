@@ -10,7 +10,6 @@ import pytest
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.search.answer import family_of
 from planner.search.explain.families import (
     FamilyPlans,
     families,
@@ -20,6 +19,7 @@ from planner.search.explain.families import (
 )
 from planner.search.explain.reasons import CUT_SHORT
 from planner.search.explorer import Explorer
+from planner.search.incumbent import family_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits, Scored, Silent
 from tests.report import examples

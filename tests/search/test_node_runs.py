@@ -11,8 +11,8 @@ from math import inf
 import numpy as np
 import pytest
 
+from planner.cost.arrays import Numbers
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers
 from planner.search.bounds.node_runs import NodeRuns, Nodes, countable
 from planner.search.heuristics.greedy import layered
 from planner.search.space.choices import Choice, families

@@ -18,9 +18,9 @@ from planner.cost.training import devices_of
 from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.search.answer import meets, value_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
+from planner.search.incumbent import meets, value_of
 from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch, SubClusterCandidates

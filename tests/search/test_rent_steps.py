@@ -16,8 +16,8 @@ from planner.cost.failures import MONTH_SECONDS, Interruptions, goodput
 from planner.files.document import Document
 from planner.files.nodes import parse
 from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.milp.machines import Machines
 from planner.search.milp.renting import Machine
-from planner.search.milp.together import Machines
 from planner.search.objectives.renting import Rental, RentGoal, RentSearch
 from planner.search.values import Limits
 from tests.report import examples

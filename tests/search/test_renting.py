@@ -13,8 +13,8 @@ from planner.calibration.file import shipped
 from planner.cluster.offers import OffersFile, load_offers, rented
 from planner.cost.failures import Interruptions, goodput
 from planner.model.file import load_model
+from planner.search.milp.machines import Machines
 from planner.search.milp.renting import Machine, Renting
-from planner.search.milp.together import Machines
 from planner.search.objectives.choose import choose
 from planner.search.objectives.renting import RentGoal, RentSearch
 from planner.search.values import Goal, Limits

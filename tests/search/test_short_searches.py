@@ -15,12 +15,12 @@ from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan
 from planner.search import solve
-from planner.search.answer import Answer
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain import diagnose, families, reasons, sensitivity
 from planner.search.explain.reasons import Found, Reasons, _advice, advise
 from planner.search.explain.sensitivity import idle_costs, limit_costs, option_text, without
 from planner.search.explorer import Explorer
+from planner.search.incumbent import Answer
 from planner.search.space.stages import StageOptions
 from planner.search.values import Goal, Limits, Scored, Silent
 from tests.report import examples

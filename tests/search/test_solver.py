@@ -16,10 +16,10 @@ import pytest
 
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp import renting, solver
+from planner.search.milp.machines import SLACK
 from planner.search.milp.program import Program, ones
 from planner.search.milp.renting import Machine, Renting
 from planner.search.milp.solver import FEASIBILITY, Relaxation, Solved, Unsolved, as_pulp, exact, solve
-from planner.search.milp.together import SLACK
 from tests.search.test_milp import knapsack
 
 near: Any = pytest.approx

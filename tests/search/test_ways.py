@@ -15,8 +15,8 @@ from planner.plan.placement import place_stages
 from planner.plan.values import Context, Folding, ZeroPlus
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.islands import _taking_part
+from planner.search.milp.machines import Together
 from planner.search.milp.program import added, combined, ones, total
-from planner.search.milp.together import Together
 from planner.search.space.choices import (
     Choice,
     Family,

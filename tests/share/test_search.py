@@ -19,9 +19,9 @@ from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.report.share import notes, share_report, where
 from planner.search.deadline import Deadline
+from planner.search.milp.machines import Machines, Together
 from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
 from planner.search.milp.solver import Solved
-from planner.search.milp.together import Machines, Together
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, SearchResult, Silent
 from planner.share.jobs import LoadedJob, load_jobs

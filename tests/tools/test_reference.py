@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cli.schema import DOCUMENTS
-from planner.described import keys
+from planner.field_metadata import keys
 from tests.cli.running import ROOT
 from tools.reference import page
 

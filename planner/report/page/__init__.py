@@ -21,11 +21,12 @@ from markupsafe import Markup
 from planner import __version__
 from planner.cost.estimate import Estimator
 from planner.cost.failures import NEVER, Interruptions
-from planner.cost.step import Lane, SpanKind, Step, step_of
+from planner.cost.timeline import Lane, SpanKind, Step, step_of
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
-from planner.described import Json, meanings, sentence, told
-from planner.described import text as document_text
+from planner.escaping import visible, visible_json
+from planner.field_metadata import Json, json_fields, meanings, sentence
+from planner.field_metadata import text as document_text
 from planner.logs.comparison import Deviation
 from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, model_digest
 from planner.report.compare import Contender
@@ -76,7 +77,6 @@ from planner.search.explain.neighbours import Neighbour, all_neighbours
 from planner.search.objectives.pareto import Front
 from planner.search.values import Goal, Scored
 from planner.units import format_count
-from planner.visible import visible, visible_json
 
 KINDS: dict[SpanKind, str] = {
     "forward": "forward",
@@ -126,7 +126,7 @@ class LaneTimes:
     """Waiting for other stages and replicas."""
 
 
-@told(inline=("plan",), brief=("pareto", "compared", "measured"))
+@json_fields(inline=("plan",), brief=("pareto", "compared", "measured"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDocument:
     """The answer of ``report``, which the page holds too: the plan, and what stands around it."""

@@ -11,7 +11,7 @@ from itertools import accumulate, groupby, pairwise
 from math import floor, log10
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cost.step import Lane, Span, Step
+from planner.cost.timeline import Lane, Span, Step
 from planner.files.short_lists import compress_devices
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
-from planner.cluster.wide import widened
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.sharding import gradients_of

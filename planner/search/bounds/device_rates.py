@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 
 from planner.capabilities import Capabilities
+from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
-from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.context import contexts
@@ -29,8 +29,8 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
+from planner.search.space.multi_node import wide_degrees, wide_pools
 from planner.search.space.partitions import networks
-from planner.search.space.wide import wide_degrees, wide_pools
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from planner.units import divisors

@@ -10,7 +10,7 @@ from math import inf
 
 from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.bounds.best import FamilyBounds
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, families, targets_of, uniform

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.bounds.node_runs import NodeRuns, Nodes
 from planner.search.bounds.rates import Room
 from planner.search.space.sends import Sides

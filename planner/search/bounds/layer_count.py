@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.capabilities import Schedule
-from planner.cost.many import Numbers
+from planner.cost.arrays import Numbers
 from planner.cost.schedules import (
     alive,
     behind_twice,
@@ -34,7 +34,7 @@ from planner.cost.schedules import (
     own_work,
     round_trip,
 )
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.bounds.rates import Crossing, Speed, Work
 from planner.search.space.sends import Hops
 

@@ -26,8 +26,8 @@ from math import inf
 
 import numpy as np
 
-from planner.cost.many import Numbers
-from planner.records import dataclass
+from planner.cost.arrays import Numbers
+from planner.frozen import dataclass
 from planner.search.space.sends import Sides
 
 NEAR = 0

@@ -12,18 +12,18 @@ import numpy as np
 
 from planner.capabilities import Recompute, Schedule
 from planner.cluster.topology import DeviceType
+from planner.cost.arrays import Numbers, as_array, as_number, larger
 from planner.cost.communication import ALONE, Ring, Rings, carried_rates, inside_rate
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.many import Numbers, as_array, as_number, larger
 from planner.cost.memory import trained_of
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
 from planner.dims.sharding import fills_node
 from planner.dims.tensor import splits_sequence, tp_degrees
+from planner.frozen import dataclass
 from planner.plan.values import ReplicaGroup
-from planner.records import dataclass
 from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.sends import Borders, Hops, Sides

@@ -19,8 +19,8 @@ from planner.calibration.merge import LEAST_SPREAD, name_key
 from planner.calibration.values import ASSUMED_FAMILY, Calibration, Constant, Family, Link
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, work_of
+from planner.frozen import dataclass
 from planner.plan.values import Plan
-from planner.records import dataclass
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Scored
 

@@ -9,12 +9,12 @@ from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
 from planner.dims.trained import frozen_text, splits_frozen
 from planner.model.spec import ModelSpec
-from planner.search.answer import Met, families_of, family_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
+from planner.search.incumbent import Met, families_of, family_of
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes

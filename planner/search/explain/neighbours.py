@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.described import told
 from planner.dims import DIMENSIONS
 from planner.errors import PlanError
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Plan
-from planner.records import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.values import Scored
 from planner.targets import target
 
 
-@told(
+@json_fields(
     "scored.estimate.fits",
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",

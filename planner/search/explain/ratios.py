@@ -21,13 +21,13 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Plan
-from planner.search.answer import family_of, meets, obeys, value_of
 from planner.search.deadline import Deadline, Struck
 from planner.search.explain.bars import Bar, Factors, device_bars, network_bars, scaled, with_families
 from planner.search.explain.families import SAME, families, reason_against, slower_by
 from planner.search.explain.reasons import CUT_SHORT, LEFT_OUT, left_out
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.heuristics.rebalance import rebalanced
+from planner.search.incumbent import family_of, meets, obeys, value_of
 from planner.search.ranking import ranked
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Goal, Hedge, Limits, Ratio, Scored, SearchResult, proven

@@ -9,9 +9,8 @@ from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.dims.sharding import group_text
+from planner.frozen import dataclass
 from planner.plan.values import Plan
-from planner.records import dataclass
-from planner.search.answer import Answer, Met
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import FamilyPlans, Label, Price, reason_against
 from planner.search.explain.neighbours import all_neighbours
@@ -19,6 +18,7 @@ from planner.search.explain.sensitivity import given, idle_costs, limit_costs
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
 from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.incumbent import Answer, Met
 from planner.search.space.choices import Choice, Family, offers, targets_of
 from planner.search.space.stages import StageOptions
 from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limits, Scored, Silent

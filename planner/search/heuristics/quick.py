@@ -18,7 +18,7 @@ from planner.capabilities import RECOMPUTES
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import uniform_seconds
 from planner.cost.training import devices_of
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
 
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.milp.program import Column, Program
 from planner.search.milp.sequences import Sequence, sequences
 from planner.search.milp.slow_links import SlowSends

@@ -13,10 +13,10 @@ from dataclasses import field
 from itertools import product
 from typing import Literal
 
-from planner.records import dataclass
+from planner.frozen import dataclass
+from planner.search.milp.machines import SLACK, Machines, Together
 from planner.search.milp.program import Program, added, total
 from planner.search.milp.solver import Unsolved, Values, exact
-from planner.search.milp.together import SLACK, Machines, Together
 
 Wanted = Literal["time", "money"]
 """What is least: seconds of the training, or its price."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise, product
 
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal
 
-from planner.records import dataclass
+from planner.frozen import dataclass
+from planner.search.milp.machines import SLACK, Machines, Together
 from planner.search.milp.program import Program, Terms, added, combined, ones, total
 from planner.search.milp.solver import Values, exact
-from planner.search.milp.together import SLACK, Machines, Together
 
 Partition = tuple[Machines, ...]
 """The machines of each job."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import inf
 
 from planner.cost.schedules import round_trip
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.milp.program import Column, Program, Terms, added, combined, ones
 from planner.search.milp.sequences import Sequence
 from planner.search.milp.solver import TOLERANCE, Values

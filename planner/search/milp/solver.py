@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.records import dataclass
+from planner.frozen import dataclass
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.program import Program
 

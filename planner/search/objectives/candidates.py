@@ -9,8 +9,8 @@ from math import prod
 from planner.catalog import IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cost.training import Devices
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.records import dataclass
 
 MOST = 100
 """Sub-clusters of one candidates."""

@@ -11,7 +11,6 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.search.answer import value_of
 from planner.search.deadline import Deadline, Struck
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.families import reason_against
@@ -19,6 +18,7 @@ from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explain.ties import settled, simpler
 from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.incumbent import value_of
 from planner.search.objectives.objectives import BestSearch, Candidate, with_host_memory
 from planner.search.ranking import ranked
 from planner.search.solve import WIDENED, search, with_host_needs

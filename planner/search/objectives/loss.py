@@ -18,10 +18,10 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
 from planner.cost.training import Devices, TrainingRun, price_per_hour, training_run
-from planner.described import told
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.ranges import BATCH
-from planner.records import dataclass
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline, Struck
 from planner.search.explorer import Explorer
@@ -53,7 +53,7 @@ def batches_around(batch: int) -> tuple[int, ...]:
     return tuple(each for each in (*halves, *doubles) if BATCH.holds(each))
 
 
-@told(
+@json_fields(
     *("seconds", "spread", "scored.estimate.step_seconds", "scored.estimate.devices"),
     *("scored.estimate.price_per_hour", "run.goodput"),
     without=("scored", "run"),
@@ -91,7 +91,7 @@ class BatchPoint:
         return None if self.scored is None else hypot(self.scored.estimate.spread, self.steps_spread)
 
 
-@told(without=("model", "search"), names={"seconds": "search_seconds"})
+@json_fields(without=("model", "search"), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossResult:
     """The batch with which the loss is reached first, and how sure that is."""
@@ -122,7 +122,9 @@ class LossResult:
     """Whether Ctrl-C stopped it."""
 
 
-@told("total", "value", inline=("point",), without=("devices",), names={"total": "devices", "value": "price"})
+@json_fields(
+    "total", "value", inline=("point",), without=("devices",), names={"total": "devices", "value": "price"}
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """What some devices give: the batch that suits them, and what the loss takes and costs with it."""
@@ -155,7 +157,7 @@ class Size:
         return run.seconds * self.total / 3600 if run.price is None else run.price
 
 
-@told(without=("points",), names={"seconds": "search_seconds", "subclusters": "considered"})
+@json_fields(without=("points",), names={"seconds": "search_seconds", "subclusters": "considered"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes(FrontOf[Size]):
     """Time and money to the loss by the size of the cluster."""

@@ -18,11 +18,11 @@ from planner.cost.estimate import Estimator
 from planner.cost.training import Devices, price_per_hour, watts
 from planner.errors import PlanError
 from planner.plan.checks import node_faults
-from planner.search.answer import Answer, Met, meets, value_of
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.incumbent import Answer, Met, meets, value_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent, Status, proven
 

@@ -11,11 +11,11 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.training import Devices, devices_of
-from planner.described import told
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.records import dataclass
-from planner.search.answer import meets, value_of
 from planner.search.deadline import Deadline
+from planner.search.incumbent import meets, value_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.objectives.objectives import (
     Candidate,
@@ -101,7 +101,7 @@ class Point:
         return devices_of(self.scored.plan)
 
 
-@told(without=("points",), names={"seconds": "search_seconds"})
+@json_fields(without=("points",), names={"seconds": "search_seconds"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front(FrontOf[Point]):
     """Time against cost or energy."""

@@ -17,16 +17,16 @@ from planner.cluster.offers import OffersFile, rented
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.failures import MONTH_SECONDS, NEVER, Interruptions, goodput
-from planner.described import told
+from planner.field_metadata import json_fields
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import likeness
 from planner.plan.file import Status
 from planner.ranges import NODES
-from planner.records import dataclass
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
+from planner.search.milp.machines import Machines
 from planner.search.milp.renting import Machine, Renting, Wanted
-from planner.search.milp.together import Machines
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, search_further
 from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, proven
 
@@ -64,7 +64,7 @@ class Taken:
     """How many are rented."""
 
 
-@told(
+@json_fields(
     "scored.estimate.step_seconds",
     "scored.estimate.tokens_per_second",
     "scored.estimate.devices",

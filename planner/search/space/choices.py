@@ -23,6 +23,7 @@ from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sharding import fills_node, node_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.placement import place_stages
@@ -37,7 +38,6 @@ from planner.plan.values import (
     ReplicaGroup,
     Stage,
 )
-from planner.records import dataclass
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors

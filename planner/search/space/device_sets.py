@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from planner.cluster.topology import DeviceType
 from planner.dims.sharding import holds_groups
-from planner.records import dataclass
+from planner.frozen import dataclass
 
 Counts = tuple[int, ...]
 """Replicas of each device type, [device type]."""

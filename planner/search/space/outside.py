@@ -29,8 +29,8 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
+from planner.search.space.multi_node import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.space.partitions import networks
-from planner.search.space.wide import MOST_WIDE, wide_degrees, wide_pools
 from planner.search.values import Limits
 from planner.units import divisors
 

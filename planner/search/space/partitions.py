@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from planner.capabilities import Capabilities
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, nodes_each
 from planner.cluster.topology import Topology, sockets_only
-from planner.cluster.wide import widened
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Family, Islands, depths, usable_device_types
-from planner.search.space.wide import wide_pools
+from planner.search.space.multi_node import wide_pools
 from planner.search.values import Limits
 
 
@@ -72,8 +72,8 @@ def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[st
 def wide_partitions(estimator: Estimator, row: Capabilities, tp: int) -> dict[str, NetworkPartition]:
     """Partitions, by name, in which replicas of so many devices fill several nodes where one is smaller.
 
-    What their plans know of a node holds of several (planner.cluster.wide); pools whose nodes hold a replica are there
-    as they are. Equal pools are joined after that, as a replica lies in one pool of the file.
+    Their plans take several nodes for one (planner.cluster.multi_node); pools whose nodes hold a replica stay as they
+    are. Equal pools are joined after that, as a replica lies in one pool of the file.
     """
     partitions: dict[str, NetworkPartition] = {}
     for network, cluster in networks(row, estimator.topology).items():

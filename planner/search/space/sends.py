@@ -12,8 +12,8 @@ from planner.cost.estimate import Estimator
 from planner.cost.schedules import SentWith
 from planner.cost.sends import least_send, send
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.plan.placement import Placement, Slot, one_replica, place_stages
-from planner.records import dataclass
 from planner.search.space.choices import Composition
 
 

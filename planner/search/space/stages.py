@@ -16,18 +16,18 @@ import numpy as np
 
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
+from planner.cost.arrays import Numbers
 from planner.cost.communication import ALONE, Ring, data_ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
-from planner.cost.many import Numbers
 from planner.cost.schedules import divides, round_trip, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
-from planner.records import dataclass
 from planner.search.space.choices import (
     Choice,
     Composition,

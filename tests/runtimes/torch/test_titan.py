@@ -18,7 +18,7 @@ from planner.emit.interface import folder_files, job_of, write_folder
 from planner.errors import EmitError
 from planner.model.spec import LoraSpec, ModelSpec
 from planner.plan.values import Offload, Plan, Sync
-from planner.runtimes.torch.titan import CONFIGURATIONS, configuration, settings
+from planner.runtimes.torch.torchtitan import CONFIGURATIONS, configuration, settings
 from tests.launchers.stand_ins import run
 from tests.launchers.test_own_script import WORDS
 from tests.worlds import cluster, group, model, plan, pool

@@ -1,0 +1,51 @@
+"""The link that usually connects the devices of a node."""
+
+from __future__ import annotations
+
+from planner import catalog
+
+NVLINK: dict[str, tuple[str, int]] = {
+    "P100-SXM": ("nvlink1", 4),
+    "V100-SXM": ("nvlink2", 6),
+    "A100-SXM": ("nvlink3", 12),
+    "A100-PCIe": ("nvlink-bridge-a100", 12),
+    "A800-SXM": ("nvlink3-a800", 8),
+    "A40": ("nvlink-bridge", 4),
+    "RTX-A6000": ("nvlink-bridge", 4),
+    "RTX-3090": ("nvlink-bridge", 4),
+    "RTX-2080-Ti": ("nvlink-bridge-turing", 2),
+    "Titan-RTX": ("nvlink-bridge-turing", 2),
+    "H100-SXM": ("nvlink4", 18),
+    "H100-PCIe": ("nvlink-bridge-a100", 12),
+    "H100-NVL": ("nvlink-bridge-a100", 12),
+    "H800-SXM": ("nvlink4-h800", 8),
+    "H20": ("nvlink4", 18),
+    "H200": ("nvlink4", 18),
+    "GH200": ("nvlink4", 18),
+    "B200": ("nvlink5", 18),
+    "B300": ("nvlink5", 18),
+    "GB200": ("nvlink5", 18),
+    "GB300": ("nvlink5", 18),
+}
+"""Beginning of a catalogue name -> link of the catalogue, and how many NVLinks of a device make it up."""
+
+
+XGMI = {
+    "MI300X": "xgmi-mi300x",
+    "MI325X": "xgmi-mi300x",
+    "MI355X": "xgmi-mi355x",
+    "MI250X-GCD": "xgmi-mi250x",
+    "MI250-GCD": "xgmi-mi250x",
+}
+"""Catalogue name -> link of the catalogue, of AMD's boards."""
+
+
+def usual_link(gpu: str) -> str:
+    """NVLink of SXM boards, else PCIe as the device has it, shared; ``gpu`` is a name of the catalogue."""
+    for begin, (link, _) in NVLINK.items():
+        if gpu.startswith(begin) and "bridge" not in link:
+            return link
+    if gpu in XGMI:
+        return XGMI[gpu]
+    wire = catalog.gpu(gpu).host_link_gBps or 0.0
+    return "pcie5" if wire > 60 else "pcie4" if wire > 30 else "pcie3"

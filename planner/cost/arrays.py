@@ -1,0 +1,38 @@
+"""Arrays in place of numbers: the cost model prices many cases at once with the formulas of one.
+
+Arithmetic is the same for both; ``max`` and ``min`` are not, so that formulas call ``larger`` and ``smaller``. The types say
+float, as for the dual numbers of ``planner.measured.dual``, which these functions accept too.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+
+def as_number(values: Numbers) -> float:
+    """An array as the number of each case."""
+    return cast("float", values)
+
+
+def as_array(number: float) -> Numbers:
+    """What a formula makes of such numbers, as an array again."""
+    return cast("Numbers", number)
+
+
+def larger(one: float, other: float) -> float:
+    """The larger number of each case."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.maximum(one, other)
+    return other if other > one else one
+
+
+def smaller(one: float, other: float) -> float:
+    """The smaller number of each case."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.minimum(one, other)
+    return other if other < one else one

@@ -1,0 +1,793 @@
+"""Shapes of decoders whose layers differ in size or kind, from their Hugging Face configurations, by ``model_type``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner.model.huggingface.families import (
+    COMMON,
+    LATENT,
+    Config,
+    Family,
+    Kind,
+    Shape,
+    deepseek,
+    first_of,
+    in_blocks,
+    latent_shape,
+    llama,
+    mamba2_state,
+    mamba_state,
+    mixed_dense,
+    mixers_of,
+    shared_experts,
+    with_runs,
+)
+
+Matrix = tuple[int, int, str]
+
+
+def _named(config: Config, key: str, usual: Any) -> list[str]:
+    """Names of all layers: those that a key lists, or the usual ones by their number."""
+    listed = config.get(key)
+    if isinstance(listed, list):
+        if len(listed) != config["num_hidden_layers"]:
+            raise ValueError(key)
+        return [str(each) for each in listed]
+    return [str(usual(index)) for index in range(config["num_hidden_layers"])]
+
+
+def _slides(every: int) -> Any:
+    """Sliding attention in all but every n-th layer."""
+    return lambda index: "sliding_attention" if (index + 1) % every else "full_attention"
+
+
+def _reused(config: Config) -> int:
+    """The first layer that takes the keys and values of an earlier one."""
+    return int(config["num_hidden_layers"]) - int(config.get("num_kv_shared_layers") or 0)
+
+
+def _per_layer(config: Config) -> tuple[tuple[Matrix, ...], int, int]:
+    """Matrices of a layer by which an embedding of its own comes in, its table and norms, and those of a layer."""
+    width, own = config["hidden_size"], config.get("hidden_size_per_layer_input") or 0
+    if not own:
+        return (), 0, 0
+    # The projection of all layers is a part of each.
+    matrices: tuple[Matrix, ...] = (
+        (width, own, "nothing"),
+        (width, own, "nothing"),
+        (own, width, "nothing"),
+    )
+    table = config["vocab_size_per_layer_input"] * config["num_hidden_layers"] * own
+    return matrices, table + own, width
+
+
+def _gemma4(config: Config) -> Shape:
+    """Full attention has wider heads, whose values may be its keys; the last layers take keys and values of others."""
+    width, heads, window = config["hidden_size"], config["num_attention_heads"], config["sliding_window"]
+    more, table, norm = _per_layer(config)
+    usual = not more and _reused(config) == config["num_hidden_layers"]
+    given = config.get("per_layer_config")
+    listed = {int(index): each for index, each in given.items()} if isinstance(given, dict) else None
+    alike = bool(config.get("attention_k_eq_v"))
+    names = _named(config, "layer_types", _slides(6))
+    names[-1] = "full_attention"
+    kinds: list[Kind] = []
+    for index, name in enumerate(names):
+        full, reused = name == "full_attention", index >= _reused(config)
+        head, pairs = config["head_dim"], config["num_key_value_heads"]
+        if listed is not None:
+            own = listed.get(index) or {}
+            head, pairs = own.get("head_dim", head), own.get("num_key_value_heads", pairs)
+        elif full:
+            head = config.get("global_head_dim") or 512
+            pairs = (config.get("num_global_key_value_heads") if alike else None) or pairs
+        sizes: list[tuple[str, Any]] = [("kv_heads", pairs), ("head_dim", head)]
+        if not usual:
+            made = 0 if reused else pairs * (1 if alike and full else 2)
+            inner = (width, (heads + made) * head, "columns")
+            sizes.append(("projections", (*more, inner, (heads * head, width, "rows"))))
+            # Norms of queries and keys.
+            sizes.append(("attention_other", norm + head * (1 if reused else 2) + _routed_norms(config)))
+        elif alike and full:
+            sizes.append(("value_dim", 0))
+        sizes.append(("window", 0 if full else window))
+        if config.get("use_double_wide_mlp") and reused:
+            sizes.append(("ffn", 2 * config["intermediate_size"]))
+        kinds.append(("attention", "experts" if config.get("enable_moe_block") else "dense", tuple(sizes)))
+    fields: dict[str, Any] = {"tied": True, "layer_norms": 4, "window": 0, "out_bias": None, "mlp_bias": None}
+    shape = llama({**config, "layer_types": None}, width=256, qkv_bias=False, qk_norm=usual, **fields)
+    shape = {**shape, "window": window, "other_parameters": table}
+    if usual:
+        shape["attention_other"] = _routed_norms(config)
+    if config.get("enable_moe_block"):
+        # The dense feed-forward beside the experts stands for shared ones.
+        shape["experts"] = {
+            **{"number": config["num_experts"], "top_k": config["top_k_experts"]},
+            **{"ffn": config["moe_intermediate_size"], "shared_ffn": config["intermediate_size"]},
+        }
+    if config.get("use_bidirectional_attention") == "all":
+        shape["kind"] = "encoder"
+    return in_blocks(shape, kinds)
+
+
+def _routed_norms(config: Config) -> int:
+    """Further norms of a layer with experts, and scales of the router and of the experts."""
+    return 4 * config["hidden_size"] + config["num_experts"] if config.get("enable_moe_block") else 0
+
+
+def _gemma4_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of this type"
+    if config.get("enable_moe_block") and config.get("use_double_wide_mlp"):
+        yield "use_double_wide_mlp", "wider feed-forwards beside experts"
+    yield from _own_keys(config)
+
+
+def _own_keys(config: Config) -> Iterator[tuple[str, str]]:
+    """Layers that share the keys of others need others."""
+    shared, layers = config.get("num_kv_shared_layers") or 0, config.get("num_hidden_layers")
+    if isinstance(layers, int) and not (isinstance(shared, int) and 0 <= shared < layers):
+        yield "num_kv_shared_layers", "no layers with keys of their own"
+
+
+def _gemma3n(config: Config) -> Shape:
+    """Four streams that predict and correct each other (arXiv:2301.13310), low-rank residuals, embeddings by layer."""
+    width, heads, head = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
+    pairs, rank, ways = config["num_key_value_heads"], config["laurel_rank"], config["altup_num_inputs"]
+    more, table, norm = _per_layer(config)
+    more += ((width, rank, "nothing"), (rank, width, "nothing"), (width, ways, "nothing"))
+    given = config["intermediate_size"]
+    feeds = given if isinstance(given, list) else [given] * config["num_hidden_layers"]
+    # Scale and norm of the router, coefficients, the norm behind the low rank, that of the layer's own embedding.
+    own = 2 * width + ways**2 + ways**3 + width + norm
+    kinds: list[Kind] = []
+    for index, name in enumerate(_named(config, "layer_types", _slides(5))):
+        reused = index >= _reused(config)
+        inner = (heads + (0 if reused else 2 * pairs)) * head
+        projections = (*more, (width, inner, "columns"), (heads * head, width, "rows"))
+        sizes = (
+            ("projections", projections),
+            ("attention_other", own + head * (1 if reused else 2)),
+            ("ffn", feeds[index]),
+            ("window", config["sliding_window"] if name == "sliding_attention" else 0),
+        )
+        kinds.append(("attention", "dense", sizes))
+    plain = {**config, "layer_types": None, "intermediate_size": feeds[0]}
+    shape = llama(plain, tied=True, layer_norms=4, qkv_bias=False, out_bias=None, mlp_bias=None)
+    streams = 2 * (ways - 1) * width**2
+    return in_blocks(
+        {**shape, "window": config["sliding_window"], "other_parameters": table + streams}, kinds
+    )
+
+
+def _gemma3n_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of this type"
+    given = config.get("intermediate_size")
+    listed = given if isinstance(given, list) else [given]
+    if not all(type(each) is int and each > 0 for each in listed):
+        yield "intermediate_size", "widths that are no whole numbers"
+    if isinstance(given, list) and len(given) != config.get("num_hidden_layers"):
+        yield "intermediate_size", "other numbers of widths than of layers"
+    yield from _own_keys(config)
+
+
+def _zamba(config: Config) -> Shape:
+    """Mamba beside one layer of attention that is run again and again, on the embedding beside the hidden state."""
+    width = config["hidden_size"]
+    state = mamba_state(config, "mamba", norm=False)
+    usual = ["mamba", "mamba", "hybrid"]
+    usual += [
+        "hybrid"
+        if index % config.get("attn_layer_period", 6) == config.get("attn_layer_offset", 4)
+        else "mamba"
+        for index in range(config["num_hidden_layers"] - 3)
+    ]
+    names = _named(config, "layers_block_type", lambda index: usual[index])
+    head = config.get("attention_head_dim") or 2 * width // config["num_attention_heads"]
+    return _repeated(config, state, names, head, blocks=1)
+
+
+def _repeated(config: Config, state: Shape, names: list[str], head: int, *, blocks: int) -> Shape:
+    """Layers with a state, ahead of some of which stand attention and a feed-forward of weights that are shared."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    pairs = config.get("num_key_value_heads") or heads
+    runs: list[Shape] = []
+    hybrid = names.count("hybrid")
+    for name in names:
+        if name == "hybrid":
+            runs.append({"layers": 1, "mixer": "attention", "feed_forward": "dense", "shared": True})
+        runs.append({"layers": 1, "mixer": "state", "feed_forward": "none"})
+    shape = llama({**config, "head_dim": head}, tied=True, qkv_bias=False, out_bias=None, mlp_bias=None)
+    more = _adapters(config)
+    projections: tuple[Matrix, ...] = (
+        *((inputs, outputs, "nothing") for inputs, outputs in more),
+        # What leads back into the layers, each time by a matrix of its own.
+        (width, width, "nothing"),
+        (2 * width, (heads + 2 * pairs) * head, "columns"),
+        (heads * head, width, "rows"),
+    )
+    own = width**2 + sum(inputs * outputs for inputs, outputs in more)
+    block = (
+        2 * width * (heads + 2 * pairs) * head
+        + heads * head * width
+        + 3 * width * config["intermediate_size"]
+    )
+    block += 3 * width
+    others = (hybrid - 1) * own + (blocks - 1) * block
+    if not hybrid or others < 0 or hybrid < blocks:
+        raise ValueError("layers_block_type")
+    return {
+        **shape,
+        **{"layers": 1, "block": tuple(runs), "state": state, "projections": projections},
+        # One of the norms is as wide as both.
+        **{"attention_other": width, "other_parameters": others},
+    }
+
+
+def _adapters(config: Config) -> list[tuple[int, int]]:
+    """Low-rank matrices that each use of a shared layer has of its own (Zamba 2)."""
+    if config["model_type"] != "zamba2":
+        return []
+    width, rank, ffn = config["hidden_size"], config["adapter_rank"], config["intermediate_size"]
+    pairs = [(width, rank), (rank, 2 * ffn)]
+    if config.get("use_shared_attention_adapter"):
+        pairs += 3 * [(2 * width, rank), (rank, 2 * width)]
+    return pairs
+
+
+def _zamba2(config: Config) -> Shape:
+    """The same with Mamba 2, several layers that take turns, and adapters of each use."""
+    width = config["hidden_size"]
+    ffn = config.get("intermediate_size") or 4 * width
+    names = {
+        "mamba_d_ssm": int(config.get("mamba_expand", 2) * width),
+        "mamba_n_heads": config["n_mamba_heads"],
+    }
+    names |= {
+        "mamba_n_groups": config.get("mamba_ngroups", 1),
+        "mamba_chunk_size": config.get("chunk_size", 256),
+    }
+    state = mamba2_state(
+        {**config, **names, "mamba_d_head": None, "mamba_conv_bias": True, "mamba_proj_bias": False}
+    )
+    usual = (
+        "m" + 7 * "mmmmmh" + "mmmmhmmmhmm"
+        if config["num_hidden_layers"] == 54
+        else "?" * config["num_hidden_layers"]
+    )
+    types = _named(config, "layers_block_type", lambda index: {"h": "hybrid", "m": "mamba"}[usual[index]])
+    head = 2 * width // config["num_attention_heads"]
+    filled = {**config, "intermediate_size": ffn}
+    return _repeated(filled, state, types, head, blocks=int(config.get("num_mem_blocks") or 1))
+
+
+def _zamba_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("tie_word_embeddings") is False:
+        yield "tie_word_embeddings", "layers that share nothing, as transformers makes them of this,"
+    for key in ("add_bias_linear", "mamba_proj_bias"):
+        if config.get(key):
+            yield key, "biases of this type"
+    types = config.get("layers_block_type")
+    known = {"mamba", "linear_attention", "hybrid", "mamba2"}
+    strange = sorted({str(each) for each in types} - known) if isinstance(types, list) else []
+    if strange:
+        yield "layers_block_type", f'layers of type "{strange[0]}"'
+
+
+_RATIOS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+
+
+def _deepseek4(config: Config) -> Shape:
+    """Keys that are the values too, of one head, in windows and compressed behind them; several residual streams."""
+    width, heads, head = config["hidden_size"], config["num_attention_heads"], config["head_dim"]
+    rank, groups, back = config["q_lora_rank"], config["o_groups"], config["o_groups"] * config["o_lora_rank"]
+    ways, near = config["hc_mult"], config["sliding_window"]
+    mixed = (2 + ways) * ways
+    rates = config.get("compress_rates") or {}
+    sparse = config.get("compress_rate_csa") or rates.get("compressed_sparse_attention", 4)
+    heavy = config.get("compress_rate_hca") or rates.get("heavily_compressed_attention", 128)
+    indexes, index = config["index_n_heads"], config["index_head_dim"]
+    common: tuple[Matrix, ...] = (
+        (ways * width, mixed, "nothing"),
+        (ways * width, mixed, "nothing"),
+        (width, rank, "nothing"),
+        (rank, heads * head, "columns"),
+        (width, head, "nothing"),
+    )
+    behind: tuple[Matrix, ...] = ((heads * head // groups, back, "rows"), (back, width, "rows"))
+    more: dict[str, tuple[tuple[Matrix, ...], int, int]] = {
+        "sliding_attention": ((), 0, near),
+        "heavily_compressed_attention": (
+            2 * ((width, head, "nothing"),),
+            (heavy + 1) * head,
+            near + LONG // heavy,
+        ),
+        "compressed_sparse_attention": (
+            (
+                *2 * ((width, 2 * head, "nothing"),),
+                *2 * ((width, 2 * index, "nothing"),),
+                (rank, indexes * index, "nothing"),
+                (width, indexes, "nothing"),
+            ),
+            (2 * sparse + 1) * (head + index),
+            near + config["index_topk"],
+        ),
+    }
+    ratios, count = config.get("compress_ratios"), config["num_hidden_layers"]
+    if isinstance(ratios, list) and config.get("layer_types") is None:
+        types = [_RATIOS[int(each)] for each in ratios[:count]]
+    else:
+        usual = ["heavily_compressed_attention"] * 2
+        usual += [[*more][1 + index % 2] for index in range(count)]
+        types = [str(each) for each in config.get("layer_types") or usual][:count]
+    if len(types) != count:
+        raise ValueError("layer_types")
+    norms = rank + head + 2 * (mixed + 3)
+    kinds: list[Kind] = []
+    for name in types:
+        matrices, others, window = more[name]
+        sizes = (
+            ("projections", (*common, *matrices, *behind)),
+            ("attention_other", norms + others),
+            ("window", window),
+        )
+        kinds.append(("attention", "experts", sizes))
+    ffn = config["moe_intermediate_size"]
+    experts = {
+        **{"number": config["n_routed_experts"], "top_k": config["num_experts_per_tok"]},
+        **{"ffn": ffn, "shared_ffn": ffn},
+    }
+    plain = {**config, "intermediate_size": ffn, "num_key_value_heads": 1, "layer_types": None}
+    shape = llama(plain, qkv_bias=False, out_bias=None, mlp_bias=None, sinks=True, experts=experts)
+    # What joins the streams behind the last layer.
+    ends = ways * ways * width + ways + 1
+    return in_blocks({**shape, "window": near, "other_parameters": ends}, kinds)
+
+
+LONG = 8192
+"""Tokens of a sequence of which those are counted that a compressed attention sees."""
+
+
+def _deepseek4_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("attention_bias", "mlp_bias"):
+        if config.get(key):
+            yield key, "biases of this type"
+    if config.get("num_key_value_heads", 1) != 1:
+        yield "num_key_value_heads", "several heads of keys"
+
+
+def _blocks(config: Config) -> Shape:
+    """Layers of which each has as many key/value heads and as wide a feed-forward as a search found, or none
+    (DeciLM, Llama-Nemotron; ``modeling_decilm.py``)."""
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    kinds: list[Kind] = []
+    for block in config["block_configs"]:
+        mixer, feeds = block["attention"], block["ffn"]
+        sizes: list[tuple[str, int]] = []
+        if not mixer["no_op"]:
+            sizes.append(("kv_heads", heads // mixer["n_heads_in_group"]))
+        if not feeds["no_op"]:
+            wanted = int(2 * feeds["ffn_mult"] * width / 3)
+            sizes.append(("ffn", -(-wanted // 256) * 256))
+        kind = ("none" if mixer["no_op"] else "attention", "none" if feeds["no_op"] else "dense")
+        if kind != ("none", "none"):
+            kinds.append((*kind, tuple(sizes)))
+    return in_blocks(llama({**config, "intermediate_size": width}), kinds)
+
+
+def _blocks_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    blocks = config.get("block_configs")
+    if not isinstance(blocks, list) or not blocks:
+        yield "block_configs", "layers without a list of their sizes"
+        return
+    if len(blocks) != config.get("num_hidden_layers"):
+        yield "block_configs", "other numbers of blocks than of layers"
+    for part in ("attention", "ffn"):
+        for key in ("replace_with_linear", "mamba", "llama4", "moe", "window_length"):
+            if any((block.get(part) or {}).get(key) for block in blocks):
+                yield "block_configs", f"{key} of {part}"
+
+
+def _deci(config: Config) -> Shape:
+    """DeciLM 7B: key/value heads by layer."""
+    pairs = config["num_key_value_heads_per_layer"]
+    if len(pairs) != config["num_hidden_layers"]:
+        raise ValueError("num_key_value_heads_per_layer")
+    kinds: list[Kind] = [("attention", "dense", (("kv_heads", int(each)),)) for each in pairs]
+    return in_blocks(llama({**config, "num_key_value_heads": None}), kinds)
+
+
+def _openelm(config: Config) -> Shape:
+    """Heads and feed-forwards that widen from layer to layer (arXiv:2404.14619; ``modeling_openelm.py``)."""
+    width, head, step = config["model_dim"], config["head_dim"], config.get("ffn_dim_divisor", 256)
+    kinds: list[Kind] = []
+    sizes = zip(config["num_query_heads"], config["num_kv_heads"], config["ffn_multipliers"], strict=True)
+    for heads, pairs, times in sizes:
+        wanted = times * width
+        ffn = max(step, int(wanted + step / 2) // step * step)
+        ffn += step if ffn < 0.9 * wanted else 0
+        kinds.append(
+            ("attention", "dense", (("heads", int(heads)), ("kv_heads", int(pairs)), ("ffn", int(ffn))))
+        )
+    if len(kinds) != config["num_transformer_layers"]:
+        raise ValueError("num_query_heads")
+    shape: Shape = {
+        **{"layers": len(kinds), "hidden": width, "heads": config["num_query_heads"][0], "head_dim": head},
+        **{"ffn": width, "gated_mlp": bool(config.get("ffn_with_glu", True)), "vocab": config["vocab_size"]},
+        "tied_embeddings": bool(config.get("share_input_output_layers", True)),
+        "qk_norm": bool(config.get("normalize_qk_projections", True)),
+        **{"norm": "rms", "qkv_bias": False, "output_bias": False, "mlp_bias": False},
+        "sequence_length": config.get("max_context_length", 2048),
+    }
+    return in_blocks(shape, kinds)
+
+
+def _kimi_linear(config: Config) -> Shape:
+    """Delta attention with decays by channel (arXiv:2510.26692) beside latent attention."""
+    given = config.get("linear_attn_config") or {}
+    head = given.get("head_dim") or config["linear_head_dim"]
+    heads = given.get("num_heads") or config["linear_num_heads"]
+    state = {
+        **{"kind": "delta", "heads": heads, "head_dim": head, "groups": heads, "size": head, "rank": head},
+        "conv": given.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"],
+        **{"conv_bias": False, "chunk": 64},
+    }
+    if config.get("layer_types") is None and {"full_attn_layers", "kda_layers"} <= {*given}:
+        # Counted from 1.
+        full = given["full_attn_layers"]
+        named = [
+            "full_attention" if index + 1 in full else "linear_attention"
+            for index in range(config["num_hidden_layers"])
+        ]
+    else:
+        named = _named(
+            config,
+            "layer_types",
+            lambda index: "full_attention" if index and index % 4 == 0 else "linear_attention",
+        )
+    dense = {} if isinstance(config.get("mlp_layer_types"), list) else {"first_k_dense_replace": 1}
+    filled = {**dense, **config, "layer_types": named}
+    # Its output layer is never tied, whatever the configuration says.
+    shape = {**latent_shape(filled, experts=shared_experts(config)), "state": state, "tied_embeddings": False}
+    return with_runs(shape, filled, mixers_of(filled))
+
+
+def _kimi_linear_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of this type"
+    yield from mixed_dense(config)
+
+
+def _lightning(config: Config) -> Shape:
+    """Lightning attention (arXiv:2501.08313) in most layers, whose keys have as many heads as its queries."""
+    heads = config["num_attention_heads"]
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    state = {
+        **{"kind": "linear", "heads": heads, "head_dim": head, "groups": heads, "size": head},
+        **{"conv": 1, "conv_bias": False, "chunk": config.get("block_size", 256)},
+    }
+    listed = config.get("attn_type_list")
+    if isinstance(listed, list):
+        named = ["full_attention" if each else "linear_attention" for each in listed]
+    else:
+        named = _named(
+            config,
+            "layer_types",
+            lambda index: "full_attention" if (index + 1) % 2 else "linear_attention",
+        )
+    experts = {
+        **{"number": config["num_local_experts"], "top_k": config["num_experts_per_tok"]},
+        "ffn": config["intermediate_size"],
+    }
+    fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "window": 0}
+    shape = llama({**config, "sliding_window": None}, state=state, experts=experts, **fields)
+    filled = {**config, "layer_types": named}
+    return with_runs(shape, filled, mixers_of(filled))
+
+
+def _lightning_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("shared_intermediate_size"):
+        yield "shared_intermediate_size", "shared experts of this type"
+    listed = config.get("attn_type_list")
+    if isinstance(listed, list) and len(listed) != config.get("num_hidden_layers"):
+        yield "attn_type_list", "other numbers of types than of layers"
+
+
+def _hunyuan(config: Config) -> Shape:
+    """As many experts as are given, each as wide as the shared one."""
+    picked = config.get("moe_topk", 1)
+    listed = picked if isinstance(picked, list) else [picked]
+    if len(set(listed)) != 1:
+        raise ValueError("moe_topk")
+    ffn = config["intermediate_size"]
+    number = first_of(config, ("num_experts", "num_local_experts"))
+    experts = {"number": number, "top_k": listed[0], "ffn": ffn, "shared_ffn": ffn}
+    return llama(config, qk_norm=True, mlp_bias=None, experts=experts)
+
+
+def _hunyuan_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    picked = config.get("moe_topk", 1)
+    listed = picked if isinstance(picked, list) else [picked]
+    if not listed or len({str(each) for each in listed}) != 1:
+        yield "moe_topk", "layers that pick different numbers of experts"
+    number = first_of(config, ("num_experts", "num_local_experts"))
+    if isinstance(number, list):
+        yield "num_experts", "layers with different numbers of experts"
+
+
+def _mimo(config: Config) -> Shape:
+    """Windows with sinks and twice as many heads of keys; values are narrower than keys."""
+    heads, pairs = config["num_attention_heads"], config["num_key_value_heads"]
+    pattern = config.get("hybrid_layer_pattern")
+    # As transformers reads it: what the type says, whatever the pattern of the published file.
+    names = _named(
+        config,
+        "layer_types",
+        lambda index: "full_attention" if index == 0 or (index + 1) % 6 == 0 else "sliding_attention",
+    )
+    if (
+        isinstance(pattern, list)
+        and ["sliding_attention" if each else "full_attention" for each in pattern] != names
+    ):
+        raise ValueError("hybrid_layer_pattern")
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse" if index else "dense")
+    kinds: list[Kind] = []
+    for name, feed in zip(names, feeds, strict=True):
+        slides = name == "sliding_attention"
+        window = config.get("sliding_window_size") or config["sliding_window"] - 1
+        sizes = (
+            ("kv_heads", pairs * (2 if slides else 1)),
+            *(("attention_other", heads * slides), ("window", window if slides else 0)),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None}
+    plain = {**config, "layer_types": None, "sliding_window": None}
+    shape = llama(plain, experts=shared_experts({**config, "n_shared_experts": None}), **fields)
+    shape |= {"value_dim": config["v_head_dim"], "window": config["sliding_window"]}
+    return in_blocks(shape, kinds)
+
+
+def _mimo_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of this type"
+    for key, like in (("swa_num_attention_heads", "num_attention_heads"), ("swa_head_dim", "head_dim")):
+        if config.get(key) not in (None, config.get(like)):
+            yield key, "windows with other heads than the rest"
+
+
+def _longcat(config: Config) -> Shape:
+    """Two layers of attention with a dense feed-forward each, and experts beside both, some of which do nothing."""
+    layers, width, idle = config["num_layers"], config["hidden_size"], config.get("zero_expert_num") or 0
+    number, inner = config["n_routed_experts"], config["expert_ffn_hidden_size"]
+    ffn = config["ffn_hidden_size"]
+    plain = {**config, "num_hidden_layers": 2 * layers, "intermediate_size": ffn, "num_key_value_heads": None}
+    picked = max(1, round(config["moe_topk"] * number / (number + idle)))
+    experts = {"number": number, "top_k": picked, "ffn": inner, "shared_ffn": ffn}
+    shape = latent_shape(plain, experts=experts)
+    # The router knows those that do nothing, and transformers makes gates of theirs.
+    others = layers * idle * width * (1 + 2 * inner)
+    kinds: list[Kind] = [("attention", "dense"), ("attention", "experts")]
+    return in_blocks({**shape, "other_parameters": others}, kinds * layers)
+
+
+def _longcat_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key in ("attention_bias", "router_bias"):
+        if config.get(key):
+            yield key, "biases of this type"
+
+
+def _minimax3(config: Config) -> Shape:
+    """Attention to the blocks that an index picks; the first layers are dense and attend to all."""
+    given = config.get("sparse_attention_config") or {}
+    width, heads, pairs, head = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+    count, size, picked, block = (
+        given.get(old) or config.get(new) or usual
+        for old, new, usual in (
+            ("sparse_num_index_heads", "index_n_heads", 4),
+            ("sparse_index_dim", "index_head_dim", 128),
+            ("sparse_topk_blocks", "index_topk_blocks", 16),
+            ("sparse_block_size", "index_block_size", 128),
+        )
+    )
+    flags = given.get("sparse_attention_freq") or [0] * config["num_hidden_layers"]
+    names = _named(
+        config, "layer_types", lambda index: "minimax_m3_sparse" if flags[index] else "full_attention"
+    )
+    freq = config.get("moe_layer_freq")
+    routed = freq if isinstance(freq, list) else [1] * config["num_hidden_layers"]
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse" if routed[index] else "dense")
+    plain: tuple[Matrix, ...] = (
+        (width, (heads + 2 * pairs) * head, "columns"),
+        (heads * head, width, "rows"),
+    )
+    index: tuple[Matrix, ...] = ((width, count * size, "nothing"), (width, size, "nothing"))
+    kinds: list[Kind] = []
+    for name, feed in zip(names, feeds, strict=True):
+        sizes: tuple[tuple[str, Any], ...] = ()
+        if name == "minimax_m3_sparse":
+            sizes = (
+                ("projections", (*index, *plain)),
+                ("attention_other", 2 * size),
+                ("window", picked * block),
+            )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    experts = {
+        **{"number": config["num_local_experts"], "top_k": config["num_experts_per_tok"]},
+        **{"ffn": config["intermediate_size"], "shared_ffn": config["shared_intermediate_size"]},
+    }
+    fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "qk_norm": True}
+    dense = {**config, "intermediate_size": config["dense_intermediate_size"], "layer_types": None}
+    return in_blocks(llama(dense, experts=experts, **fields), kinds)
+
+
+def _xlstm(config: Config) -> Shape:
+    """Matrix memories in place of attention (arXiv:2405.04517), whose gates are a product of the token's own."""
+    width, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_heads"]
+    ffn = _up(width * config.get("ffn_proj_factor", 2.667), config.get("ffn_round_up_to_multiple_of", 64))
+    inner, keys = (
+        int(width * config.get(f"{key}_dim_factor", usual)) for key, usual in (("v", 1.0), ("qk", 0.5))
+    )
+    if inner % heads or keys % heads:
+        raise ValueError("num_heads")
+    state = {
+        **{
+            "kind": "linear",
+            "heads": heads,
+            "head_dim": inner // heads,
+            "groups": heads,
+            "size": keys // heads,
+        },
+        **{"conv": 1, "conv_bias": False, "chunk": config.get("chunk_size", 64)},
+    }
+    return {
+        **{
+            "layers": layers,
+            "hidden": width,
+            "heads": heads,
+            "ffn": ffn,
+            "gated_mlp": True,
+            "mixer": "state",
+        },
+        # Its output layer is never tied, whatever the configuration says.
+        **{"vocab": config["vocab_size"], "tied_embeddings": False},
+        "state": state,
+        "other_parameters": layers * 2 * heads * (width + 1),
+    }
+
+
+def _up(value: float, step: int) -> int:
+    """Rounded up to a multiple, as transformers does it: a fraction of one beyond a multiple rounds up no further."""
+    return int((value + step - 1) // step * step)
+
+
+def _xlstm_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("use_bias"):
+        yield "use_bias", "biases of this type"
+    if config.get("embedding_dim") not in (None, config.get("hidden_size")):
+        yield "embedding_dim", "embeddings of another width of this type"
+    if config.get("num_blocks") not in (None, config.get("num_hidden_layers")):
+        yield "num_blocks", "other numbers of blocks than of layers"
+
+
+def _jetmoe(config: Config) -> Shape:
+    """Experts of queries and outputs too (arXiv:2404.07413), each with as many heads as there are of keys.
+
+    A token has the heads of the experts that it picks; the others are parameters that take no part.
+    """
+    width, pairs, head = config["hidden_size"], config["num_key_value_heads"], config["kv_channels"]
+    number, picked = config["num_local_experts"], config["num_experts_per_tok"]
+    others = 2 * (number - picked) * width * pairs * head + number * width
+    # A bias behind the experts of either kind.
+    fields: dict[str, Any] = {
+        "heads": picked * pairs,
+        "head_dim": head,
+        "attention_other": others + 2 * width,
+    }
+    experts = {"number": number, "top_k": picked, "ffn": config["intermediate_size"]}
+    return llama({"num_attention_heads": pairs, **config}, tied=True, experts=experts, **fields)
+
+
+def _ernie_vl(config: Config) -> Shape:
+    """Experts of texts, and others as many and narrower of images, which take no part here; the first layers are
+    dense."""
+    width, count = config["hidden_size"], config["num_hidden_layers"]
+    wide, narrow = config.get("moe_intermediate_size") or (1536, 512)
+    number = first_of(config, ("moe_num_experts", "num_experts"))
+    given = {**config, "moe_intermediate_size": wide}
+    shape = llama(given, qkv_bias=False, experts={**shared_experts(given), "router_bias": True})
+    own = (("attention_other", number * (3 * width * narrow + width + 1)),)
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse" if index else "dense")
+    kinds: list[Kind] = [
+        ("attention", "experts", own) if each == "sparse" else ("attention", "dense") for each in feeds
+    ]
+    return in_blocks(shape, kinds[:count])
+
+
+def _ernie_vl_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("use_bias"):
+        yield "use_bias", "biases of this type"
+    sizes = config.get("moe_intermediate_size")
+    if sizes is not None and not (isinstance(sizes, list) and len(sizes) == 2):
+        yield "moe_intermediate_size", "other than two widths of experts"
+
+
+def _axk1(config: Config) -> Shape:
+    """DeepSeek-V3 with a norm behind its experts."""
+    shape = deepseek(config)
+    kinds, dense = config.get("mlp_layer_types"), config.get("first_k_dense_replace") or 0
+    routed = kinds.count("sparse") if isinstance(kinds, list) else shape["layers"] - dense
+    return {**shape, "other_parameters": routed * config["hidden_size"]}
+
+
+_GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")
+_HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
+
+MIXED_LAYERS: dict[str, Family] = {
+    "axk1": Family(_axk1, LATENT, mixed_dense, experts=True),
+    "deci": Family(_deci),
+    "deepseek_v4": Family(
+        _deepseek4,
+        (
+            *(*COMMON[:3], "vocab_size", "moe_intermediate_size", "head_dim", "q_lora_rank"),
+            *("index_n_heads", "index_head_dim", "sliding_window"),
+        ),
+        _deepseek4_unlike,
+        experts=True,
+    ),
+    "ernie4_5_vl_moe_text": Family(
+        _ernie_vl, COMMON, _ernie_vl_unlike, experts=True, listed=("moe_intermediate_size",)
+    ),
+    "gemma3n_text": Family(
+        _gemma3n,
+        (*COMMON[:3], "vocab_size", "head_dim", "num_key_value_heads", "sliding_window"),
+        _gemma3n_unlike,
+    ),
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"), Family(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True)
+    ),
+    "jetmoe": Family(
+        _jetmoe,
+        (
+            "num_hidden_layers",
+            "hidden_size",
+            "num_key_value_heads",
+            "kv_channels",
+            "intermediate_size",
+            "vocab_size",
+        ),
+        experts=True,
+    ),
+    "xlstm": Family(_xlstm, ("num_hidden_layers", "hidden_size", "num_heads", "vocab_size"), _xlstm_unlike),
+    "hunyuan_v1_moe": Family(_hunyuan, COMMON, _hunyuan_unlike, any_experts=True),
+    "kimi_linear": Family(_kimi_linear, LATENT, _kimi_linear_unlike, experts=True),
+    "longcat_flash": Family(
+        _longcat,
+        (*_HEADED, "num_layers", "ffn_hidden_size", *LATENT[len(COMMON) :]),
+        _longcat_unlike,
+        any_experts=True,
+    ),
+    "mimo_v2_flash": Family(
+        _mimo,
+        (*COMMON, "head_dim", "v_head_dim", "num_key_value_heads", "moe_intermediate_size"),
+        _mimo_unlike,
+        experts=True,
+    ),
+    **dict.fromkeys(
+        ("minimax", "minimax_m1", "minimax_text_01"),
+        Family(_lightning, COMMON, _lightning_unlike, experts=True),
+    ),
+    **dict.fromkeys(
+        ("minimax_m3", "minimax_m3_vl_text"),
+        Family(_minimax3, (*COMMON, "head_dim", "num_key_value_heads"), experts=True),
+    ),
+    "nemotron-nas": Family(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
+    "openelm": Family(_openelm, ("vocab_size",), listed=("num_kv_heads",)),
+    "zamba": Family(_zamba, COMMON, _zamba_unlike),
+    "zamba2": Family(_zamba2, (*COMMON[:3], "vocab_size"), _zamba_unlike),
+}
+"""What is read of them, by ``model_type``."""
