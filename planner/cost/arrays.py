@@ -1,6 +1,6 @@
 """Arrays in place of numbers: the cost model prices many cases at once with the formulas of one.
 
-Arithmetic is the same for both; ``max`` and ``min`` are not, so that formulas call ``larger`` and ``smaller``. The types say
+Arithmetic is the same for both; ``max`` and ``min`` are not, so formulas call ``larger`` and ``smaller``. The types say
 float, as for the dual numbers of ``planner.measured.dual``, which these functions accept too.
 """
 

@@ -18,7 +18,7 @@ from planner.search.values import Goal, LimitName, Limits, Objective, Scored
 from planner.targets import target
 
 
-class Answer:
+class Incumbent:
     """Keeps the best plan, whoever found it, and tells at once when there is a better one."""
 
     def __init__(self, limits: Limits, goal: Goal, better: Callable[[Scored], object] | None = None) -> None:

@@ -15,7 +15,7 @@ from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explorer import Explorer
-from planner.search.incumbent import Answer
+from planner.search.incumbent import Incumbent
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
@@ -53,7 +53,7 @@ def search(
     limits, reporter = limits or Limits(), reporter or Silent()
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
-    answer = Answer(limits, Goal(), better)
+    answer = Incumbent(limits, Goal(), better)
     explorer = Explorer(
         estimator,
         limits,
@@ -117,7 +117,7 @@ def with_host_needs(result: SearchResult, estimator: Estimator, widened: str | N
     return replace(result, warnings=(*warnings, *result.warnings))
 
 
-def _on_hosts(before: Explorer, limits: Limits, answer: Answer, deadline: Deadline) -> Explorer:
+def _on_hosts(before: Explorer, limits: Limits, answer: Incumbent, deadline: Deadline) -> Explorer:
     """The rest of the space, where something is kept in host memory, after a search that has met nothing without.
 
     What that search left open still counts: its bound, and that nothing is proven.
@@ -157,7 +157,7 @@ def _explained(result: SearchResult, reasons: Reasons) -> SearchResult:
     )
 
 
-def _concluded(result: SearchResult, answer: Answer, limits: Limits, deadline: Deadline) -> SearchResult:
+def _concluded(result: SearchResult, answer: Incumbent, limits: Limits, deadline: Deadline) -> SearchResult:
     """The result with what is the answer after the reasons."""
     interrupted = result.interrupted or deadline.interrupted
     result = replace(result, interrupted=interrupted, warnings=() if interrupted else result.warnings)

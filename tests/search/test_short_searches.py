@@ -20,7 +20,7 @@ from planner.search.explain import diagnose, families, reasons, sensitivity
 from planner.search.explain.reasons import Found, Reasons, _advice, advise
 from planner.search.explain.sensitivity import idle_costs, limit_costs, option_text, without
 from planner.search.explorer import Explorer
-from planner.search.incumbent import Answer
+from planner.search.incumbent import Incumbent
 from planner.search.space.stages import StageOptions
 from planner.search.values import Goal, Limits, Scored, Silent
 from tests.report import examples
@@ -214,7 +214,7 @@ def test_the_part_of_the_time_for_families() -> None:
     for limits, fractions in ((Limits(), []), (Limits(tp=(1,)), [0.5])):
         asked: list[float] = []
         deadline = cast("Deadline", SimpleNamespace(at=1.0, part=asked.append))
-        Reasons(Answer(limits, Goal(), None), ESTIMATOR, limits, deadline)
+        Reasons(Incumbent(limits, Goal(), None), ESTIMATOR, limits, deadline)
         assert asked == fractions
 
 
@@ -257,7 +257,7 @@ def test_a_better_plan_on_the_way_begins_the_reasons_anew() -> None:
     best, faster = BEST, examples.scored(step_seconds=20.0)
     every = ["nearby", "families", "idle", "costs", "advice"]
     for finder in ("nearby", "families", "idle", "costs", None):
-        answer = Answer(Limits(), Goal(), None)
+        answer = Incumbent(Limits(), Goal(), None)
         answer.offer(best)
         own = Reasons(answer, ESTIMATOR, Limits(), NO_LIMIT)
         log: list[str] = []

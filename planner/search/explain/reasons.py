@@ -18,7 +18,7 @@ from planner.search.explain.sensitivity import given, idle_costs, limit_costs
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import fastest, layered
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.incumbent import Answer, Met
+from planner.search.incumbent import Incumbent, Met
 from planner.search.space.choices import Choice, Family, offers, targets_of
 from planner.search.space.stages import StageOptions
 from planner.search.values import Advice, Alternative, IdleCost, LimitCost, Limits, Scored, Silent
@@ -73,7 +73,7 @@ class Reasons:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: Incumbent,
         estimator: Estimator,
         limits: Limits,
         deadline: Deadline,

@@ -22,7 +22,7 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.incumbent import Answer, Met, meets, value_of
+from planner.search.incumbent import Incumbent, Met, meets, value_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent, Status, proven
 
@@ -323,7 +323,7 @@ class BestSearch(SubClusterCandidates):
         better: Callable[[Scored], object] | None = None,
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
-        self.answer = Answer(limits, goal, better)
+        self.answer = Incumbent(limits, goal, better)
         self.home: Candidate | None = None
         """That the best plan was found in."""
         self.met: dict[frozenset[str], Scored] = {}

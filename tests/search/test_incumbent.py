@@ -15,7 +15,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Grid, Offload, Sync
 from planner.search.explain.families import FamilyPlans
-from planner.search.incumbent import Answer, allowing, obeys, value_of
+from planner.search.incumbent import Incumbent, allowing, obeys, value_of
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -101,7 +101,7 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
     chosen = best.plan
     batch = chosen.stages[0].replicas[0].micro_batch
     fine = Limits(target="megatron", pp=(2,), tp=(2,), zero=(chosen.zero,), micro_batch=(batch,))
-    assert Answer(fine, Goal()).offer(best)
+    assert Incumbent(fine, Goal()).offer(best)
     used = chosen.devices
     for change in (
         {"target": "deepspeed"},
@@ -111,16 +111,16 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
         {"micro_batch": (batch + 1,)},
         {"recompute": ()},
     ):
-        assert not Answer(replace(fine, **change), Goal()).offer(best)
+        assert not Incumbent(replace(fine, **change), Goal()).offer(best)
     for goal in (
         Goal(use_at_most=(("", used - 1),)),
         Goal(use_at_most=((chosen.stages[0].replicas[0].pool, 0),)),
         Goal(min_tokens_per_second=best.estimate.tokens_per_second * 1.01),
         Goal(max_cost_per_million_tokens=1.0),
     ):
-        assert not Answer(fine, goal).offer(best)
-    assert Answer(fine, Goal(use_at_most=(("", used),))).offer(best)
-    answer = Answer(fine, Goal())
+        assert not Incumbent(fine, goal).offer(best)
+    assert Incumbent(fine, Goal(use_at_most=(("", used),))).offer(best)
+    answer = Incumbent(fine, Goal())
     assert answer.offer(best)
     assert not answer.offer(best)
     assert not answer.offer(None)
