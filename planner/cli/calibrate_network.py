@@ -26,7 +26,13 @@ from planner.cluster.file import load_cluster
 from planner.errors import UsageError
 from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
-from planner.measure.process_groups import BrokenError, FirstStoppedError, Work, cluster_teams, teams
+from planner.measure.process_groups import (
+    BrokenError,
+    FirstStoppedError,
+    MeasurementPlan,
+    cluster_teams,
+    teams,
+)
 from planner.measure.resume import resumable, run_facts, with_facts
 from planner.ranges import DEVICES, TENSOR_MIB
 from planner.report.measured import network_document, network_sections
@@ -238,7 +244,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
     first = world.rank == 0
     kept = ASSUMED
 
-    def decide() -> Work:
+    def decide() -> MeasurementPlan:
         nonlocal kept
         kept = _kept(request, facts)
         return _work(world, request, kept)
@@ -269,7 +275,7 @@ def _kept(request: _Request, facts: dict[str, str]) -> Calibration:
     return calibration
 
 
-def _work(world: World, request: _Request, kept: Calibration) -> Work:
+def _work(world: World, request: _Request, kept: Calibration) -> MeasurementPlan:
     """Groups by the cluster file, or by host names alone, and what is known of them."""
     if request.cluster is None:
         groups = teams(world.hosts, world.gpus, request.fabric)
@@ -277,7 +283,7 @@ def _work(world: World, request: _Request, kept: Calibration) -> Work:
         groups, notes = cluster_teams(load_cluster(request.cluster), world.hosts, world.gpus, request.fabric)
         for line in notes:
             warn(f"{request.cluster}: {line}")
-    return Work(
+    return MeasurementPlan(
         teams=groups,
         largest_bytes=request.largest_bytes,
         seconds=request.seconds,

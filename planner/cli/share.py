@@ -31,7 +31,7 @@ from planner.job.files import EmittedFile
 from planner.report.layout import Answer
 from planner.report.share import share_document, share_files, share_line, share_report
 from planner.search.values import Limits
-from planner.share.crossover import Crossing, Crossover
+from planner.share.crossover import Crossover, CrossoverPair
 from planner.share.jobs import load_jobs
 from planner.share.search import OBJECTIVES, ShareObjective, ShareSearch
 from planner.targets import in_words
@@ -99,7 +99,7 @@ def share(
         constants = read_calibration(calibration)
         part = ends.part(0.5) if crossover else ends
         answer = ShareSearch(cluster_spec, loaded, constants, limits, wanted, talk, deadline=part).run()
-        pairs: Sequence[Crossing] | None = None
+        pairs: Sequence[CrossoverPair] | None = None
         if crossover and not ends.interrupted:
             talk.phase("crossover")
             pairs = ()

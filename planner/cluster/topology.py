@@ -49,7 +49,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class FabricPort:
     """The cards of one node on one fabric."""
 
     bytes_per_second: float
@@ -57,7 +57,7 @@ class End:
     cards: int
 
 
-def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
+def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, FabricPort]]:
     """What a node of each pool has on each of its fabrics, by the pool's and the fabric's name."""
     return {
         pool.name: {nic.fabric: _end(cluster, pool, nic.fabric) for nic in pool.nics}
@@ -65,10 +65,10 @@ def ends_of(cluster: ClusterSpec) -> dict[str, dict[str, End]]:
     }
 
 
-def _end(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> End:
+def _end(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> FabricPort:
     nics = [nic for nic in pool.nics if nic.fabric == fabric]
     rate = sum(bytes_per_second_from_gbps(nic.bandwidth_gbps) * nic.count for nic in nics)
-    return End(
+    return FabricPort(
         bytes_per_second=rate / cluster.fabrics[fabric].oversubscription,
         cards=sum(nic.count for nic in nics),
     )
@@ -511,13 +511,13 @@ class Topology:
         return max(candidates, key=_preference, default=NO_PATH)
 
     @cached_property
-    def _ends(self) -> dict[str, dict[str, End]]:
+    def _ends(self) -> dict[str, dict[str, FabricPort]]:
         return ends_of(self.cluster)
 
     @cached_property
     def _alike(self) -> dict[str, str]:
         """Pool -> the first pool with the same cards and library, whose nodes reach others in the same way."""
-        first: dict[tuple[str, int, frozenset[tuple[str, End]]], str] = {}
+        first: dict[tuple[str, int, frozenset[tuple[str, FabricPort]]], str] = {}
         return {
             pool: first.setdefault(
                 (self._libraries[pool], nodes_each(self._pools[pool]), frozenset(ends.items())), pool

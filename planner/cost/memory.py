@@ -18,7 +18,7 @@ from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_toke
 from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
-from planner.model.spec import NF4_BYTES, ModelSpec, Run, StateSpec
+from planner.model.spec import NF4_BYTES, LayerRun, ModelSpec, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
 BUCKET_ELEMENTS = 2e8
@@ -638,7 +638,7 @@ def _embedding(model: ModelSpec, load: Load) -> float:
     return ELEMENT_BYTES[model.training.precision] * (tokens * model.hidden / ways + made) + ends
 
 
-def _end_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
+def _end_runs(model: ModelSpec, load: Load) -> tuple[LayerRun, ...]:
     """Layers that stand with the embedding or with the head."""
     return (*(model.first_runs if load.first else ()), *(model.last_runs if load.last else ()))
 
@@ -652,7 +652,7 @@ def _ends_alive(model: ModelSpec, load: Load) -> float:
     )
 
 
-def _inputs(load: Load, run: Run) -> Load:
+def _inputs(load: Load, run: LayerRun) -> Load:
     """With as many sequences as those layers have inputs."""
     return load if run.inputs == 1 else replace(load, micro_batch=load.micro_batch * run.inputs)
 
@@ -664,7 +664,7 @@ def _working(model: ModelSpec, load: Load) -> float:
     their operations, and attention to divided sequences what it receives.
     """
     layer = 0.0
-    for run in (Run(1, model),) if not model.unlike else _held_runs(model, load):
+    for run in (LayerRun(1, model),) if not model.unlike else _held_runs(model, load):
         kind, inputs = run.kind, _inputs(load, run)
         own = _layer_activations(kind, inputs, "none") if load.recompute != "none" else 0.0
         if load.recompute == "selective" and not load.eager:
@@ -676,10 +676,10 @@ def _working(model: ModelSpec, load: Load) -> float:
     return layer + _attending(model, load)
 
 
-def _held_runs(model: ModelSpec, load: Load) -> tuple[Run, ...]:
+def _held_runs(model: ModelSpec, load: Load) -> tuple[LayerRun, ...]:
     """Every kind of layer on the device."""
     ends = (run for run in _end_runs(model, load) if not run.frozen)
-    return (*(model.runs or (Run(1, model),)), *ends)
+    return (*(model.runs or (LayerRun(1, model),)), *ends)
 
 
 def _attending(model: ModelSpec, load: Load) -> float:

@@ -87,7 +87,7 @@ from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of, optimizer_ways
 from planner.frozen import dataclass
-from planner.model.spec import ROW_TARGETS, ModelSpec, Run
+from planner.model.spec import ROW_TARGETS, LayerRun, ModelSpec
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 
 
@@ -701,7 +701,7 @@ class Pricer:
 
     @staticmethod
     def _priced_runs(
-        runs: tuple[tuple[Run, Pricer], ...],
+        runs: tuple[tuple[LayerRun, Pricer], ...],
         device_type: DeviceType,
         tp: int,
         sequences: int,
@@ -1288,7 +1288,7 @@ class Pricer:
             recomputes=shape.recompute == "full",
         )
 
-    def _kept_layers(self, run: Run) -> int:
+    def _kept_layers(self, run: LayerRun) -> int:
         """Layers of the model with as many elements at their inputs."""
         if run.frozen or run.kind.kind == self.model.kind:
             return 0 if run.frozen else run.layers

@@ -28,7 +28,7 @@ Count = TypeVar("Count", int, NDArray[np.int64])
 Kind = Literal["forward", "backward", "weight"]
 
 
-class Work(NamedTuple):
+class ChunkOperation(NamedTuple):
     """One operation of a device, for the next micro-batch of its chunk and kind."""
 
     chunk: int
@@ -40,14 +40,14 @@ class Work(NamedTuple):
 class Order(NamedTuple):
     """What a device does."""
 
-    ahead: tuple[Work, ...]
-    each_round: tuple[Work, ...]
+    ahead: tuple[ChunkOperation, ...]
+    each_round: tuple[ChunkOperation, ...]
     """For each micro-batch but the first 2 p - 1."""
-    behind: tuple[Work, ...]
+    behind: tuple[ChunkOperation, ...]
 
 
-F0, B0, W0 = Work(0, "forward"), Work(0, "backward"), Work(0, "weight")
-F1, B1, W1 = Work(1, "forward"), Work(1, "backward"), Work(1, "weight")
+F0, B0, W0 = ChunkOperation(0, "forward"), ChunkOperation(0, "backward"), ChunkOperation(0, "weight")
+F1, B1, W1 = ChunkOperation(1, "forward"), ChunkOperation(1, "backward"), ChunkOperation(1, "weight")
 
 
 def rounds(depth: int, micro_batches: int) -> int:
@@ -92,17 +92,17 @@ def _dualpipe_v(stage: int, left: int) -> Order:
     )
 
 
-def _whole(chunk: int) -> tuple[Work, Work]:
+def _whole(chunk: int) -> tuple[ChunkOperation, ChunkOperation]:
     """A backward that passes its gradient on when those of the weights are there too."""
-    return Work(chunk, "backward", 1), Work(chunk, "weight")
+    return ChunkOperation(chunk, "backward", 1), ChunkOperation(chunk, "weight")
 
 
-def _together(forward: int, backward: int) -> tuple[Work, ...]:
+def _together(forward: int, backward: int) -> tuple[ChunkOperation, ...]:
     """A forward of one chunk and a whole backward of the other as one operation."""
-    return (Work(forward, "forward", 2), *_whole(backward))
+    return (ChunkOperation(forward, "forward", 2), *_whole(backward))
 
 
-def _last_backwards(stage: int, left: int) -> Iterator[Work]:
+def _last_backwards(stage: int, left: int) -> Iterator[ChunkOperation]:
     """Whole backwards first; of the second half the weights wait, and are then computed in the same order."""
     half, waiting = (stage + 1) // 2, deque[int]()
     for index in range(stage + 1):
@@ -110,13 +110,13 @@ def _last_backwards(stage: int, left: int) -> Iterator[Work]:
             if index < half or (index == half and chunk == 1 and stage % 2 == 0):
                 yield from _whole(chunk)
             else:
-                yield Work(chunk, "backward")
+                yield ChunkOperation(chunk, "backward")
                 waiting.append(chunk)
     for _ in range(left - 1):
-        yield Work(waiting.popleft(), "weight")
+        yield ChunkOperation(waiting.popleft(), "weight")
         yield B0
         waiting.append(0)
-    yield from (Work(chunk, "weight") for chunk in waiting)
+    yield from (ChunkOperation(chunk, "weight") for chunk in waiting)
 
 
 def alive_at_end(stage: Count, depth: Count, schedule: Schedule) -> Count:
@@ -189,7 +189,7 @@ class VShapedSlots:
             for index, end in enumerate(waiting):
                 waiting[index] = end + periods * shift
 
-    def _steps(self, stage: int, works: Sequence[Work]) -> list[Step]:
+    def _steps(self, stage: int, works: Sequence[ChunkOperation]) -> list[Step]:
         leaving: list[list[deque[float]]] = [[] for _ in works]
         for index, work in enumerate(works):
             to = self._receiver(stage, work)
@@ -204,7 +204,7 @@ class VShapedSlots:
             for work, sent in zip(works, leaving, strict=True)
         ]
 
-    def _receiver(self, stage: int, work: Work) -> deque[float] | None:
+    def _receiver(self, stage: int, work: ChunkOperation) -> deque[float] | None:
         """Where what an operation makes is waited for; None on the device itself, or nowhere."""
         if work.kind == "weight":
             return None

@@ -44,7 +44,7 @@ REPLAYED = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class KernelCase:
     """One kernel of one size."""
 
     kernel: Kernel
@@ -59,14 +59,14 @@ class Case:
         return "x".join(str(size) for size in self.sizes)
 
 
-def cases(backend: Backend) -> Iterator[Case]:
+def cases(backend: Backend) -> Iterator[KernelCase]:
     """Every kernel that constants are fitted to, cheap ones first."""
     gpu = backend.kind == "cuda"
-    yield Case(kernel="floor", precision="fp32", sizes=(TINY,))
-    yield Case(kernel="launch", precision="fp32", sizes=(TINY,))
+    yield KernelCase(kernel="floor", precision="fp32", sizes=(TINY,))
+    yield KernelCase(kernel="launch", precision="fp32", sizes=(TINY,))
     for elements in GPU_ELEMENTS if gpu else CPU_ELEMENTS:
-        yield Case(kernel="copy", precision="fp32", sizes=(elements,), moved_bytes=8.0 * elements)
-        yield Case(kernel="triad", precision="fp32", sizes=(elements,), moved_bytes=12.0 * elements)
+        yield KernelCase(kernel="copy", precision="fp32", sizes=(elements,), moved_bytes=8.0 * elements)
+        yield KernelCase(kernel="triad", precision="fp32", sizes=(elements,), moved_bytes=12.0 * elements)
     for precision in GPU_FORMATS if gpu else CPU_FORMATS:
         for side in GPU_SIDES if gpu else CPU_SIDES:
             yield matmul_case(precision, side)
@@ -74,28 +74,28 @@ def cases(backend: Backend) -> Iterator[Case]:
         yield _attention_case(backend.precision, length, 4 if gpu else 2)
 
 
-def matmul_case(precision: str, side: int) -> Case:
+def matmul_case(precision: str, side: int) -> KernelCase:
     """A product of two square matrices."""
     moved = 3.0 * ELEMENT_BYTES[precision] * side**2
-    return Case(
+    return KernelCase(
         kernel="matmul", precision=precision, sizes=(side,) * 3, flops=2.0 * side**3, moved_bytes=moved
     )
 
 
-def optimizer_case(elements: int) -> Case:
+def optimizer_case(elements: int) -> KernelCase:
     """An AdamW update of fp32 states: four numbers of an element read, three written."""
-    return Case(kernel="optimizer", precision="fp32", sizes=(elements,), moved_bytes=28.0 * elements)
+    return KernelCase(kernel="optimizer", precision="fp32", sizes=(elements,), moved_bytes=28.0 * elements)
 
 
-def _attention_case(precision: str, length: int, batch: int) -> Case:
+def _attention_case(precision: str, length: int, batch: int) -> KernelCase:
     """Causal attention: half of the scores."""
     sizes = (batch, HEADS, length, WIDTH)
     moved = 4.0 * ELEMENT_BYTES[precision] * prod(sizes)
     flops = 2.0 * batch * HEADS * WIDTH * float(length) ** 2
-    return Case(kernel="attention", precision=precision, sizes=sizes, flops=flops, moved_bytes=moved)
+    return KernelCase(kernel="attention", precision=precision, sizes=sizes, flops=flops, moved_bytes=moved)
 
 
-def measure_kernel(backend: Backend, case: Case) -> KernelPoint:
+def measure_kernel(backend: Backend, case: KernelCase) -> KernelPoint:
     """Run and time one kernel; raises what torch raises when memory runs out."""
     timing = _launch(backend) if case.kernel == "launch" else _timed(backend, case)
     return KernelPoint(
@@ -110,7 +110,7 @@ def measure_kernel(backend: Backend, case: Case) -> KernelPoint:
     )
 
 
-def _timed(backend: Backend, case: Case) -> Sample:
+def _timed(backend: Backend, case: KernelCase) -> Sample:
     if case.kernel == "optimizer":
         return backend.time(_update(backend, case))
     if case.kernel == "floor" and backend.kind == "cuda":
@@ -125,7 +125,7 @@ def _timed(backend: Backend, case: Case) -> Sample:
             torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-def _call(backend: Backend, case: Case) -> Call:
+def _call(backend: Backend, case: KernelCase) -> Call:
     """The kernel with its inputs in place."""
     sizes, precision = case.sizes, case.precision
     if case.kernel == "matmul":
@@ -140,7 +140,7 @@ def _call(backend: Backend, case: Case) -> Call:
     return lambda: torch.add(one, two, alpha=3.0, out=out)
 
 
-def _update(backend: Backend, case: Case) -> Call:
+def _update(backend: Backend, case: KernelCase) -> Call:
     """An optimizer step; its states are made by the first call, which is not timed."""
     weight = torch.nn.Parameter(backend.tensor(*case.sizes, precision="fp32"))
     weight.grad = torch.full_like(weight, 1e-3)
@@ -221,7 +221,7 @@ MOST_ELEMENTS = 2**24
 """Of the gradients that are exchanged: so many layers as have them, one at least."""
 
 
-class Runtime(Protocol):
+class IslandExchange(Protocol):
     """What exchanges: ``hetplan_exchange.py`` of the torch runtime."""
 
     def compressor_of(self, sync: SyncPlan, like: Sequence[Any], leads: bool) -> Any:
@@ -236,13 +236,13 @@ class Runtime(Protocol):
         """Tensors one after the other in host memory."""
 
 
-def exchange_cases(model: ModelSpec) -> Iterator[tuple[Case, SyncPlan]]:
+def exchange_cases(model: ModelSpec) -> Iterator[tuple[KernelCase, SyncPlan]]:
     """Every way to exchange; sizes are rank or elements that travel, where there is one, and elements."""
     elements = sum(rows * columns for rows, columns in matrices(model)) * _layers(model)
     usual = SyncPlan(islands=((0,),), weights=(1.0,), every=1, format="fp32")
 
-    def case(kernel: Kernel, *sizes: int) -> Case:
-        return Case(kernel=kernel, precision="fp32", sizes=(*sizes, elements))
+    def case(kernel: Kernel, *sizes: int) -> KernelCase:
+        return KernelCase(kernel=kernel, precision="fp32", sizes=(*sizes, elements))
 
     for number_format in ("bf16", "fp8", "int8"):
         yield case(number_format), replace(usual, format=number_format)
@@ -262,7 +262,7 @@ def _layers(model: ModelSpec) -> int:
 
 
 def measure_exchange(
-    backend: Backend, model: ModelSpec, case: Case, sync: SyncPlan, runtime: Runtime
+    backend: Backend, model: ModelSpec, case: KernelCase, sync: SyncPlan, runtime: IslandExchange
 ) -> KernelPoint:
     """Run and time one way to exchange; raises what torch raises when memory runs out."""
     shapes = matrices(model) * _layers(model)
@@ -284,7 +284,7 @@ def measure_exchange(
 
 
 def _gradients(
-    tensors: list[Any], made: list[Any], sync: SyncPlan, runtime: Runtime, group: Any
+    tensors: list[Any], made: list[Any], sync: SyncPlan, runtime: IslandExchange, group: Any
 ) -> Callable[[], None]:
     compressor = runtime.compressor_of(sync, tensors, leads=True)
 
@@ -295,7 +295,7 @@ def _gradients(
 
 
 def _weights(
-    tensors: list[Any], made: list[Any], sync: SyncPlan, runtime: Runtime, group: Any
+    tensors: list[Any], made: list[Any], sync: SyncPlan, runtime: IslandExchange, group: Any
 ) -> Callable[[], None]:
     anchor = runtime.flat(tensors)
     momentum = torch.zeros_like(anchor)
@@ -323,6 +323,6 @@ def _alone() -> Iterator[Any]:
         distributed.destroy_process_group()
 
 
-def what(case: Case) -> str:
+def what(case: KernelCase) -> str:
     """For readers."""
     return f"exchange of {format_count(case.sizes[-1])} elements, {case.kernel}"

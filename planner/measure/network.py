@@ -22,7 +22,7 @@ from planner.calibration.merge import link_key
 from planner.calibration.values import LinkPoint, Operation
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
-from planner.measure.process_groups import BrokenError, FirstStoppedError, MeasuringTeam, Work
+from planner.measure.process_groups import BrokenError, FirstStoppedError, MeasurementPlan, MeasuringTeam
 from planner.measure.samples import Event, Sample, sample
 
 T = TypeVar("T")
@@ -114,7 +114,9 @@ def agreed(world: World, decide: Callable[[], T]) -> T:
     return cast(T, told[0][0])
 
 
-def measure_network(world: World, work: Work, recorder: Recorder, tell: Callable[[Event], None]) -> bool:
+def measure_network(
+    world: World, work: MeasurementPlan, recorder: Recorder, tell: Callable[[Event], None]
+) -> bool:
     """Measure every curve that is not known; False when the time budget ended it. Raises BrokenError."""
     begin, done = time.monotonic(), 0
     for team in work.teams:
@@ -158,7 +160,7 @@ class _Curve:
     """One operation of one team over the sizes, each four times the one before."""
 
     world: World
-    work: Work
+    work: MeasurementPlan
     team: MeasuringTeam
     operation: Operation
     ranks: tuple[int, ...]

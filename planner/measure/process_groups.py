@@ -47,7 +47,7 @@ class MeasuringTeam:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class MeasurementPlan:
     """What the first process has decided that all of them do."""
 
     teams: tuple[MeasuringTeam, ...]

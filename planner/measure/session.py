@@ -18,8 +18,8 @@ from planner.errors import UsageError
 from planner.measure.backend import Backend, out_of_memory
 from planner.measure.fits import Peaks, fit_family, measured_peaks, with_errors
 from planner.measure.kernels import (
-    Case,
-    Runtime,
+    IslandExchange,
+    KernelCase,
     cases,
     exchange_cases,
     measure_exchange,
@@ -54,7 +54,7 @@ class Request:
     largest: int | None = None
     """Micro-batch at which the growth ends; None for what is usual on the device."""
     seconds: float = float("inf")
-    exchange: Runtime | None = None
+    exchange: IslandExchange | None = None
     """What exchanges between islands, to be measured with the model; None for nothing."""
 
 
@@ -114,7 +114,7 @@ class Session:
             multiprocessors=known.multiprocessors,
         )
 
-    def _optimizer_cases(self) -> Iterator[Case]:
+    def _optimizer_cases(self) -> Iterator[KernelCase]:
         """Updates of one layer's states: all of them, and the shares that ZeRO leaves one device."""
         if self.request.model is None:
             return
@@ -137,7 +137,7 @@ class Session:
             )
 
     def _kernel(
-        self, case: Case, measure: Callable[[], KernelPoint] | None = None, what: str | None = None
+        self, case: KernelCase, measure: Callable[[], KernelPoint] | None = None, what: str | None = None
     ) -> None:
         key = (name_key(self.backend.name), case.kernel, case.precision, case.shape)
         self._done += 1

@@ -616,7 +616,7 @@ class RunSpec(Frozen):
         return tuple((name, value) for name in names if (value := getattr(self, name)) is not None)
 
 
-class Run(NamedTuple):
+class LayerRun(NamedTuple):
     """Layers of one kind."""
 
     layers: int
@@ -748,12 +748,12 @@ class ModelSpec(Frozen):
         return self.model_copy(update={"training": self.training.model_copy(update=changes)})
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[LayerRun, ...]:
         """Layers of each kind of which one of ``layers`` consists; none where all are alike."""
         return self._runs(self.block) if self.block else ()
 
     @cached_property
-    def first_runs(self) -> tuple[Run, ...]:
+    def first_runs(self) -> tuple[LayerRun, ...]:
         """Those that stand with the embedding."""
         dense = (RunSpec(layers=self.dense_layers, feed_forward="dense"),) if self.dense_layers else ()
         tower = () if self.tower is None else (self._tower_run(self.tower),)
@@ -761,7 +761,7 @@ class ModelSpec(Frozen):
         encoder = () if self.encoder is None or self.mixer == "cross" else self._encoder_runs(self.encoder)
         return (*tower, *encoder, *self._runs(self.ahead or dense))
 
-    def _encoder_runs(self, encoder: EncoderSpec) -> tuple[Run, ...]:
+    def _encoder_runs(self, encoder: EncoderSpec) -> tuple[LayerRun, ...]:
         """Layers of each kind of an encoder, as models of their own."""
         width, heads = encoder.hidden or self.hidden, encoder.heads or self.heads
         parts = (
@@ -797,10 +797,10 @@ class ModelSpec(Frozen):
         }
         stack = self.model_copy(update=update)
         if not encoder.block:
-            return (Run(encoder.layers, stack.model_copy(update={"experts": None})),)
+            return (LayerRun(encoder.layers, stack.model_copy(update={"experts": None})),)
         return tuple(run._replace(layers=encoder.layers * run.layers) for run in stack.runs)
 
-    def _tower_run(self, tower: TowerSpec) -> Run:
+    def _tower_run(self, tower: TowerSpec) -> LayerRun:
         """Layers of a tower as a model of their own, whose sequences are images."""
         kind = ModelSpec(
             name=f"{self.name[:90]}.tower",
@@ -821,10 +821,10 @@ class ModelSpec(Frozen):
             vocab=1,
             training=self.training.model_copy(update={"sequence_length": tower.tokens, "dropout": False}),
         )
-        return Run(tower.layers, kind, tower.images, tower.frozen)
+        return LayerRun(tower.layers, kind, tower.images, tower.frozen)
 
     @cached_property
-    def last_runs(self) -> tuple[Run, ...]:
+    def last_runs(self) -> tuple[LayerRun, ...]:
         """Those that stand with the head, with those of modules that predict further tokens."""
         behind = self.behind or ()
         if self.training.mtp_layers:
@@ -835,7 +835,7 @@ class ModelSpec(Frozen):
     @property
     def kinds(self) -> tuple[ModelSpec, ...]:
         """A model of each kind of layer alone; of one whose layers are alike, itself."""
-        runs = (*(self.runs or (Run(1, self),)), *self.first_runs, *self.last_runs)
+        runs = (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
         return tuple(run.kind for run in runs)
 
     @cached_property
@@ -866,7 +866,7 @@ class ModelSpec(Frozen):
         body = each(self.block or (RunSpec(),)) * self.layers
         return (*each(self.ahead or dense), *body, *each(self.behind or ()))
 
-    def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[Run, ...]:
+    def _runs(self, runs: tuple[RunSpec, ...]) -> tuple[LayerRun, ...]:
         """Layers of each kind, with a model of such layers alone."""
         counted: Counter[tuple[Mixer, FeedForwardKind, bool, Sizes]] = Counter()
         for run in runs:
@@ -902,7 +902,7 @@ class ModelSpec(Frozen):
             words += [] if feeds == "none" else [feeds]
             words += [f"{name} {value}" for name, value in own if isinstance(value, int)]
             update["name"] = f"{self.name}, {' and '.join(words)} layers"
-            kinds.append(Run(layers, self.model_copy(update=update), shared=shared))
+            kinds.append(LayerRun(layers, self.model_copy(update=update), shared=shared))
         return tuple(kinds)
 
     @cached_property

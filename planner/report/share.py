@@ -33,7 +33,7 @@ from planner.report.numbers import (
 )
 from planner.report.plan_table import in_short
 from planner.search.values import SearchResult
-from planner.share.crossover import Crossing
+from planner.share.crossover import CrossoverPair
 from planner.share.search import Need, Portion, Share, ShareObjective
 
 GOALS: dict[ShareObjective, str] = {
@@ -52,11 +52,11 @@ class ShareDocument(JsonDocument):
     """The answer."""
     plans: tuple[str, ...]
     """The plan of each job, in short."""
-    crossover: tuple[Crossing, ...] | None
+    crossover: tuple[CrossoverPair, ...] | None
     """Pairs of jobs on the same devices; null where nobody asked."""
 
 
-def share_document(answer: Share, pairs: Sequence[Crossing] | None = None) -> ShareDocument:
+def share_document(answer: Share, pairs: Sequence[CrossoverPair] | None = None) -> ShareDocument:
     """The answer of ``share``."""
     plans = tuple(in_short(each.scored.plan) for each in answer.portions)
     crossover = None if pairs is None else tuple(pairs)
@@ -64,7 +64,7 @@ def share_document(answer: Share, pairs: Sequence[Crossing] | None = None) -> Sh
 
 
 def share_files(
-    answer: Share, pairs: Sequence[Crossing], used: UsedCalibration | None
+    answer: Share, pairs: Sequence[CrossoverPair], used: UsedCalibration | None
 ) -> tuple[EmittedFile, ...]:
     """A cluster file and a plan file for each job; those of pairs on the same devices in a folder of their own."""
     found = [
@@ -96,7 +96,7 @@ def _files(
 
 
 def share_report(
-    answer: Share, cluster: str, pairs: Sequence[Crossing] | None = None
+    answer: Share, cluster: str, pairs: Sequence[CrossoverPair] | None = None
 ) -> list[RenderableType]:
     """What was asked, what each job gets, and what to know."""
     parts: list[RenderableType] = [
@@ -117,7 +117,7 @@ def share_report(
 NO_PAIR = "plans were not found for two jobs at least"
 
 
-def crossing_lines(pair: Crossing) -> Iterator[str]:
+def crossing_lines(pair: CrossoverPair) -> Iterator[str]:
     """What there is to say of a pair on the same devices."""
     waits = f"{pair.first} waits for the network {percent(pair.network_share)} of its step"
     if pair.fits is None:

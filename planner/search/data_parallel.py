@@ -273,7 +273,7 @@ class Shares:
             return bound, None
         return bound, self._plan(used, partition)
 
-    def _plan(self, used: Used, partition: BatchPartition) -> Plan:
+    def _plan(self, used: Participants, partition: BatchPartition) -> Plan:
         groups = self._groups(used, partition)
         if len({group.shard for group in groups}) == 1:
             groups = tuple(replace(group, shard=1) for group in groups)
@@ -336,7 +336,7 @@ class Shares:
         alone = self.choice.group_size is None and sum(box.low) <= 1 < sum(box.high)
         return max(most, self.most_sequences(device_type, 1)) if alone else most
 
-    def _used(self, box: Box) -> Used | None:
+    def _used(self, box: Box) -> Participants | None:
         """Kinds that may take part, with what they do; None where one that must cannot, or none can."""
         device_types, counts, must, micro = [], [], [], []
         for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True):
@@ -348,9 +348,13 @@ class Shares:
                 counts.append(high)
                 must.append(low > 0)
                 micro.append(self._passes_of(device_type).first(most))
-        return Used(tuple(device_types), tuple(counts), tuple(must), tuple(micro)) if device_types else None
+        return (
+            Participants(tuple(device_types), tuple(counts), tuple(must), tuple(micro))
+            if device_types
+            else None
+        )
 
-    def _stretched(self, used: Used, ring: Ring) -> Used:
+    def _stretched(self, used: Participants, ring: Ring) -> Participants:
         """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
         if not self.pricer.varies:
             return used
@@ -471,7 +475,7 @@ class Shares:
         """Replicas that a node has room for."""
         return device_type.per_node // self.choice.tp
 
-    def _least_end(self, used: Used, box: Box) -> float:
+    def _least_end(self, used: Participants, box: Box) -> float:
         """Least seconds after the last backward: copies once a step, and the update unless it runs beside the backward.
 
         An update beside the last backward is part of the lock step, whose micro-batches decide how long that is.
@@ -484,7 +488,7 @@ class Shares:
         update = 0.0 if self.choice.offload.super_offload else self._least_update(used, box)
         return update + _slowest(copied, used.must)
 
-    def _least_update(self, used: Used, box: Box, beside_seconds: float = 0.0) -> float:
+    def _least_update(self, used: Participants, box: Box, beside_seconds: float = 0.0) -> float:
         """Seconds of the optimizer alone, without what hosts do beside the backward."""
         ring = self._only_size(box.high)
         updates = [
@@ -493,7 +497,7 @@ class Shares:
         ]
         return _slowest(updates, used.must)
 
-    def _follows(self, used: Used, box: Box, back: Seconds) -> Seconds:
+    def _follows(self, used: Participants, box: Box, back: Seconds) -> Seconds:
         """The part of the update that is left after a last backward of so many seconds.
 
         T = n (f + b) + max(own, host - w b) with w <= 1 <= n: no longer with a shorter backward.
@@ -501,7 +505,7 @@ class Shares:
         beside = beside_backward(self.choice.offload, as_number(back))
         return as_array(self._least_update(used, box, beside))
 
-    def _with_copies(self, used: Used, box: Box) -> tuple[list[_Passes], list[Seconds]]:
+    def _with_copies(self, used: Participants, box: Box) -> tuple[list[_Passes], list[Seconds]]:
         """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
         ways, passes, saved = self._only_size(box.high).size, [], []
         for device_type, one in zip(used.device_types, used.micro, strict=True):
@@ -511,14 +515,14 @@ class Shares:
             saved.append(saves)
         return passes, saved
 
-    def _alone(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
+    def _alone(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
         used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
         ends = [self._sync_seconds(ring, one) for one in used.micro]
         added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
-    def _in_step(self, used: Used, ring: Ring, cutoff_seconds: float) -> BatchPartition:
+    def _in_step(self, used: Participants, ring: Ring, cutoff_seconds: float) -> BatchPartition:
         """The same where replicas keep step while they reduce gradients."""
         gathers = self.choice.zero == 1 and ring.copies is None
         alone: list[list[Seconds]] = [[], []]
@@ -538,7 +542,7 @@ class Shares:
             cutoff_seconds,
         )
 
-    def _lock_step(self, used: Used, ring: Ring, box: Box) -> BatchPartition:
+    def _lock_step(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
         moved = tuple(
             _Passes(
@@ -566,7 +570,7 @@ class Shares:
     def _passes_of(self, device_type: DeviceType) -> _Growing:
         return _passes(self.pricer, *device_type.key, self.choice.recompute, self.choice.tp)
 
-    def _team(self, used: Used) -> Team:
+    def _team(self, used: Participants) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
 
     def _rate(self, device_type: DeviceType, devices: float) -> float:
@@ -577,7 +581,7 @@ class Shares:
         one = self._passes_of(device_type).first(most).seconds
         return float((np.arange(1, most + 1) / one).max())
 
-    def _groups(self, used: Used, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
+    def _groups(self, used: Participants, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
         """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
         team = self._team(used)
         least = max(1, partition.steps)
@@ -649,7 +653,7 @@ class _Passes:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class Participants:
     """Kinds of devices that may take part, each [device type]."""
 
     device_types: tuple[DeviceType, ...]

@@ -28,7 +28,7 @@ from planner.plan.values import Plan
 from planner.search import data_parallel
 from planner.search.backups import BackupShares
 from planner.search.batch_partition import Added, BatchPartition
-from planner.search.data_parallel import BOX_EXACT, DataParallel, Shares, Used, next_one
+from planner.search.data_parallel import BOX_EXACT, DataParallel, Participants, Shares, next_one
 from planner.search.space.choices import Islands, recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.values import Limits
@@ -156,7 +156,7 @@ class IslandShares(Shares):
             self._rings[counts] = ring
         return self._rings[counts]
 
-    def _apart(self, used: Used, box: Box) -> BatchPartition:
+    def _apart(self, used: Participants, box: Box) -> BatchPartition:
         """Each device splits its share as suits it; what it exchanges with its own island at the end follows."""
         rings = {each: self._fastest_ring(self._of(box, each)) for each in self._islands(box.high)}
         ends = []
@@ -170,7 +170,7 @@ class IslandShares(Shares):
         added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
-    def _least_end(self, used: Used, box: Box) -> float:
+    def _least_end(self, used: Participants, box: Box) -> float:
         """Seconds of a step's part of an exchange, at least, and of an update that follows it."""
         update = 0.0 if self.choice.sync.local else self._least_update(used, box)
         return update + self._least_exchange(box)

@@ -45,7 +45,7 @@ HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepInterval:
     """A part of a step in which nothing changes."""
 
     seconds: float
@@ -56,7 +56,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class PairSpeed:
     """How fast two jobs go on the same devices."""
 
     first_seconds: float
@@ -65,7 +65,7 @@ class Beside:
     """A step of the second, mean."""
 
 
-def moments_of(scored: Scored, estimator: Estimator) -> tuple[Moment, ...]:
+def moments_of(scored: Scored, estimator: Estimator) -> tuple[StepInterval, ...]:
     """One step of a plan, cut where a lane goes from computing to the network or to waiting."""
     step = step_of(scored.plan, estimator)
     places = _devices(scored.plan, estimator.cluster)
@@ -86,11 +86,11 @@ def moments_of(scored: Scored, estimator: Estimator) -> tuple[Moment, ...]:
         for event in ((end, 0, number, computes), (start, 1, number, computes))
     )
     busy: list[set[int]] = [set(), set()]
-    moments, now = list[Moment](), 0.0
+    moments, now = list[StepInterval](), 0.0
     for time, begins, number, computes in [*events, (step.seconds, 0, -1, True)]:
         if time > now:
             talking, computing = (frozenset().union(*(owned[lane] for lane in lanes)) for lanes in busy)
-            moments.append(Moment(time - now, computing, frozenset(host for host, _ in talking)))
+            moments.append(StepInterval(time - now, computing, frozenset(host for host, _ in talking)))
             now = time
         if begins:
             busy[computes].add(number)
@@ -120,7 +120,9 @@ def _phases(lane: Lane) -> Iterator[tuple[float, float, bool]]:
             yield middle, span.end, False
 
 
-def beside(first: Sequence[Moment], second: Sequence[Moment], deadline: Deadline = NO_LIMIT) -> Beside:
+def beside(
+    first: Sequence[StepInterval], second: Sequence[StepInterval], deadline: Deadline = NO_LIMIT
+) -> PairSpeed:
     """Both steps again and again; on the mean of when the second begins, as nothing keeps them in step.
 
     Raises ``Struck`` at the deadline.
@@ -130,23 +132,25 @@ def beside(first: Sequence[Moment], second: Sequence[Moment], deadline: Deadline
     for number in range(BEGINNINGS):
         deadline.check()
         ways.append(_simulated(first, second, length * number / BEGINNINGS))
-    return Beside(*(BEGINNINGS / sum(1.0 / way[job] for way in ways) for job in (0, 1)))
+    return PairSpeed(*(BEGINNINGS / sum(1.0 / way[job] for way in ways) for job in (0, 1)))
 
 
-def fed_beside(found: Beside, first: Fed, second: Fed) -> Beside:
+def fed_beside(found: PairSpeed, first: Fed, second: Fed) -> PairSpeed:
     """Both as slow as what feeds them: where that is the same storage, or processors, it works for one at a time."""
     steps = found.first_seconds, found.second_seconds
     busy = first.seconds / steps[0] + second.seconds / steps[1]
     if first.limit != second.limit or busy <= 1.0:
         return found
-    return Beside(*(seconds * busy for seconds in steps))
+    return PairSpeed(*(seconds * busy for seconds in steps))
 
 
-def _length(moments: Sequence[Moment]) -> float:
+def _length(moments: Sequence[StepInterval]) -> float:
     return sum(moment.seconds for moment in moments)
 
 
-def _simulated(first: Sequence[Moment], second: Sequence[Moment], begun: float) -> tuple[float, float]:
+def _simulated(
+    first: Sequence[StepInterval], second: Sequence[StepInterval], begun: float
+) -> tuple[float, float]:
     """Mean seconds of a step of both, of which the second is at this point of its step when the first begins."""
     jobs, lengths = (first, second), (_length(first), _length(second))
     at, left, done = [0, 0], [first[0].seconds, second[0].seconds], [0, 0]
@@ -184,7 +188,7 @@ def _simulated(first: Sequence[Moment], second: Sequence[Moment], begun: float) 
     return (time - since) / (made[0] - counted[0]), (time - since) / (made[1] - counted[1])
 
 
-def waiting(moments: Sequence[Moment], plan: Plan) -> tuple[float, float]:
+def waiting(moments: Sequence[StepInterval], plan: Plan) -> tuple[float, float]:
     """Parts of a step that its devices wait for the network, and for each other, on the mean."""
     length = _length(moments)
     hosts = {host for moment in moments for host, _ in moment.computing}
@@ -201,7 +205,7 @@ class Side:
     cluster: ClusterSpec
     """The cluster, with the memory of the other job kept free."""
     result: SearchResult
-    moments: tuple[Moment, ...]
+    moments: tuple[StepInterval, ...]
     fed: Fed
     """What the data of a step takes, with nobody else reading."""
 
@@ -214,7 +218,7 @@ class Side:
 
 @json_fields(without=("plans",))
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class CrossoverPair:
     """Two jobs on the same devices, all of the cluster."""
 
     first: str
@@ -267,7 +271,7 @@ class Crossover:
         self._least = dict[str, float]()
         """Shortest step of each job that was found, with whatever memory."""
 
-    def run(self) -> tuple[Crossing, ...]:
+    def run(self) -> tuple[CrossoverPair, ...]:
         """Every pair, that which gains most first; none of jobs that do not fit alone."""
         alone = [self._side(job, self.cluster, ALONE) for job in self.jobs]
         pairs = []
@@ -308,10 +312,12 @@ class Crossover:
         modest = self._side(first.job, _half(self.cluster))
         yield modest, self._side(second.job, _beside(self.cluster, modest))
 
-    def _crossing(self, first: Side, ways: Sequence[tuple[Side, Side]], second: Side, cut: bool) -> Crossing:
+    def _crossing(
+        self, first: Side, ways: Sequence[tuple[Side, Side]], second: Side, cut: bool
+    ) -> CrossoverPair:
         """The best of the ways."""
         alone = [self._least[side.job.job.name] for side in (first, second)]
-        simulated: list[tuple[Beside, Side, Side]] = []
+        simulated: list[tuple[PairSpeed, Side, Side]] = []
         try:
             for one, other in ways:
                 both = beside(one.moments, other.moments, self.deadline)
@@ -319,13 +325,13 @@ class Crossover:
         except Struck:
             cut = True
 
-        def gain(found: Beside) -> float:
+        def gain(found: PairSpeed) -> float:
             return alone[0] / found.first_seconds + alone[1] / found.second_seconds
 
         best = max(simulated, key=lambda entry: gain(entry[0]), default=None)
         network, idle = waiting(first.moments, first.scored.plan)
         turns = [_lasts(side.job, seconds) for side, seconds in zip((first, second), alone, strict=True)]
-        return Crossing(
+        return CrossoverPair(
             first=first.job.job.name,
             second=second.job.job.name,
             network_share=network,
@@ -350,7 +356,7 @@ def _lasts(job: LoadedJob, step_seconds: float) -> float | None:
     return job.tokens / (training.tokens) * step_seconds
 
 
-def _both(found: Beside, jobs: tuple[LoadedJob, LoadedJob], alone: Sequence[float]) -> float | None:
+def _both(found: PairSpeed, jobs: tuple[LoadedJob, LoadedJob], alone: Sequence[float]) -> float | None:
     """Beside each other until one has ended; the other one goes on alone, as if nothing had been beside it."""
     steps = (found.first_seconds, found.second_seconds)
     lasting = [_lasts(job, step) for job, step in zip(jobs, steps, strict=True)]

@@ -25,8 +25,8 @@ from planner.plan.equal_pools import joined, likeness, on_own_pools
 from planner.plan.file import Status
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
-from planner.search.milp.machines import Machines, Together
-from planner.search.milp.sharing import Contender, Partition, Sharing, Unit
+from planner.search.milp.machines import MachineRates, Machines
+from planner.search.milp.sharing import Partition, SharedJob, Sharing, Unit
 from planner.search.milp.solver import Unsolved
 from planner.search.objectives.candidates import Part, sub_cluster
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, choose, search_further
@@ -162,7 +162,7 @@ class ShareSearch:
             "sum" if objective == "throughput" else "least",
         )
 
-    def _contender(self, job: LoadedJob) -> Contender:
+    def _contender(self, job: LoadedJob) -> SharedJob:
         estimator = Estimator(self.cluster, job.model, self.calibration)
         best = DeviceRates(estimator, self._limits(job)).tokens_per_second()
         pools = {pool.name: pool for pool in self.cluster.pools}
@@ -180,8 +180,8 @@ class ShareSearch:
         if self.objective == "makespan":
             assert job.tokens is not None, "checked when the file is read"
             worth = 1.0 / job.tokens
-        return Contender(
-            together=Together(
+        return SharedJob(
+            together=MachineRates(
                 rates=rates,
                 # Devices without the number format are of no use to the job.
                 most=[unit.most if rate else 0 for unit, rate in zip(self.units, rates, strict=True)],

@@ -16,7 +16,7 @@ from planner.cost.shape import Shape
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import Replica, common_seconds
 from planner.cost.traffic import EndTraffic
-from planner.model.spec import ModelSpec, Run
+from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.values import ReplicaGroup
 from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
@@ -179,7 +179,7 @@ def test_runs_of_other_layers_keep_as_much_as_so_many_of_the_models() -> None:
     def kept(layers: int, inputs: int, *, frozen: bool = False, kind: str = "other") -> int:
         made = SimpleNamespace(kind=kind, hidden=30, training=SimpleNamespace(sequence_length=100))
         run = SimpleNamespace(frozen=frozen, kind=made, layers=layers, inputs=inputs)
-        return Pricer._kept_layers(cast("Pricer", pricer), cast("Run", run))
+        return Pricer._kept_layers(cast("Pricer", pricer), cast("LayerRun", run))
 
     # 3 x 2 x 100 x 30 of 16,000 elements
     assert kept(3, 2) == 2

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from planner.measure import network
 from planner.measure.backend import open_backend
 from planner.measure.network import World, open_world
-from planner.measure.process_groups import MeasuringTeam, Work
+from planner.measure.process_groups import MeasurementPlan, MeasuringTeam
 from planner.measure.samples import Sample
 
 PAIRS = MeasuringTeam("ib", ((0, 1), (2, 3)))
@@ -56,7 +56,7 @@ def test_no_pair_waits_for_one_that_was_refused(
     monkeypatch.setattr(network, "_call", lambda *arguments: call)
     monkeypatch.setattr(network, "_time", lambda *arguments: Sample(0.25, 0.0))
     world = World(rank=0, backend=open_backend("cpu"), hosts=("a", "b", "c", "d"), gpus=("x",) * 4)
-    work = Work(teams=(PAIRS,), largest_bytes=1024, seconds=60.0, known=frozenset())
+    work = MeasurementPlan(teams=(PAIRS,), largest_bytes=1024, seconds=60.0, known=frozenset())
     curve = network._Curve(world, work, PAIRS, "all-reduce", (0, 1), None, None)
     answer = curve.measured(POINT)
     assert (answer.seconds if isinstance(answer, LinkPoint) else answer) == found

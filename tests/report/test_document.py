@@ -64,7 +64,7 @@ from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
 from planner.search.replan import Replan, Successor
 from planner.search.values import OtherFormat, Simpler
 from planner.search.what_if import Swing
-from planner.share.crossover import Crossing
+from planner.share.crossover import CrossoverPair
 from planner.share.search import Need, Portion, Share
 from tests.measured import examples as measured
 from tests.report import examples
@@ -151,7 +151,7 @@ def documents() -> dict[str, object]:
         seconds=1.0,
         interrupted=False,
     )
-    crossing = Crossing(
+    crossing = CrossoverPair(
         first="a",
         second="b",
         network_share=0.4,

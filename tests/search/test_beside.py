@@ -29,7 +29,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline
 from planner.search.explain import neighbours
-from planner.search.explain.bars import Bar, _constant, _unseen, network_bars, scaled
+from planner.search.explain.bars import ErrorBar, _constant, _unseen, network_bars, scaled
 from planner.search.explain.diagnose import (
     _best_first,
     _larger_devices,
@@ -193,8 +193,8 @@ def test_another_speed_by_hand() -> None:
             for name in ("e", "e+r", "r")
         ),
     )
-    device = Bar(section="families", name="F", members=("card",), spread=1.0)
-    network = Bar(section="links", name="ethernet", members=("e",), spread=1.0)
+    device = ErrorBar(section="families", name="F", members=("card",), spread=1.0)
+    network = ErrorBar(section="links", name="ethernet", members=("e",), spread=1.0)
     assert device.ends == (0.5, 2.0)
     found = scaled(known, ((device, 2.0),))
     assert found.families == {"F": twice, "F.torch": twice, "Fx": family}

@@ -17,7 +17,7 @@ from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound
-from planner.search.bounds.rates import Crossing, Policy, Room, Speed
+from planner.search.bounds.rates import Policy, RequiredSend, Room, Speed
 from planner.search.space.sends import Borders, Hops
 from tests.search.test_layer_count import fastest
 from tests.search.test_layer_count import speed as of_layers
@@ -138,7 +138,7 @@ def test_crossings_by_hand() -> None:
     """One send of two seconds each way between a fast and a slow part: two stages lose two layers each."""
     kinds, sent = [speed(1.0, 2.0), speed(1.5, 2.0)], [hops(0.0, 0.0)] * 2
     plain = counted(kinds, sent, 8, 8).bound(4)
-    cross = Crossing(seconds=2.0, parts=(0, 1))
+    cross = RequiredSend(seconds=2.0, parts=(0, 1))
     found = counted(kinds, sent, 8, 8, crossing=cross).bound(4)
     # once = 2 x 1 + 2 x 1.5 for a layer each, 4 more on the fastest slots, and 2 s up and 2 s down
     assert plain == pytest.approx(2 * 9.0 + 3 * 3.0)
@@ -146,7 +146,7 @@ def test_crossings_by_hand() -> None:
     twice = counted(kinds, sent, 8, 8, crossing=cross, crossings=2).bound(4)
     # In 4 s the fastest slots, which the ends may have too, hold 16 layers, less 2 x (2 + 1) at the crossings.
     assert twice == pytest.approx(2 * 17.0 + 3 * 4.0)
-    never = counted(kinds, sent, 8, 8, crossing=Crossing(seconds=inf, parts=(0, 1)))
+    never = counted(kinds, sent, 8, 8, crossing=RequiredSend(seconds=inf, parts=(0, 1)))
     assert never.bound(4) == never.once(4, 100.0) == inf
 
 
@@ -208,7 +208,7 @@ def test_layers_are_counted_close_to_the_fastest_cut() -> None:
             key=lambda item: item.layer_seconds,
         )
         depth = draw.randint(2, min(3, int(kinds[0].slots + kinds[1].slots)))
-        slow = Crossing(seconds=send + draw.uniform(0.1, 2), parts=(0, 1))
+        slow = RequiredSend(seconds=send + draw.uniform(0.1, 2), parts=(0, 1))
         for name, crossing in (("plain", None), ("slow", slow)):
             least = fastest(kinds, layers, depth, steps, 0.4, send, crossing.seconds if crossing else None)
             bound = counted(kinds, [hops(2 * send, send)] * 2, layers, steps, crossing=crossing).bound(depth)

@@ -14,7 +14,7 @@ from planner.cost.arrays import Numbers
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import alive
 from planner.search.bounds.layer_count import LayerCountBound, late
-from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
+from planner.search.bounds.rates import Policy, RequiredSend, Room, Speed, Work
 from planner.search.space.sends import Borders, Hops
 
 FORWARD = 0.4
@@ -62,7 +62,7 @@ class Small:
             )
         ] * 2
 
-    def bound(self, crossing: Crossing | None = None) -> LayerCountBound:
+    def bound(self, crossing: RequiredSend | None = None) -> LayerCountBound:
         """What is tried here."""
         return LayerCountBound(self.kinds, self.sent, self.layers, self.steps, 1, crossing, nodes=self.nodes)
 
@@ -185,7 +185,7 @@ def test_ends_across_a_slow_link() -> None:
         case = Small(seed, memory=seed % 2 == 0)
         slow = case.near + 0.25 * (1 + seed % 4)
         every = list(case.pipelines(slow))
-        bound = case.bound(Crossing(seconds=slow, parts=(0, 1)))
+        bound = case.bound(RequiredSend(seconds=slow, parts=(0, 1)))
         if not every:
             continue
         least = min(every)[0]

@@ -12,7 +12,7 @@ import pytest
 from planner.capabilities import V_SHAPED, Schedule
 from planner.cost.pipeline_end import stage_ends
 from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
-from planner.search.bounds.rates import Crossing, Policy, Room, Speed, Work
+from planner.search.bounds.rates import Policy, RequiredSend, Room, Speed, Work
 from planner.search.space.sends import Hops
 
 
@@ -104,7 +104,7 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     counted = LayerCountBound(speeds, hops, layers, steps, 1)
     assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, share, send, None) * (1 + 1e-9)
     slow = send + draw.uniform(0.1, 2)
-    crossing = Crossing(seconds=slow, parts=(0, 1))
+    crossing = RequiredSend(seconds=slow, parts=(0, 1))
     found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
     assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
     assert found >= counted.bound(depth) * (1 - 1e-9)

@@ -28,7 +28,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline
-from planner.search.explain.bars import Bar, device_bars, network_bars, scaled, with_families
+from planner.search.explain.bars import ErrorBar, device_bars, network_bars, scaled, with_families
 from planner.search.explain.ratios import ONE_TYPE
 from planner.search.explain.reasons import LEFT_OUT
 from planner.search.objectives.choose import choose
@@ -148,7 +148,9 @@ def test_measured_layers_settle_it() -> None:
     assert found.ratios == ()
 
 
-def _bars(found: SearchResult, cluster: ClusterSpec, model: ModelSpec, known: Calibration) -> tuple[Bar, ...]:
+def _bars(
+    found: SearchResult, cluster: ClusterSpec, model: ModelSpec, known: Calibration
+) -> tuple[ErrorBar, ...]:
     assert found.best is not None
     plans = [found.best, *(entry.scored for entry in found.alternatives if entry.scored)]
     return device_bars(plans, Estimator(with_families(ranked(cluster)), model, known))
@@ -164,7 +166,7 @@ def test_the_plan_changes_where_it_says(faster: bool) -> None:
     assert factor is not None
     assert found.best is not None
     assert (factor > 1) == faster
-    bar = Bar(section="families", name="New", members=("new",), spread=ratio.bar)
+    bar = ErrorBar(section="families", name="New", members=("new",), spread=ratio.bar)
     there = scaled(known, ((bar, factor),))
     again = search(cluster, model, there, LIMITS, explain=False)
     assert again.best is not None
@@ -187,7 +189,7 @@ def test_a_faster_device_takes_so_much_less_time() -> None:
         },
     )
     plan = worlds.plan("megatron", 0, [24], [(worlds.group("new", "new", share=64, steps=32),)])
-    bar = Bar(section="families", name="New", members=("new",), spread=0.3)
+    bar = ErrorBar(section="families", name="New", members=("new",), spread=0.3)
     before = Estimator(cluster, model, known).estimate(plan).step_seconds
     after = Estimator(cluster, model, scaled(known, ((bar, 1.3),))).estimate(plan).step_seconds
     assert after == pytest.approx(before / 1.3, rel=1e-9)

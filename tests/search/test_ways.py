@@ -15,7 +15,7 @@ from planner.plan.placement import place_stages
 from planner.plan.values import Context, Folding, ZeroPlus
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.islands import _taking_part
-from planner.search.milp.machines import Together
+from planner.search.milp.machines import MachineRates
 from planner.search.milp.program import added, combined, ones, total
 from planner.search.space.choices import (
     Choice,
@@ -253,7 +253,7 @@ def test_expressions_by_hand() -> None:
 
 def test_what_machines_do_together() -> None:
     """No more than the sum, nor than what is known of as many of each kind; of one set the least is kept."""
-    found = Together(rates=[10.0, 20.0, 40.0], most=[2, 3, 1], kinds=((0, 2), (1,)))
+    found = MachineRates(rates=[10.0, 20.0, 40.0], most=[2, 3, 1], kinds=((0, 2), (1,)))
     assert found.everything == (2, 3, 1)
     assert found.by_kind((2, 3, 1)) == (3, 3)
     assert found.rate((1, 2, 1)) == found.most_rate((1, 2, 1)) == 90.0

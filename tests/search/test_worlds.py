@@ -12,7 +12,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.state import LinkMove, Move
 from planner.plan.values import Plan, ReplicaGroup
 from planner.search.deadline import NO_LIMIT
-from planner.search.explain.bars import Bar, Factors
+from planner.search.explain.bars import ErrorBar, Factors
 from planner.search.explain.ratios import Worlds, _beside, _least_regret, _regrets, _towards, _with_best
 from planner.search.explain.reasons import _in_words
 from planner.search.replan import Successor, _with, fewer_replicas
@@ -21,7 +21,7 @@ from tests import worlds
 from tests.report import examples
 from tests.worlds import group
 
-BAR = Bar(section="families", name="F", members=("V100",), spread=0.5)
+BAR = ErrorBar(section="families", name="F", members=("V100",), spread=0.5)
 SLOW, FAST = ((BAR, 0.5),), ((BAR, 2.0),)
 
 

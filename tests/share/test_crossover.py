@@ -16,10 +16,10 @@ from planner.report.share import crossing_lines
 from planner.search.deadline import Deadline, Struck
 from planner.search.values import Limits, Scored
 from planner.share.crossover import (
-    Beside,
-    Crossing,
     Crossover,
-    Moment,
+    CrossoverPair,
+    PairSpeed,
+    StepInterval,
     beside,
     fed_beside,
     moments_of,
@@ -33,16 +33,16 @@ HERE = frozenset({("a", 0)})
 THERE = frozenset({("b", 0)})
 
 
-def job(*seconds: float, where: frozenset[tuple[str, int]] = HERE) -> tuple[Moment, ...]:
+def job(*seconds: float, where: frozenset[tuple[str, int]] = HERE) -> tuple[StepInterval, ...]:
     """Computing and exchanging by turns."""
     hosts = frozenset(host for host, _ in where)
     return tuple(
-        Moment(each, frozenset(), hosts) if number % 2 else Moment(each, where, frozenset())
+        StepInterval(each, frozenset(), hosts) if number % 2 else StepInterval(each, where, frozenset())
         for number, each in enumerate(seconds)
     )
 
 
-def gain(first: tuple[Moment, ...], second: tuple[Moment, ...]) -> float:
+def gain(first: tuple[StepInterval, ...], second: tuple[StepInterval, ...]) -> float:
     """Work of both over what they do by turns."""
     found = beside(first, second)
     lengths = [sum(moment.seconds for moment in moments) for moments in (first, second)]
@@ -55,7 +55,7 @@ def test_by_hand() -> None:
     assert beside(computes, computes).first_seconds == pytest.approx(4.0)
     apart = beside(job(2.0, 1.0), job(1.0, 3.0, where=THERE))
     assert (apart.first_seconds, apart.second_seconds) == pytest.approx((3.0, 4.0))
-    waits = (Moment(5.0, frozenset(), frozenset()),)
+    waits = (StepInterval(5.0, frozenset(), frozenset()),)
     assert beside(computes, waits).first_seconds == pytest.approx(2.0)
     # A second of computing for each of exchanging: once both are out of step by all of it nothing is lost.
     even = job(1.0, 1.0)
@@ -80,12 +80,12 @@ def test_gains_have_limits(seed: int) -> None:
 
 def test_what_feeds_both_works_for_one_at_a_time() -> None:
     """Each is fed for its whole step: by turns; by something else, or half as long, both as if alone."""
-    found = Beside(2.0, 4.0)
+    found = PairSpeed(2.0, 4.0)
     slow, fast = (
         Fed(seconds=2.0, limit="the storage of all nodes"),
         Fed(seconds=4.0, limit="the storage of all nodes"),
     )
-    assert fed_beside(found, slow, fast) == Beside(4.0, 8.0)
+    assert fed_beside(found, slow, fast) == PairSpeed(4.0, 8.0)
     assert fed_beside(found, slow, replace(fast, limit="the processors of a node of a")) == found
     assert fed_beside(found, replace(slow, seconds=1.0), replace(fast, seconds=2.0)) == found
     assert fed_beside(found, NOTHING, NOTHING) == found
@@ -150,7 +150,7 @@ def test_pairs_fit_beside_each_other(tmp_path: Path) -> None:
 
 def test_a_pair_without_room_is_no_proof() -> None:
     """Three ways to divide the memory are tried, and the report claims no more."""
-    pair = Crossing(
+    pair = CrossoverPair(
         first="one",
         second="two",
         network_share=0.25,

@@ -27,7 +27,7 @@ MOST_PIECES = 36_000
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class SpanBox:
     """A rectangle of a lane, in its drawing's units; ``y`` and ``height`` are parts of the lane's height."""
 
     kind: str
@@ -40,7 +40,7 @@ class Box:
 class Strip:
     """One lane as it is drawn."""
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[SpanBox, ...]
     """Of a step that is drawn span by span."""
     paths: tuple[tuple[str, str], ...]
     """(kind, SVG path) of one that is drawn in slices, in a square of WIDE x 100."""
@@ -71,7 +71,7 @@ def drawing_of(step: Step) -> Drawing:
 def _exact(lane: Lane, seconds: float) -> Strip:
     scale = WIDE / seconds
     boxes = [
-        Box(span.kind, span.start * scale, (span.end - span.start) * scale, _title(span))
+        SpanBox(span.kind, span.start * scale, (span.end - span.start) * scale, _title(span))
         for span in lane.spans
     ]
     return Strip(boxes=tuple(boxes), paths=(), critical=_outline(lane, scale), stripe=lane.collectives)
@@ -258,7 +258,7 @@ FARTHEST = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class ChangeBar:
     """A plan that a decision leads to, as a bar from the step of the plan at hand."""
 
     number: int
@@ -281,7 +281,7 @@ class Decision:
     """A row of a tornado."""
 
     name: str
-    ends: tuple[End, ...]
+    ends: tuple[ChangeBar, ...]
     """The fastest first."""
 
 
@@ -309,10 +309,10 @@ def tornado(
     def at(slower: float) -> float:
         return (min(max(slower, low), high) - low) / (high - low)
 
-    def drawn(end: tuple[int, str, str, float, bool]) -> End:
+    def drawn(end: tuple[int, str, str, float, bool]) -> ChangeBar:
         number, word, change, slower, fits = end
         first, last = sorted((at(0.0), at(slower)))
-        return End(
+        return ChangeBar(
             number=number,
             word=word,
             change=change,
@@ -378,7 +378,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class ReplicaMark:
     """Devices of a node side by side that are one replica, or that are idle."""
 
     lane: int | None
@@ -394,7 +394,7 @@ class Node:
 
     hosts: str
     nodes: int
-    teams: tuple[Team, ...]
+    teams: tuple[ReplicaMark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +410,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PoolRow:
     """A pool; or a gateway between fabrics, which has no nodes."""
 
     name: str
@@ -428,7 +428,7 @@ class Map:
     """The whole cluster; a line of each fabric runs along its rows."""
 
     fabrics: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PoolRow, ...]
     first: tuple[int, ...]
     """The row where the line of each fabric begins, [fabric]."""
     last: tuple[int, ...]
@@ -459,7 +459,7 @@ def cluster_map(plan: Plan, cluster: ClusterSpec, model: ModelSpec, reasons: tup
             for nic in pool.nics
         )
         rows.append(
-            Row(
+            PoolRow(
                 name=pool.name,
                 text=_pool_text(pool),
                 wires=wires,
@@ -472,7 +472,7 @@ def cluster_map(plan: Plan, cluster: ClusterSpec, model: ModelSpec, reasons: tup
         first, last = sorted(index[name] for name in link.between)
         speed = f"{significant(link.bandwidth_gbps)} Gbit/s, {significant(link.latency_us / 1000)} ms"
         wire = Wire(fabric=first, to=last, width=_width(link.bandwidth_gbps), text=speed)
-        rows.append(Row(name=" to ".join(link.between), text=speed, wires=(wire,)))
+        rows.append(PoolRow(name=" to ".join(link.between), text=speed, wires=(wire,)))
     touching = [
         [number for number, row in enumerate(rows) for wire in row.wires if fabric in (wire.fabric, wire.to)]
         for fabric in index.values()
@@ -532,14 +532,14 @@ def _nodes(pool: PoolSpec, places: dict[tuple[str, int], Place], *, pipeline: bo
 
 def _teams(
     pool: PoolSpec, row: tuple[Place | None, ...], last: tuple[Place | None, ...], pipeline: bool
-) -> Iterator[Team]:
+) -> Iterator[ReplicaMark]:
     """Devices side by side; ``last`` is the same on the last of several nodes."""
     numbered = enumerate(zip(row, last, pool.devices, strict=True))
     for (place, gpu), members in groupby(numbered, key=lambda entry: (entry[1][0], entry[1][2])):
         same = list(members)
         devices = f"{gpu}, {'device' if len(same) == 1 else 'devices'} {runs([at for at, _ in same])}"
         if place is None:
-            yield Team(lane=None, labels=("idle",) * len(same), what=f"{devices}: idle")
+            yield ReplicaMark(lane=None, labels=("idle",) * len(same), what=f"{devices}: idle")
             continue
         end = same[0][1][1]
         assert end is not None
@@ -549,7 +549,9 @@ def _teams(
         label = f"s{place.stage}" if pipeline else f"r{place.replica}"
         if pipeline and end is place:
             label += f" r{place.replica}"
-        yield Team(lane=place.lane, labels=(label,) * len(same), what=f"{devices}: {where}{few} {replicas}")
+        yield ReplicaMark(
+            lane=place.lane, labels=(label,) * len(same), what=f"{devices}: {where}{few} {replicas}"
+        )
 
 
 def _idle(

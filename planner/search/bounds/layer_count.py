@@ -35,7 +35,7 @@ from planner.cost.schedules import (
     round_trip,
 )
 from planner.frozen import dataclass
-from planner.search.bounds.rates import Crossing, Speed, Work
+from planner.search.bounds.rates import RequiredSend, Speed, Work
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
@@ -99,7 +99,7 @@ class LayerCountBound:
         layers: int,
         micro_batches: int,
         chunks: int,
-        crossing: Crossing | None = None,
+        crossing: RequiredSend | None = None,
         crossings: int = 1,
         nodes: Sequence[tuple[int, int]] = (),
         mixed: int = 0,

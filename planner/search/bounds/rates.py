@@ -101,7 +101,7 @@ ROOM = ("free_bytes", "layer_bytes", "activation_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
+class RequiredSend:
     """A send between parts of the cluster that the pipeline must do at least once."""
 
     seconds: float
@@ -251,13 +251,13 @@ class Rates:
             )
         return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in pools.values()]
 
-    def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> Crossing | None:
+    def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> RequiredSend | None:
         """The cheapest send from island to island; None where stages may stand on several."""
         seconds = self.sends(family, chunks, schedule)[1]
         if seconds is None:
             return None
         numbers = {pool: number for number, island in enumerate(self.islands) for pool in island}
-        return Crossing(
+        return RequiredSend(
             seconds=seconds, parts=tuple(numbers[speed.device_type[0]] for speed in self.speeds(family))
         )
 

@@ -29,7 +29,7 @@ DIFFERENCE = 1.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ErrorBar:
     """A speed that is not known exactly."""
 
     section: Literal["families", "links"]
@@ -46,7 +46,7 @@ class Bar:
         return 1 / (1 + self.spread), 1 + self.spread
 
 
-Factors = tuple[tuple[Bar, float], ...]
+Factors = tuple[tuple[ErrorBar, float], ...]
 """How much faster some things are than the constants say."""
 
 
@@ -120,7 +120,7 @@ def _wider(link: Link, factor: float) -> Link:
     )
 
 
-def device_bars(plans: Sequence[Scored], estimator: Estimator) -> tuple[Bar, ...]:
+def device_bars(plans: Sequence[Scored], estimator: Estimator) -> tuple[ErrorBar, ...]:
     """The bars of the families that some plan uses, each by the fastest plan that does; the widest first."""
     gpus: dict[str, dict[str, None]] = {}
     for device_type in usable_device_types(estimator.topology, estimator.model):
@@ -131,7 +131,7 @@ def device_bars(plans: Sequence[Scored], estimator: Estimator) -> tuple[Bar, ...
         user = next((scored.plan for scored in ranked if _uses(scored.plan, own)), None)
         if user is not None:
             spread = _spread(family, own, user, estimator)
-            bars.append(Bar(section="families", name=family, members=tuple(own), spread=spread))
+            bars.append(ErrorBar(section="families", name=family, members=tuple(own), spread=spread))
     return tuple(sorted(bars, key=lambda bar: (-bar.spread, bar.members)))
 
 
@@ -220,7 +220,7 @@ def _unseen(family: str, calibration: Calibration) -> float:
     return sqrt(max(0.0, calibration.default_spread**2 - typical**2))
 
 
-def network_bars(estimator: Estimator) -> tuple[Bar, ...]:
+def network_bars(estimator: Estimator) -> tuple[ErrorBar, ...]:
     """The bars of the kinds of fabrics that the cluster has cards on; the widest first."""
     cluster, calibration = estimator.cluster, estimator.calibration
     cards: dict[str, int] = {}
@@ -234,5 +234,5 @@ def network_bars(estimator: Estimator) -> tuple[Bar, ...]:
         share = known.get(f"links.{kind}.efficiency") or calibration.default_spread
         rail = (known.get(f"links.{kind}.rail") or 0.0) * log2(max(cards[name] for name in own))
         spread = LEAST_SPREAD if {*own} <= measured else hypot(share, rail)
-        bars.append(Bar(section="links", name=kind, members=own, spread=spread))
+        bars.append(ErrorBar(section="links", name=kind, members=own, spread=spread))
     return tuple(sorted(bars, key=lambda bar: (-bar.spread, bar.name)))

@@ -22,7 +22,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline, Struck
-from planner.search.explain.bars import Bar, Factors, device_bars, network_bars, scaled, with_families
+from planner.search.explain.bars import ErrorBar, Factors, device_bars, network_bars, scaled, with_families
 from planner.search.explain.families import SAME, families, reason_against, slower_by
 from planner.search.explain.reasons import CUT_SHORT, LEFT_OUT, left_out
 from planner.search.heuristics.quick import everywhere, quick_plan
@@ -217,7 +217,7 @@ def _with_best(result: SearchResult, other: Scored, limits: Limits) -> SearchRes
     )
 
 
-def _ratios(worlds: Worlds, plan: Plan, bars: Sequence[Bar], deadline: Deadline) -> Iterator[Ratio]:
+def _ratios(worlds: Worlds, plan: Plan, bars: Sequence[ErrorBar], deadline: Deadline) -> Iterator[Ratio]:
     """For each device type but the best known, what its speed next to that one decides."""
     *others, reference = bars
     for bar in others:
@@ -229,7 +229,9 @@ def _ratios(worlds: Worlds, plan: Plan, bars: Sequence[Bar], deadline: Deadline)
             yield ratio
 
 
-def _ratio(worlds: Worlds, plan: Plan, bar: Bar, reference: Bar, deadline: Deadline) -> Ratio | None:
+def _ratio(
+    worlds: Worlds, plan: Plan, bar: ErrorBar, reference: ErrorBar, deadline: Deadline
+) -> Ratio | None:
     """None where the plan is about the best all over the bar."""
     robust = worlds.goal.robust  # whose plan is one of those that are dealt
     wide = replace(bar, spread=hypot(bar.spread, reference.spread))
@@ -274,7 +276,9 @@ def _ratio(worlds: Worlds, plan: Plan, bar: Bar, reference: Bar, deadline: Deadl
     )
 
 
-def _robust(result: SearchResult, worlds: Worlds, bars: Sequence[Bar], deadline: Deadline) -> SearchResult:
+def _robust(
+    result: SearchResult, worlds: Worlds, bars: Sequence[ErrorBar], deadline: Deadline
+) -> SearchResult:
     """The plan with the least worst-case regret in place of the best one."""
     doubted = sorted(bars, key=lambda bar: -bar.spread)[:CORNERED]
     corners: list[Factors] = [
@@ -322,7 +326,11 @@ def _least_regret(worlds: Worlds, corners: Sequence[Factors], deadline: Deadline
 
 
 def _hedged(
-    result: SearchResult, worlds: Worlds, chosen: Scored, corners: Sequence[Factors], doubted: Sequence[Bar]
+    result: SearchResult,
+    worlds: Worlds,
+    chosen: Scored,
+    corners: Sequence[Factors],
+    doubted: Sequence[ErrorBar],
 ) -> SearchResult:
     """The result with the chosen plan as its answer; the bound stays that of the fastest."""
     fastest = worlds.best(())

@@ -331,7 +331,7 @@ GRACE_SECONDS = 0.5
 """After the time limit, for a good plan where some plan is known."""
 
 
-class Incumbent(Protocol):
+class RunningSearch(Protocol):
     """A search that takes plans, and says how fast one must be."""
 
     estimator: Estimator
@@ -358,7 +358,7 @@ class Incumbent(Protocol):
 class FirstPlans:
     """Offers quick plans to one search."""
 
-    def __init__(self, explorer: Incumbent) -> None:
+    def __init__(self, explorer: RunningSearch) -> None:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []

@@ -24,7 +24,7 @@ SLACK = 1e-7
 
 
 @dataclass(slots=True)
-class Together:
+class MachineRates:
     """What was learnt of some sets of machines."""
 
     rates: Sequence[float]

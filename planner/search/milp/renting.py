@@ -14,7 +14,7 @@ from itertools import product
 from typing import Literal
 
 from planner.frozen import dataclass
-from planner.search.milp.machines import SLACK, Machines, Together
+from planner.search.milp.machines import SLACK, MachineRates, Machines
 from planner.search.milp.program import Program, added, total
 from planner.search.milp.solver import Unsolved, Values, exact
 
@@ -58,7 +58,7 @@ class Renting:
     """Most machines in all."""
     looked: set[Machines] = field(default_factory=set)
     """Machines that something is known of."""
-    together: Together = field(init=False)
+    together: MachineRates = field(init=False)
     """What they do together."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Renting:
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, each in enumerate(self.machines):
             kinds.setdefault((each.place, each.kind or index), []).append(index)
-        self.together = Together(
+        self.together = MachineRates(
             rates=[each.rate for each in self.machines],
             most=[each.most for each in self.machines],
             kinds=tuple(map(tuple, kinds.values())),
