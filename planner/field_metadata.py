@@ -320,6 +320,6 @@ class JsonDocument:
     """What every document begins with."""
 
     format: int = FORMAT
-    """Version of the document, 1; grows when a key changes its meaning or goes away."""
+    """Version of the document, 1; incremented when a key is removed or changes its meaning."""
     command: str
     """The command that wrote it."""

@@ -219,13 +219,13 @@ class Residual:
     framework: Name
     """Framework, as a plan's target names it."""
     work: Work = "dense"
-    """What its layers are: with experts, or with attention that its kernels leave unfused; dense otherwise."""
+    """Kind of layers: with experts, with unfused attention, or dense."""
     rows: Count
     """Runs that used both."""
     spread: Spread
     """Robust relative standard error of the step time."""
     devices: Annotated[tuple[Name, ...], Field(strict=False)] = ()
-    """Its device types with a run or a best product of their own; empty where nobody tells."""
+    """Its device types with a measured run or matrix product; empty where unknown."""
 
     @property
     def key(self) -> tuple[str, str, Work]:

@@ -205,14 +205,16 @@ CALIBRATE: dict[str, Registered] = {
     "run": Registered(
         "calibrate_run",
         "fit_run",
-        "Fit what a runtime adds to layers and collectives to a run.",
+        "Fit the overheads of a runtime to a run.",
     ),
     "sigma": Registered(
         "calibrate_run",
         "measure_sigma",
-        "Measure how much step times vary, from a run.",
+        "Measure from a run how much step times vary.",
     ),
-    "loss": Registered("calibrate_run", "fit_loss", "Fit the loss by steps and batch to logs."),
+    "loss": Registered(
+        "calibrate_run", "fit_loss", "Fit a curve of the loss, by steps and batch size, to logs."
+    ),
     "fit": Registered(
         "validate",
         "fit_constants",
@@ -249,7 +251,7 @@ COMMANDS: dict[str, Registered] = {
     "sweep": Registered("sweep", "sweep", "Search a grid of clusters, models and options."),
     "explain": Registered("show", "explain", "Explain why a plan looks the way it does."),
     "show": Registered("show", "show_plan", "Show a plan in full, or the contents of a calibration file."),
-    "report": Registered("report", "report", "Write a page about a plan, to look at and to send."),
+    "report": Registered("report", "report", "Write an HTML page about a plan."),
     "trace": Registered("trace", "trace", "Write one step of a plan as a trace, for Perfetto."),
     "emit": Registered("emit", "emit", "Write the launch files of a plan."),
     "validate": Registered(
@@ -258,7 +260,7 @@ COMMANDS: dict[str, Registered] = {
     "probe": Registered("probe", "probe", "Draft a cluster file from this machine or from saved outputs."),
     "init": Registered("init", "init", "Write a cluster file and a model file from a few answers."),
     "gpus": Registered("catalogue", "gpus", "List known devices, or one of them with its sources."),
-    "links": Registered("catalogue", "links", "List the links inside nodes that hetplan knows."),
+    "links": Registered("catalogue", "links", "List the known links inside nodes."),
     "examples": Registered(
         "catalogue", "examples", "List the example clusters, models and jobs, or copy them."
     ),

@@ -66,7 +66,7 @@ class FitOptions:
 
 
 def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> None:
-    """Fit what a runtime adds to layers and collectives to a run.
+    """Fit the overheads of a runtime to a run.
 
     A plan of one stage, best on one device, shows how much longer layers take in training than measured alone. A
     plan of two stages of few layers with many small micro-batches shows the host overhead per micro-batch of a stage.
@@ -86,11 +86,11 @@ def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> Non
 
 
 def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = False) -> None:
-    """Measure how much step times vary, from a run.
+    """Measure from a run how much step times vary.
 
-    Devices take a little longer in one step than in another, and all wait for the slowest. The spread of the run's
-    step times tells the standard deviation of one device, sigma, with which plans are then priced: the more devices
-    wait for each other, the longer. The output also contains everything in the --calibration file.
+    The step time of a device varies, and all devices wait for the slowest. From the spread of the run's step times
+    follows the standard deviation of a single device, sigma. Plans are then priced with it: the more devices wait for
+    each other, the longer the step. The output also contains everything in the --calibration file.
     """
     saved, constants, seen = fit.read(plan)
     with concerning(plan, *fit.log):
@@ -115,7 +115,7 @@ Batches = Annotated[
     option(
         "--batches",
         "LIST",
-        "Global batch of each run in sequences, in the order of the logs, where they do not say. "
+        "Global batch of each run in sequences, in the order of the logs, if they do not state it. "
         "Default: the model's.",
     ),
 ]
@@ -133,10 +133,11 @@ def fit_loss(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the loss by steps and batch to logs.
+    """Fit a curve of the loss, by steps and batch size, to logs.
 
-    The curve says when search --objective time-to-loss may stop, for any batch. Runs at constant learning rates, or the
-    same schedule cut at the same share, are alike; the first twentieth of each does not count.
+    With the curve, search --objective time-to-loss knows how many steps any batch needs. Use runs that are comparable:
+    with constant learning rates, or cut off at the same point of the same schedule. The first twentieth of each run is
+    ignored.
     """
     if output is not None:
         require_new(output, force, "model.yaml")

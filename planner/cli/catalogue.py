@@ -27,7 +27,7 @@ Name = Annotated[
 def gpus(name: Name = None, as_json: AsJson = False) -> None:
     """List known devices, or one of them with its sources.
 
-    Their names can stand in a cluster file, in any spelling that nvidia-smi uses.
+    A cluster file takes these names, and any spelling of nvidia-smi.
     """
     names = gpu_names() if name is None else _named(name)
     entries = [gpu(each) for each in names]
@@ -65,9 +65,9 @@ def _named(name: str) -> tuple[str, ...]:
 
 
 def links(as_json: AsJson = False) -> None:
-    """List the links inside nodes that hetplan knows.
+    """List the known links inside nodes.
 
-    Their names can stand at intra_node in a cluster file.
+    A cluster file takes these names as intra_node.
     """
     entries = [link(each) for each in link_names()]
     if as_json:

@@ -83,7 +83,7 @@ Launcher = Annotated[
     option(
         "--launcher",
         "NAME",
-        "What starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
+        "Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
     ),
 ]
 Script = Annotated[
@@ -91,7 +91,7 @@ Script = Annotated[
     option(
         "--script",
         "FILE",
-        "Your training script, in place of the runtime's example; it must be at the same path on every node.",
+        "Your training script instead of the runtime's example; it must be at the same path on every node.",
     ),
 ]
 Library = Annotated[
@@ -99,7 +99,7 @@ Library = Annotated[
     option(
         "--library",
         "NAME",
-        "What trains over the runtime, in place of its example: torchtitan (torch) or megatron-bridge "
+        "Training library to use instead of the runtime's example: torchtitan (torch) or megatron-bridge "
         "(megatron).",
     ),
 ]

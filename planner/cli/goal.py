@@ -73,8 +73,8 @@ Strict = Annotated[
     flag(
         "--strict",
         "Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
-        "and by at most 5 %: it needs fewer devices, fewer stages or less money, or keeps RDMA, and needs "
-        "more of nothing.",
+        "and by at most 5 %, and if it needs fewer devices, fewer stages or less money, or keeps RDMA, and "
+        "is worse in none of these.",
     ),
 ]
 Deadline = Annotated[

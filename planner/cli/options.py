@@ -85,7 +85,7 @@ Tokens = Annotated[
     option(
         "--tokens",
         "N",
-        "Tokens of the whole training, e.g. 300B, 1T or 5e9: adds how long it takes and what it costs.",
+        "Tokens of the whole training, e.g. 300B, 1T or 5e9: adds its time and cost.",
     ),
 ]
 NeededTokens = Annotated[str, option("--tokens", "N", "Tokens of the whole training, e.g. 300B, 1T or 5e9.")]
@@ -94,8 +94,8 @@ Failures = Annotated[
     option(
         "--failures",
         "RATE",
-        "Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: counts the time of checkpoints and "
-        "restarts.",
+        "Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: includes the time of checkpoints, "
+        "restarts and lost work.",
     ),
 ]
 CheckpointTime = Annotated[
@@ -104,7 +104,7 @@ CheckpointTime = Annotated[
 ]
 RestartTime = Annotated[
     str | None,
-    option("--restart-time", "TIME", "Time from a failure until training goes on, e.g. 10m. Default: 15m."),
+    option("--restart-time", "TIME", "Time from a failure until training resumes, e.g. 10m. Default: 15m."),
 ]
 
 Storage = Annotated[
@@ -112,7 +112,7 @@ Storage = Annotated[
     option(
         "--storage",
         "RATE",
-        "Gigabyte/s that all nodes together write and read, from which the time of a checkpoint follows.",
+        "Storage bandwidth of all nodes together in gigabyte/s; gives the time of a checkpoint.",
     ),
 ]
 
@@ -121,7 +121,7 @@ _NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNO
 _SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
 _SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 Force = Annotated[bool, flag("--force", "Overwrite the output file if it exists.")]
-ForceFiles = Annotated[bool, flag("--force", "Replace files that are there already.")]
+ForceFiles = Annotated[bool, flag("--force", "Replace existing files.")]
 ClusterNow = Annotated[
     Path | None, option("--cluster", "FILE", "Check that the plan was made for this cluster file.")
 ]

@@ -52,7 +52,7 @@ Network = Annotated[
         "--network",
         "KIND:GBPS",
         "Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
-        "infiniband:400x8 for eight cards. Default: none, so one machine is rented.",
+        "infiniband:400x8 for eight cards. Default: none, so that a single machine is rented.",
     ),
 ]
 Interruptions = Annotated[

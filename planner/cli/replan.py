@@ -56,8 +56,8 @@ Away = Annotated[
     option(
         "--away",
         "TIME",
-        "How long the hosts stay away: what slower steps cost meanwhile is weighed against the state that "
-        "has to move.",
+        "How long the hosts stay away: the time lost to slower steps is weighed against the time to move "
+        "state.",
     ),
 ]
 Output = Annotated[Path | None, option("--output -o", "FILE", "Write the plan that takes over to FILE.")]

@@ -67,11 +67,11 @@ def report(
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a plan, to look at and to send.
+    """Write an HTML page about a plan.
 
-    One HTML file that loads nothing: the answer with its error and its bound, a map of the cluster, one step in
-    time, memory, where the step goes, the plans that lost, other plans (--compare), a run (--log), and how many devices
-    are worth using (--pareto).
+    The page is one file that loads nothing else. It shows the answer with its error and its bound, a map of the
+    cluster, one step in time, memory, where the time goes, the plans that lost, other plans (--compare), a run (--log),
+    and how many devices are worth using (--pareto).
     """
     wanted = RunOptions(tokens=tokens, deadline=deadline, budget=budget, stops=stops).goal()
     require_writable(output, "report.html")

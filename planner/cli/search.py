@@ -181,7 +181,7 @@ KeepHistory = Annotated[
     bool,
     flag(
         "--history",
-        "Record in the plan file how the best step and the bound moved, for its page to draw; such files "
+        "Record in the plan file how the best step and the bound developed, for hetplan report; such files "
         "differ from search to search.",
     ),
 ]
@@ -241,7 +241,7 @@ AllowLocalSgd = Annotated[
         "--allow-local-sgd",
         "STEPS",
         "Also plans whose islands, joined by slow links, train on their own for this many steps and then "
-        "exchange weights (DiLoCo). This changes what is learnt.",
+        "exchange weights (DiLoCo). This changes the training result.",
     ),
 ]
 AllowCompression = Annotated[
@@ -250,7 +250,7 @@ AllowCompression = Annotated[
         "--allow-compression",
         "LIST",
         "Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
-        "(PowerSGD), ratio=0.01 (the largest elements). This changes what is learnt.",
+        "(PowerSGD), ratio=0.01 (the largest elements). This changes the training result.",
     ),
 ]
 
@@ -260,7 +260,7 @@ AllowQuantisedZero = Annotated[
     flag(
         "--allow-quantised-zero",
         "Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
-        "changes what is learnt.",
+        "changes the training result.",
     ),
 ]
 
@@ -278,8 +278,8 @@ AllowUnequalShards = Annotated[
     bool,
     flag(
         "--allow-unequal-shards",
-        "Also plans whose devices hold more or less of what ZeRO 1 to 3 shards, by their type: more fits where "
-        "memories differ. Torch runs them without FSDP2.",
+        "Also plans in which ZeRO 1 to 3 gives device types shards of different sizes, so that more fits where "
+        "memory sizes differ. Torch runs them without FSDP2.",
     ),
 ]
 
@@ -289,8 +289,8 @@ AllowBackup = Annotated[
     option(
         "--allow-backup",
         "N",
-        "Also plans with up to N replicas more than a step waits for: the slowest gradients are dropped. It "
-        "pays where devices vary (calibrate sigma), and changes which sequences are learnt from.",
+        "Also plans with up to N backup replicas: each step drops the gradients of the slowest ones. This pays "
+        "where step times vary (calibrate sigma), and changes which sequences are trained on.",
         min=1,
         max=int(DEVICES.most),
     ),

@@ -44,7 +44,7 @@ Objective = Annotated[
         "--objective",
         "NAME",
         "makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
-        "that gets least of its equal share gets as much of it as possible.",
+        "with the smallest fraction of its equal share gets as much as possible.",
     ),
 ]
 Output = Annotated[

@@ -62,9 +62,9 @@ class SweepDocument(JsonDocument):
     points: int
     """Points of the grid."""
     kept: int
-    """Points that an earlier run had done."""
+    """Points finished by an earlier run."""
     errors: int
-    """Points whose options cannot be."""
+    """Points whose options are impossible."""
     seconds: float
     """How long the rest took."""
 

@@ -22,7 +22,7 @@ Log = Annotated[
     option(
         "--log",
         "FILE",
-        "Trace of torch.profiler of a rank of a run, JSON or JSON.gz: its last step is set beside.",
+        "Trace that torch.profiler wrote for one rank of a run (JSON or JSON.gz); its last step is shown too.",
     ),
 ]
 
@@ -38,8 +38,8 @@ def trace(
 ) -> None:
     """Write one step of a plan as a trace, for Perfetto.
 
-    Ranks are processes; compute, sends, reductions and copies are rows, and memory is a counter. With --log the
-    step that a profiler of PyTorch saw stands beside it.
+    Ranks are processes; compute, sends, reductions and copies are rows, and memory is a counter. With --log, a step
+    recorded by the PyTorch profiler is shown beside it.
     """
     require_writable(output, "step.json")
     constants, saved, scored = read_plan(plan, calibration)

@@ -45,9 +45,9 @@ class TightDevice:
     next_micro_batch: int | None
     """The next larger micro-batch that its target can run; None without one."""
     next_micro_batch_bytes: float | None
-    """What it needs more."""
+    """How much more it needs."""
     layer_bytes: float | None
-    """What one layer more on its stage needs more; None without a pipeline."""
+    """Memory of one more layer on its stage; None without a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class BusyLink:
     stage: int
     """The stage that spends most on it; sends go from it to the next."""
     seconds: float
-    """What the step would save if it took no time."""
+    """How much shorter the step would be if it took no time."""
     share: float
     """``seconds`` of the step."""
 

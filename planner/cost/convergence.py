@@ -52,13 +52,13 @@ class Convergence:
     critical: CriticalBatch
     """The critical batch there."""
     steps_known: float
-    """Steps to the loss with the batch for which they are known."""
+    """Steps to the loss with the batch for which they are given."""
     batch_tokens: float
     """Tokens of that batch."""
     spread: float = 0.0
-    """Relative standard error of those steps; 0 where they are what was asked for."""
+    """Relative standard error of those steps; 0 if they were given."""
     loss: float | None = None
-    """The loss; None where it is what a run of so many tokens reaches."""
+    """The loss; None if it is what a run of the given tokens reaches."""
     extrapolated: bool = False
     """True when the loss is below all that the curve was fitted to."""
 

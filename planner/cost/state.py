@@ -63,13 +63,13 @@ class HostMove:
     pool: str
     """Its pool."""
     needed_bytes: float
-    """State that the plan wants on it."""
+    """State that the plan places on it."""
     kept_bytes: float
     """What it holds already."""
     moved_bytes: float
-    """What other nodes send it."""
+    """State that other nodes send it."""
     lost_bytes: float
-    """What no node holds any more: it comes from the checkpoint."""
+    """State on no remaining node, read from the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class LinkMove:
     link: str
     """The fabric, ``a+b`` through a gateway, or ``checkpoint``."""
     moved_bytes: float
-    """State that goes over it."""
+    """State sent over it."""
     seconds: float | None
     """How long its busiest end takes; null for a checkpoint where the speed of the storage was not given."""
 

@@ -62,11 +62,11 @@ class TrainingRun:
     joules: float | None
     """Its energy at board power; null when that of one device is unknown."""
     goodput: float = 1.0
-    """Share of the time that is work; the rest is checkpoints, restarts, and work that is done again."""
+    """Share of the time that is useful work; the rest is checkpoints, restarts and repeated work."""
     checkpoint_interval_seconds: float | None = None
-    """Work between two checkpoints; null where nothing stops the run."""
+    """Work between two checkpoints; null without failures."""
     stops: float = 0.0
-    """Failures that are expected on the way."""
+    """Failures expected during the run."""
 
 
 def training_run(estimate: Estimate, tokens: float, interruptions: Interruptions = NEVER) -> TrainingRun:

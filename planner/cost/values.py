@@ -20,7 +20,7 @@ class Memory:
     parameters_bytes: Annotated[float, Label("parameters", "param")]
     """In the working format."""
     gradients_bytes: Annotated[float, Label("gradients", "grad")]
-    """In the format they are added up in."""
+    """In the format in which they are accumulated."""
     optimizer_bytes: Annotated[float, Label("optimizer", "optim")]
     """States of the optimizer, fp32 copies of the parameters included."""
     activations_bytes: Annotated[float, Label("activations", "activ")]
@@ -32,13 +32,13 @@ class Memory:
     runtime_bytes: float
     """Device context and libraries, whatever the model."""
     reserve_bytes: float
-    """Kept free at the user's request: so much, or as much as the chance asked to run out of memory takes."""
+    """Kept free at the user's request: a fixed amount, or what the requested chance of running out of memory needs."""
     capacity_bytes: float
     """Memory of the device."""
     slack_bytes: float = 0.0
-    """The part of the runtime's that the allocator gives back before it runs out of memory."""
+    """The part of the runtime's memory that the allocator frees before it runs out."""
     host_bytes: float = 0.0
-    """What is kept in the memory of its host instead."""
+    """What is kept in host memory instead."""
     host_capacity_bytes: float = float("inf")
     """The device's equal share of that memory; infinite when unknown."""
     spread: float = 0.0
@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def out_of_memory(self) -> float:
-        """Chance that the device has too little memory, by that error."""
+        """Chance that the device runs out of memory, given that error."""
         over = log((self.used_bytes - self.slack_bytes) / self.capacity_bytes)
         return NormalDist().cdf(over / self.spread) if self.spread else float(over > 0)
 
@@ -92,18 +92,18 @@ class Breakdown:
     They happen inside the micro-batches.
     """
     straggler_seconds: Annotated[float, Label("stragglers")] = 0.0
-    """Waiting for the device that happens to be the slowest of a stage, as far as the calibration says."""
+    """Waiting for whichever device of a stage is slowest in a step, as the calibration's sigma says."""
     bubble_seconds: Annotated[float, Label("bubble and sends")]
     """Waiting for stages or replicas, and sends."""
     data_seconds: Annotated[float, Label("waiting for data")] = 0.0
-    """Waiting for training data, where storage or processors of a node feed less than the devices take."""
+    """Waiting for training data that storage or host processors deliver too slowly."""
     gradient_sync_seconds: Annotated[float, Label("gradient sync")]
     """Exposed reduction at the end of the step.
 
     With ZeRO 1 and 2 the gather of the parameters too.
     """
     exchange_seconds: Annotated[float, Label("islands' exchange")] = 0.0
-    """What islands of replicas exchange with each other; of an exchange once in several steps the part of one step."""
+    """Exchange between islands of replicas; one that happens every few steps is averaged over them."""
     optimizer_seconds: Annotated[float, Label("optimizer")]
     """Update of the weights."""
     offload_seconds: Annotated[float, Label("offload")]
@@ -170,7 +170,7 @@ class StageEstimate:
     crosses: str
     """Where the data-parallel group talks: ``device``, ``node``, or the fabric's name."""
     copies_cross: str
-    """The same of what adds up the copies of sharded states; empty when there is one copy."""
+    """The same for the group that reduces over the copies of sharded states; empty with a single copy."""
     link: str
     """Path to the next stage: ``node``, or the name of the fabric or gateway; empty for the last."""
     recompute: Recompute
@@ -215,9 +215,9 @@ class Estimate:
     """Devices that the plan uses."""
     warnings: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    """Price of the used devices, in the currency of the cluster file; None when one has no price."""
+    """Price of the used devices, in the currency of the cluster file; None if any has no price."""
     watts: float | None = None
-    """Board power of the used devices; None when that of one is unknown."""
+    """Board power of the used devices; None if any of them is unknown."""
 
     @property
     def cost_per_step(self) -> float | None:
@@ -243,7 +243,7 @@ class Estimate:
 
     @property
     def out_of_memory(self) -> float:
-        """Chance that some device has too little memory; what is wrong is taken to be wrong on all of them alike."""
+        """Chance that some device runs out of memory; the error is assumed to be the same on all devices."""
         return max(group.memory.out_of_memory for stage in self.stages for group in stage.groups)
 
     @property

@@ -26,7 +26,7 @@ class Deviation:
 
     @property
     def error(self) -> float:
-        """Predicted over observed, less 1, as in ``hetplan validate``; infinite when nothing was observed."""
+        """Predicted over observed, minus 1, as in ``hetplan validate``; infinite when nothing was observed."""
         return self.predicted / self.observed - 1 if self.observed else float("inf")
 
     @property

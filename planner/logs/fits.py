@@ -34,11 +34,11 @@ class Trial:
     """A run, and what makes the prediction agree with it."""
 
     kernels: str
-    """Kernel set that the run had, whose constant it tells."""
+    """Kernel set of the run, whose constant is fitted."""
     launches: float | None = None
-    """Of a pipeline: host work for a micro-batch, in kernel launches; 0 when the run was no slower than predicted."""
+    """Of a pipeline: host overhead per micro-batch, in kernel launches; 0 if the run was no slower than predicted."""
     layer_factor: float | None = None
-    """Of a plan of one stage: what its measured layers take in training over what they took alone."""
+    """Of a plan of one stage: time of its layers in training over their time measured alone."""
     before_seconds: float
     """The prediction without any."""
     observed_seconds: float
@@ -136,19 +136,19 @@ class Variation:
     devices: int
     """Devices that wait for each other in a stage."""
     steps: int
-    """Steps that were looked at."""
+    """Steps considered."""
     spread: float
     """Robust relative standard deviation of the step time."""
     work: float
-    """Part of the step, by the cost model, in which devices work and so may vary."""
+    """Share of the step, by the cost model, in which devices compute and so can vary."""
     sigma: float
-    """Standard deviation of a device's seconds of a step over their mean."""
+    """Standard deviation of a device's step time over its mean."""
     replicas: int
     """Replicas of a stage."""
     backups: int
-    """How many of the slowest replicas' gradients would best be dropped in each step; 0 when none pays."""
+    """How many of the slowest replicas' gradients are best dropped in each step; 0 if dropping any does not pay."""
     backups_gain: float
-    """Sequences a second that this would bring; torch does it (``--allow-backup``)."""
+    """Gain in sequences per second from that; torch can do it (``--allow-backup``)."""
 
     def measured(self) -> Calibration:
         """The constant of the family, to be merged into a calibration."""

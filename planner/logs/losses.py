@@ -100,9 +100,9 @@ class LossFit:
     convergence: ConvergenceSpec
     """What stands in the model file then."""
     residual: float
-    """Root of the mean square of what the means of losses are away from the curve, nats."""
+    """Root mean square distance of the averaged losses from the curve, in nats."""
     told: bool
-    """Whether the runs tell the critical batch."""
+    """Whether the runs determine the critical batch."""
 
 
 def read_losses(path: Path) -> Losses:

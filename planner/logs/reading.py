@@ -70,7 +70,7 @@ class Observed:
     seconds: tuple[float, ...]
     """Of each record that counts, in order; never empty."""
     only_warm_up: bool
-    """True when the log has nothing else, so that its last record counts."""
+    """True when the log has nothing else, so its last record is used."""
     parts: dict[tuple[Part, int | None], float]
     """Median seconds of each part and rank (None: the slowest)."""
     memory: tuple[RankMemory, ...]
@@ -90,7 +90,7 @@ class Observed:
 
     @property
     def spread(self) -> float | None:
-        """Distance of the quartiles as a relative standard deviation; None for fewer than four records."""
+        """Relative standard deviation, estimated from the interquartile range; None for fewer than four records."""
         if len(self.seconds) < 4:
             return None
         return sample(self.seconds).spread

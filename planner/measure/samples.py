@@ -89,7 +89,7 @@ class ProfilePoint:
     spread: float
     """Robust relative standard deviation of the repeats."""
     used_bytes: float
-    """Most that the device held meanwhile, states included."""
+    """Peak memory of the device during it, states included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ class StageProfile:
     micro_batch: int
     """Largest micro-batch that ran; 0 where the stage does not fit."""
     out_of_memory: int | None
-    """Smallest that ran out of memory; null when the growth ended before."""
+    """Smallest micro-batch that ran out of memory; null if none did."""
     fastest: int | None
-    """Micro-batch with most sequences a second by a cubic spline through the points; null without points."""
+    """Micro-batch with the highest throughput, by a cubic spline through the points; null without points."""
     points: tuple[ProfilePoint, ...]
     """What was timed, by micro-batch."""

@@ -35,13 +35,13 @@ class Errors:
     runs: int
     """How many runs the errors are of."""
     mean: float
-    """Mean of their sizes."""
+    """Mean absolute error."""
     median: float
-    """Median of their sizes."""
+    """Median absolute error."""
     ninetieth: float
-    """90th percentile of their sizes."""
+    """90th percentile of the absolute errors."""
     bias: float
-    """Mean with their signs; above 0 the model is too pessimistic."""
+    """Mean signed error; above 0 the model is too pessimistic."""
 
 
 @json_fields(inline=("errors",))
@@ -66,7 +66,7 @@ class GroupTruth:
     rank_correlation: float | None
     """Spearman's, of predicted and measured seconds; None below 3 runs or without variation."""
     regret: float | None
-    """Measured time of the plan predicted best over the best measured, less 1; None for a single run."""
+    """Measured time of the plan predicted best over the best measured time, minus 1; None for a single run."""
     coverage: float
     """Share of the runs whose measured time lies within the spread of their estimate."""
 
@@ -388,12 +388,12 @@ class Prediction:
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured seconds, less 1; None when either is unknown."""
+        """Predicted over measured seconds, minus 1; None when either is unknown."""
         return _relative(self.predicted_seconds, self.run.step_seconds)
 
     @property
     def memory_error(self) -> float | None:
-        """Predicted over measured bytes, less 1; None when either is unknown."""
+        """Predicted over measured bytes, minus 1; None when either is unknown."""
         return _relative(self.predicted_bytes, self.run.peak_memory_bytes)
 
 

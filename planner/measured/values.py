@@ -66,7 +66,7 @@ class Run:
     fits: bool
     """False when the run was out of memory."""
     doubt: str
-    """What the source leaves open or warns of; empty without doubts."""
+    """What the source leaves open or warns about; empty if nothing."""
 
     @property
     def devices(self) -> int:
@@ -84,7 +84,7 @@ class Skipped:
     """A row that cannot become a run."""
 
     id: str
-    """A row that is no run that hetplan can predict."""
+    """A row that hetplan cannot predict."""
     source: str
     """Where it is from."""
     reason: str

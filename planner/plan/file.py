@@ -68,17 +68,17 @@ class Hedge:
     """What a plan with the least worst-case regret gives up, and what it gains."""
 
     regret: OptionalPredicted
-    """Its step over that of the best plan known for the same speeds, less 1, where that is most."""
+    """Its step time over that of the best plan known at the same speeds, minus 1, at the worst speeds."""
     fastest_regret: OptionalPredicted
-    """The same of the plan that is fastest at the speeds of the cost model."""
+    """The same for the plan that is fastest at the speeds of the cost model."""
     slower: OptionalPredicted
-    """Its step over that of the fastest plan at the speeds of the cost model, less 1."""
+    """Its step time over that of the fastest plan at the speeds of the cost model, minus 1."""
     fastest_gap: Fraction
     """(step - bound) / step of that fastest plan."""
     plans: OptionalCount
     """Plans that were compared."""
     speeds: tuple[str, ...]
-    """What was taken as slower and as faster, each with its bar, in words."""
+    """Which speeds were varied, each with its error bar, in words."""
 
 
 @strict()
@@ -91,7 +91,7 @@ class Moment:
     step_seconds: Predicted
     """Step of the best plan so far."""
     bound_seconds: OptionalPredicted
-    """What no plan of the space was known to be below; 0 for nothing."""
+    """Lower bound on all plans of the space so far; 0 for none."""
 
 
 @strict()

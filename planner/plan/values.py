@@ -193,7 +193,7 @@ class Offload:
     activations: OffloadTo = "none"
     """Checkpoints of full recomputation."""
     ratio: HostShare = 1.0
-    """Share of the parameters that the host updates; devices update the rest, whose states they keep (Twin-Flow)."""
+    """Share of the parameters that the host updates; devices update the rest and keep their states (Twin-Flow)."""
     super_offload: bool = False
     """True when the host updates while the last backward of a step still runs (SuperOffload, arXiv:2509.21271)."""
 
@@ -239,12 +239,13 @@ class ZeroPlus:
     """What ZeRO 3 sends less of between nodes, or in fewer bytes (ZeRO++, arXiv:2306.10209)."""
 
     secondary: Devices | None = None
-    """Consecutive replicas that keep a second copy of the parameters between them (hpZ), from which all is gathered but
-    once a step; None: there is none."""
+    """Consecutive replicas that hold a second copy of the parameters (hpZ), which serves all gathers but one in a step;
+    None without one."""
     int8_weights: bool = False
-    """True when parameters travel in eight bits (qwZ)."""
+    """True when parameters are sent in eight bits (qwZ)."""
     int4_gradients: bool = False
-    """True when gradients travel in four bits, first among those with a second copy and then between them (qgZ)."""
+    """True when gradients are sent in four bits, first within the groups of a second copy and then between them
+    (qgZ)."""
 
     def __post_init__(self) -> None:
         if self.secondary is not None and self.secondary < 2:
@@ -283,19 +284,19 @@ class Sync:
     """
 
     every: ExchangeSteps = 1
-    """Optimizer steps from one exchange to the next; 1: gradients are exchanged in every step."""
+    """Optimizer steps between two exchanges; 1: gradients are exchanged in every step."""
     method: SyncMethod = "diloco"
-    """diloco: an outer optimizer updates by what weights have changed; average: weights are averaged."""
+    """diloco: an outer optimizer applies the change of the weights; average: weights are averaged."""
     format: SyncFormat = "fp32"
-    """Number format in which weights or gradients travel between islands."""
+    """Number format in which weights or gradients are sent between islands."""
     rank: Width | None = None
-    """Rank of the two factors that travel in place of each matrix of gradients (PowerSGD)."""
+    """Rank of the two factors that are sent instead of each gradient matrix (PowerSGD)."""
     ratio: KeptShare | None = None
-    """Share of a gradient's elements that travels, the largest ones."""
+    """Share of a gradient's elements that are sent, the largest ones."""
     islands: Annotated[
         tuple[Annotated[tuple[Name, ...], Field(min_length=1, strict=False)], ...], Field(strict=False)
     ] = ()
-    """Pools of each island; none: every node is an island."""
+    """Pools of each island; empty: every node is an island."""
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -452,19 +453,19 @@ class Plan:
     interleave: Layers = 1
     """Chunks of layers per device (virtual pipeline stages); 1 without interleaving, 2 in V-shaped schedules."""
     schedule: Schedule = "1f1b"
-    """1f1b; zero-bubble: gradients of weights are computed apart, where stages of 1F1B would wait; zb-v, dualpipe-v:
-    the same with layers placed in a V, so that the first stage has the first chunk and the last."""
+    """1f1b; zero-bubble: weight gradients are computed separately, while stages of 1F1B would wait; zb-v, dualpipe-v:
+    the same with layers placed in a V, so that the first stage holds the first and the last chunk."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
     grid: Grid | None = None
     """How the ``tp`` devices of a replica divide matrices in two dimensions; None: in one."""
     ep: Devices = 1
-    """Devices of a stage over which the experts of a layer are divided, those of consecutive replicas; 1: none are."""
+    """Devices of consecutive replicas over which the experts of a layer are divided; 1 without expert parallelism."""
     etp: NodeDevices = 1
-    """Devices next to each other that share the matrices of each expert, in place of each of ``ep`` (expert tensor
-    parallelism); 1: experts are whole on a device."""
+    """Adjacent devices over which the matrices of each expert are divided (expert tensor parallelism); 1: each expert
+    is whole on a device."""
     cp: Devices = 1
-    """Consecutive replicas that share the tokens of their sequences, a part each (context parallelism); 1: none do."""
+    """Consecutive replicas over which the tokens of a sequence are divided (context parallelism); 1 without."""
     cp_kind: ContextKind = "ring"
     """ring: keys and values are passed around; ulysses: parts of the sequence are exchanged for parts of the heads."""
     offload: Offload = ON_DEVICE
@@ -474,7 +475,7 @@ class Plan:
     backup: Annotated[int, whole(DEVICES, least=0)] = 0
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Replicas of each stage, the last ones, that run one micro-batch fewer than their steps say."""
+    """How many replicas of each stage, the last ones, run one micro-batch fewer than steps."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:
@@ -606,7 +607,7 @@ class Plan:
 
     @property
     def grid_text(self) -> str | None:
-        """Rows x columns, and x depth where there is one, of the grid that divides matrices; None: in one dimension."""
+        """Rows x columns (x depth) of the tensor grid; None for tensor parallelism in one dimension."""
         return None if self.grid is None else str(self.grid)
 
     @property
@@ -643,7 +644,7 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
-        """Sequences of one optimizer step; those of as many replicas as are dropped do not count."""
+        """Sequences of one optimizer step, without those of dropped replicas."""
         stage = self.stages[0]
         counted = stage.sequences * (stage.dp - self.backup) // (stage.dp * self.cp)
         return counted - self.fewer_steps * stage.replicas[0].micro_batch
@@ -658,7 +659,7 @@ class Plan:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of the replica that has most."""
+        """Micro-batches of the replica with the most."""
         return max(group.accumulation_steps for stage in self.stages for group in stage.replicas)
 
 

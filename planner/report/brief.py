@@ -130,7 +130,7 @@ def _families(entries: Sequence[Considered], top: int) -> RenderableType:
 def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator[str]:
     """What to know before trusting the answer, and what would be faster; one line each where it fits."""
     if result.outside and result.gap < 1:
-        yield f"the proof leaves out {count(len(result.outside), 'sort')} of plans: -v names them"
+        yield f"the proof leaves out {count(len(result.outside), 'kind')} of plans: -v lists them"
     if cluster.safe is None and best.estimate.out_of_memory > LIKELY:
         yield f"{memory_text(best.estimate)}: see --safe"
     yield from result.warnings
@@ -148,13 +148,13 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
 
 
 def _splits(entries: Sequence[Ratio]) -> str:
-    """What rests on speeds that are not well known, and what it may cost."""
+    """Splits that depend on uncertain speeds, and what they may cost."""
     bar, worst = max(entry.bar for entry in entries), max(entry.regret for entry in entries)
     if len(entries) > 1:
-        what = f"{len(entries)} splits of work rest on speeds"
-        return f"{what} known to ±{percent(bar)}: at worst {percent(worst)} is lost"
+        what = f"{len(entries)} splits of work depend on speeds"
+        return f"{what} known to ±{percent(bar)}: at worst {percent(worst)} slower"
     gpus, against = " and ".join(entries[0].gpus), " and ".join(entries[0].against)
-    return f"{gpus} against {against} is known to ±{percent(bar)}: at worst {percent(worst)} is lost"
+    return f"{gpus} against {against} is known to ±{percent(bar)}: at worst {percent(worst)} slower"
 
 
 def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> str:

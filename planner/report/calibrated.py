@@ -129,9 +129,9 @@ class FittedSource:
     runs: int
     """Its runs."""
     mean_error: float
-    """Mean size of their errors; an error is predicted over measured seconds, less 1."""
+    """Mean absolute error; an error is predicted over measured seconds, minus 1."""
     left_out_error: float
-    """Likewise when all runs of the same source are left out of the fit."""
+    """The same with all runs of its source left out of the fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class FittedDocument(JsonDocument):
     file: str | None
     """Calibration file that was written; null without -o."""
     runs: int
-    """Runs that were fitted to: those with a step time and no doubt about their plan."""
+    """Runs in the fit: those with a step time and an unambiguous plan."""
     constants: tuple[Constant, ...]
     """Constants of the file."""
     sources: tuple[FittedSource, ...]

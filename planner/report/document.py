@@ -28,7 +28,7 @@ class Understood:
     cluster: ClusterSpec
     """The cluster file with every default filled in."""
     model: dict[str, Json] | None
-    """The model file likewise, and its number of parameters; null when none was given."""
+    """The model file with every default filled in, and its number of parameters; null without one."""
 
 
 def understood_inputs(cluster: ClusterSpec, model: ModelSpec | None) -> Understood:
@@ -43,7 +43,7 @@ class PlanAnswer:
     """What every document says of a plan."""
 
     status: str
-    """optimal (within the asked gap), feasible (a plan, the gap is open), infeasible (proven), unknown (stopped
+    """optimal (within the requested gap), feasible (a plan, the gap not closed), infeasible (proven), unknown (stopped
     before any plan was found), predicted (priced, not searched)."""
     bound_seconds: float | None
     """No plan of the space takes less; null when nothing is known, 0 under another objective."""
@@ -52,7 +52,7 @@ class PlanAnswer:
     search_seconds: float | None
     """How long the search took; null without a search."""
     outside: tuple[str, ...]
-    """Plans that the target could run and the search does not look at: status, bound and gap say nothing of them."""
+    """Plans that the target could run but the search does not consider; status, bound and gap do not cover them."""
     scored: Scored
     """The plan."""
     misfits: tuple[str, ...]
@@ -164,7 +164,7 @@ class ExplainDocument:
     neighbours: tuple[Neighbour, ...]
     """Plans one decision away."""
     ratios: tuple[str, ...]
-    """Splits between device types that rest on speeds which are not well known, in words."""
+    """Splits of work between device types that depend on uncertain speeds, in words."""
 
 
 def explain_document(
@@ -188,7 +188,7 @@ class ComparedPlan:
     name: str
     """The plan file, what people do today, or the number of one of many short plans."""
     note: str
-    """Why there is no plan, where it does not fit, or what makes the comparison uneven."""
+    """Why there is no plan, where it does not fit, or why the comparison is not like for like."""
     short: str | None
     """Its main decisions in one line; null when there is no plan."""
     idle_devices: int | None
@@ -231,9 +231,9 @@ class Reached:
     between: tuple[str, str]
     """Two pools; the same twice for two nodes of one pool."""
     path: str | None
-    """Fabric, fabrics joined by +, node for a single node; null without a path."""
+    """The fabric, several joined by +, or node within a single node; null without a path."""
     bytes_per_second: float | None
-    """Bandwidth of one node to another; null without a path."""
+    """Bandwidth from one node to another; null without a path."""
     latency_seconds: float | None
     """Latency of one message; null without a path."""
 

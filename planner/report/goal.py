@@ -45,16 +45,17 @@ def idle_text(entry: IdleCost) -> str:
 
 
 def simpler_text(entry: Simpler, spread: float) -> str:
-    """``simpler and 3 % slower, inside the bar of ±33 %: torch: pipeline, 4 devices less, 2.4 less an hour``."""
+    """``simpler and 3 % slower, within the error bar of ±33 %: torch: pipeline, 4 devices less, 2.4 less an hour``."""
     slower = f"{percent(entry.slower)} slower" if entry.slower > 0 else "as fast"
-    return f"simpler and {slower}, inside the bar of ±{percent(spread)}: {_simpler_by(entry, 'less', 'RDMA stays on')}"
+    less = _simpler_by(entry, "less", "RDMA stays on")
+    return f"simpler and {slower}, within the error bar of ±{percent(spread)}: {less}"
 
 
 def tie_text(entry: Simpler, spread: float) -> str:
-    """``3.1 % faster, inside the bar of ±33 %: torch: pipeline, 4 devices more, RDMA off; --strict takes it``."""
+    """``3.1 % faster, within the error bar of ±33 %: torch: pipeline, 4 devices more; --strict chooses it``."""
     faster = f"{percent(1 - 1 / (1 + entry.slower))} faster" if entry.slower > 0 else "as fast"
-    what = f"{faster}, inside the bar of ±{percent(spread)}: {_simpler_by(entry, 'more', 'RDMA off')}"
-    return f"{what}; --strict takes it"
+    what = f"{faster}, within the error bar of ±{percent(spread)}: {_simpler_by(entry, 'more', 'RDMA off')}"
+    return f"{what}; --strict chooses it"
 
 
 def _simpler_by(entry: Simpler, word: str, rdma: str) -> str:
@@ -179,7 +180,7 @@ def run_text(run: TrainingRun) -> str:
 
 
 def training_text(run: TrainingRun, spread: float = 0.0) -> str:
-    """``1 T tokens: 144 days ±33 %, 6.1 MWh, cost 12,300; 97 % of the time is work, ...``."""
+    """``1 T tokens: 144 days ±33 %, 6.1 MWh, cost 12,300; 97 % of the time is useful work: ...``."""
     error = f" ±{percent(spread)}" if spread and math.isfinite(run.seconds) else ""
     parts = [f"{format_count(run.tokens)} tokens: {long_text(run.seconds)}{error}"]
     if run.joules is not None and math.isfinite(run.joules):

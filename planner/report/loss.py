@@ -108,15 +108,15 @@ def _sure(result: LossResult) -> Iterator[str]:
     inside = [point.batch for point in result.points if point.inside]
     yield (
         f"±{percent(best.spread)}: the step ±{percent(best.scored.estimate.spread)}, the steps "
-        f"±{percent(best.steps_spread)}; {BEST} {INSIDE} inside that bar: {', '.join(map(str, inside))}"
+        f"±{percent(best.steps_spread)}; {BEST} {INSIDE} within that error bar: {', '.join(map(str, inside))}"
     )
     low, high = result.best_if_low, result.best_if_high
     if sum(point.scored is not None for point in result.points) < 2:
         yield "no other batch has a plan yet that could be compared at other critical batches"
     elif low == high == best.batch:
-        yield "the best batch stays at both ends of what the critical batch may be"
+        yield "the best batch is the same at both ends of the critical batch's error bar"
     else:
-        yield f"at the ends of what the critical batch may be, {low} and {high} would be the best"
+        yield f"at either end of the critical batch's error bar, {low} and {high} would be the best"
     if result.convergence.extrapolated:
         yield "the loss is below all that the curve was fitted to: the steps are extrapolated"
 

@@ -212,7 +212,7 @@ class GrownLimit:
     micro_batch: int
     """Largest micro-batch that ran."""
     out_of_memory: int | None
-    """Smallest that ran out of memory; null when the growth ended before."""
+    """Smallest micro-batch that ran out of memory; null if none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class DeviceDocument(JsonDocument):
     curve_errors: tuple[CurveError, ...]
     """How well the points predict each other."""
     declaration: tuple[str, ...]
-    """Lines for gpus: of a cluster file; none for a device of the catalogue."""
+    """Lines for gpus: in a cluster file; empty for a device of the catalogue."""
     warnings: tuple[str, ...]
     """What to know before trusting the points."""
 
@@ -343,7 +343,7 @@ class PoplarDocument(JsonDocument):
     devices: int
     """Devices among which ZeRO would divide the states."""
     measurements: int
-    """Micro-batches that were timed, of all stages together."""
+    """Micro-batches timed, over all stages."""
     stages: tuple[StageProfile, ...]
     """What was found for each ZeRO stage."""
 

@@ -292,10 +292,10 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
 
 
 def memory_text(estimate: Estimate) -> str:
-    """``memory ±16 %: a chance of 3.1 % to run out, on RTX-3090 (mixed)``."""
+    """``memory ±16 %: 3.1 % chance of running out, on RTX-3090 (mixed)``."""
     worst = max(groups_of(estimate), key=lambda group: group.memory.out_of_memory)
     chance = percent(worst.memory.out_of_memory)
-    return f"memory ±{percent(worst.memory.spread)}: a chance of {chance} to run out, on {worst.gpu} ({worst.pool})"
+    return f"memory ±{percent(worst.memory.spread)}: {chance} chance of running out, on {worst.gpu} ({worst.pool})"
 
 
 def _idle_text(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:

@@ -96,7 +96,7 @@ def _lines(best: Rental) -> Iterator[str]:
         + count(estimate.devices, "device")
     )
     if best.goodput < 1:
-        yield f"{percent(best.goodput, 3)} of the time is work: the rest is checkpoints, restarts and lost work"
+        yield f"{percent(best.goodput, 3)} of the time is useful work: the rest is checkpoints, restarts and lost work"
     yield f"plan: {in_short(best.scored.plan)}; {duration(estimate.step_seconds, estimate.spread)} a step"
 
 
@@ -135,11 +135,12 @@ def _front(answer: Rent) -> RenderableType:
 
 def _notes(answer: Rent) -> Iterator[str]:
     if answer.front:
-        yield "gap: how much less time machines that cost no more may take, by what is proven"
+        yield "gap: how much faster machines at no higher cost could be, as far as is proven"
     if answer.without_plan:
         yield f"cannot train the model: {', '.join(answer.without_plan)}"
     if answer.best is not None and answer.status != "optimal":
-        yield "the gap is open: --time-limit gives it more time, --provider, --region and --machines narrow it"
+        more = "allow more time with --time-limit"
+        yield f"the gap is not closed: {more}, or narrow the search with --provider, --region or --machines"
     for each in answer.nearest:
         yield f"nearest: {machines_text(each)}{place_text(each)}: {long_text(each.seconds)}, cost {money(each.price)}"
     if answer.best is not None:

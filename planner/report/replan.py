@@ -37,7 +37,7 @@ class Loss:
     """What becomes of the plan without some nodes."""
 
     without: tuple[str, ...]
-    """Hosts that are gone."""
+    """Hosts that have failed."""
     before: str
     """The plan as it was, in short."""
     before_step_seconds: float
@@ -47,9 +47,9 @@ class Loss:
     step_seconds: float
     """Its step."""
     slower: float
-    """Its step over that of the plan before, less 1."""
+    """Its step time over that of the plan before, minus 1."""
     gap: float
-    """(step - bound) / step, for plans of the search's space on the nodes that are left."""
+    """(step - bound) / step, over the plans of the search's space on the remaining nodes."""
     status: str
     """optimal or feasible, as of a search."""
     move: Move
@@ -76,17 +76,17 @@ class FailureCost:
     checkpoint_bytes: float
     """Weights and optimizer states of the whole model."""
     checkpoint_seconds: float
-    """Time that a checkpoint keeps the devices from their work."""
+    """Time for which a checkpoint stops the devices."""
     restart_seconds: float
     """From a stop to work again."""
     mean_seconds: float
-    """Mean time between two stops."""
+    """Mean time between two failures."""
     checkpoint_interval_seconds: float
-    """Work between two checkpoints that costs least."""
+    """Work between two checkpoints, at the best interval."""
     goodput: float
-    """Share of the time that is work."""
+    """Share of the time that is useful work."""
     spares: int
-    """Spare nodes that stand in for all that are away, all but 1 % of the time."""
+    """Spare nodes that replace all failed ones 99 % of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,12 @@ class ReplanDocument(JsonDocument):
     losses: tuple[Loss, ...]
     """The nodes that were named; with --prepare each node by itself."""
     unprepared: tuple[str, ...]
-    """With --prepare the nodes without which no plan was found, and why."""
+    """With --prepare: nodes without which no plan was found, and why."""
     failures: FailureCost | None
     """What failures take of the run of the plan as it was; null without --failures."""
 
 
-SENT_AND_LOST = "sent: by other nodes; lost: held by no node any more, read from the checkpoint"
+SENT_AND_LOST = "sent: by other nodes; lost: on no remaining node, read from the checkpoint"
 
 
 def loss_of(answer: Replan) -> Loss:
@@ -196,12 +196,12 @@ def failures_section(cost: FailureCost | None) -> Iterator[Group]:
 
 
 def failure_text(cost: FailureCost) -> str:
-    """``a stop every 12 days; a checkpoint of 84 GiB takes 42 s, a restart 900 s: ...``."""
+    """``a failure every 12 days; a checkpoint of 84 GiB takes 42 s, a restart 900 s: ...``."""
     return (
-        f"a stop every {long_text(cost.mean_seconds)}; a checkpoint of "
+        f"a failure every {long_text(cost.mean_seconds)}; a checkpoint of "
         f"{significant(gib_from_bytes(cost.checkpoint_bytes))} GiB takes {duration(cost.checkpoint_seconds)}, a "
         f"restart {duration(cost.restart_seconds)}: with one every {duration(cost.checkpoint_interval_seconds)} "
-        f"{percent(cost.goodput, 3)} of the time is work; {count(cost.spares, 'spare node')} stand in all but 1 % of "
+        f"{percent(cost.goodput, 3)} of the time is useful work; {count(cost.spares, 'spare node')} suffice 99 % of "
         "the time"
     )
 

@@ -184,7 +184,7 @@ def notes(answer: Share) -> Iterator[str]:
     if answer.idle:
         yield f"no job gets {', '.join(_idle(answer.idle))}"
     if answer.portions and answer.status != "optimal":
-        yield "the gap is open: --time-limit gives it more time"
+        yield "the gap is not closed: allow more time with --time-limit"
     for need in answer.conflict:
         yield from _need(need)
     if answer.jobs > 1 and any(each.cluster.storage_gBps for each in answer.portions):

@@ -34,11 +34,11 @@ class Case:
     gap: float
     """(step - bound) / step."""
     faster: float | None
-    """Tokens per second over those without a change, less 1; null where one of both has no plan."""
+    """Tokens per second over those without the change, minus 1; null if either has no plan."""
     plan: str | None
     """Its main decisions in one line; null without a plan."""
     assumed: str | None = None
-    """What is assumed of nodes that the change adds in a pool of their own; null for other changes."""
+    """What is assumed about nodes added in a new pool; null for other changes."""
     scored: Scored | None
 
 
@@ -128,7 +128,7 @@ def what_if_section(entries: Sequence[Case], simpler: bool = False) -> Group:
             named.setdefault(entry.plan, []).append(entry.change or "as it is")
     plans = [Paragraph(f"{', '.join(changes)}: {plan}") for plan, changes in named.items()]
     notes = [
-        Paragraph("gap: how much less the best possible step may take; a gain within it may be none"),
+        Paragraph("gap: how much faster the best possible step could be; a smaller gain may be none"),
         *(Paragraph(f"{entry.change}: assumes {entry.assumed}") for entry in entries if entry.assumed),
         *([Paragraph(FASTEST)] if simpler else []),
     ]

@@ -21,10 +21,10 @@ from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
 from planner.units import gib_from_bytes
 
-WIDENED = "nothing fits on the devices alone (proven): part of the training rests in host memory"
+WIDENED = "nothing fits on the devices alone (proven): part of the training state is kept in host memory"
 
 _WIDENED_IN_TIME = (
-    "no plan on the devices alone was met in time: part of the training rests in host memory; "
+    "no plan on the devices alone was found in time: part of the training state is kept in host memory; "
     "a longer --time-limit says whether it must"
 )
 

@@ -140,11 +140,11 @@ class IdleCost:
     idle: int
     """How many the chosen plan leaves idle."""
     taken: int
-    """How many of them the plan found uses."""
+    """How many of them the best plan found uses."""
     slower: float | None
-    """Its step over that of the chosen plan, less 1; negative when it is faster, None without a plan."""
+    """Its step time over that of the chosen plan, minus 1; negative when it is faster, None without a plan."""
     reason: str
-    """The component in which it loses most, or why there is none."""
+    """The cause of most of its loss, or why there is no plan."""
     scored: Scored | None
 
 
@@ -160,7 +160,7 @@ class LimitCost:
     instead: tuple[int | str, ...]
     """The values of the faster plan."""
     costs: float
-    """Step with the limit over the step without it, less 1."""
+    """Step with the limit over the step without it, minus 1."""
     scored: Scored
 
 
@@ -172,13 +172,13 @@ class Simpler:
     family: str
     """Its family."""
     slower: float
-    """Its step over that of the answer, less 1."""
+    """Its step time over that of the answer, minus 1."""
     fewer_devices: int
-    """Devices that it uses less."""
+    """How many fewer devices it uses."""
     fewer_stages: int
-    """Pipeline stages that it has less."""
+    """How many fewer pipeline stages it has."""
     less_per_hour: float | None
-    """What it costs less in an hour; null where a device has no price."""
+    """How much less it costs per hour; null if a device has no price."""
     keeps_rdma: bool
     """Whether it keeps the RDMA of fabrics that the answer switches off."""
     scored: Scored
@@ -192,9 +192,9 @@ class OtherFormat:
     precision: str
     """The other number format."""
     idle: int
-    """Devices that idle because they lack the one of the training."""
+    """Devices that idle because they lack the training's number format."""
     faster: float
-    """Tokens per second of a plan that was found quickly over those of the answer, less 1; there may be faster ones."""
+    """Tokens per second of a quickly found plan over those of the answer, minus 1; faster ones may exist."""
     scored: Scored
 
 
@@ -204,19 +204,19 @@ class Ratio:
     """A choice between device types that rests on how fast they are next to each other, which is not well known."""
 
     gpus: tuple[str, ...]
-    """Device types of one family, whose speed is known less well."""
+    """Device types of one family, whose speed is less certain."""
     against: tuple[str, ...]
-    """Those of the family whose speed is known best."""
+    """Device types of the family whose speed is most certain."""
     bar: float
     """Relative standard error of the ratio of their speeds."""
     measure: tuple[str, ...]
     """Device types to measure, one device of each, to settle it."""
     slower_than: float | None
-    """Another plan is the best where they have less than this share of the speed assumed; None for none in the bar."""
+    """Below this fraction of the assumed speed another plan is best; None if none is within the error bar."""
     faster_than: float | None
-    """Another plan is the best where they have more than this multiple of it; None for none in the bar."""
+    """Above this multiple of the assumed speed another plan is best; None if none is within the error bar."""
     regret: float
-    """What the plan takes over the best plan known at an end of the bar, less 1, at the worse end."""
+    """Its step over that of the best plan known at the worse end of the error bar, minus 1."""
     scored: Scored
     """The best known plan at that end, at the speeds of the cost model."""
 
@@ -228,9 +228,9 @@ class Diagnosis:
     causes: tuple[str, ...]
     """Facts that together rule out every plan."""
     nearest_miss: str
-    """The plan that lacks least: which device, by how many GiB."""
+    """The plan that comes closest: which device lacks how many GiB."""
     hints: tuple[str, ...]
-    """Smallest single changes that make it fit, each with its number."""
+    """The smallest single changes that make a plan fit, each with its number."""
 
 
 @json_fields(
@@ -246,13 +246,13 @@ class Nearest:
     """The best plan once one limit of the goal is lifted, so how far that limit is out of reach."""
 
     limit: LimitName
-    """A limit that no plan keeps."""
+    """A limit that no plan meets."""
     asked: float
     """Its value."""
     kept: bool
-    """True when the other limits of the goal hold for it."""
+    """True when it meets the other limits of the goal."""
     proven: bool
-    """True when no plan comes nearer than by the asked gap; false where time was up before that was known."""
+    """True when no plan comes nearer by more than the requested gap; false if time ran out before this was proven."""
     scored: Scored
 
 
@@ -267,8 +267,8 @@ class SearchResult:
     """The answer of a search."""
 
     status: Status
-    """optimal (within the asked gap), feasible (a plan, the gap is open), infeasible (proven), or
-    unknown (stopped before any plan was found)."""
+    """optimal (within the requested gap), feasible (a plan, the gap not closed), infeasible (proven), or unknown
+    (stopped before any plan was found)."""
     best: Scored | None
     """The best plan."""
     bound_seconds: float
@@ -284,7 +284,7 @@ class SearchResult:
     candidates: int
     """Outer choices (target, ZeRO, tp, dp, depth, micro-batch, recomputation) considered."""
     solved: int
-    """Outer choices that needed the solver; the rest were cut by bounds."""
+    """Outer choices that needed the solver; bounds pruned the rest."""
     seconds: float
     """How long the search took."""
     interrupted: bool = False
@@ -294,7 +294,8 @@ class SearchResult:
     subclusters: int | None = None
     """Sub-clusters that the bound is over; None when the cluster was searched as one."""
     objective_bound: float | None = None
-    """No plan of the sub-clusters is below: a step's seconds, a million tokens' price, or a token's joules."""
+    """Lower bound on the objective over the plans of all sub-clusters: seconds per step, price per million tokens, or
+    joules per token."""
     idle_costs: tuple[IdleCost, ...] = ()
     """What using the idle devices would take; empty when all work, and under a goal."""
     limit_costs: tuple[LimitCost, ...] = ()
@@ -311,7 +312,7 @@ class SearchResult:
     hedge: Hedge | None = None
     """What a robust plan gives up and gains; null where none was asked for, or nothing hangs on speeds."""
     outside: tuple[str, ...] = ()
-    """Plans that the space leaves out: the bound says nothing of them."""
+    """Plans outside the space, which the bound does not cover."""
     nearest: tuple[Nearest, ...] = ()
     """What comes nearest where plans fit but none meets the goal."""
     reasons_error: Exception | None = None
@@ -319,7 +320,7 @@ class SearchResult:
 
     @property
     def objective(self) -> Objective:
-        """What is least: time, cost or energy."""
+        """What is minimised: time, cost or energy."""
         return self.goal.objective
 
 

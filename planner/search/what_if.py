@@ -87,11 +87,11 @@ class Swing:
     spread: float
     """Relative standard error of the speed."""
     factor: float
-    """How many times as fast as assumed it is here."""
+    """Its speed here, as a multiple of the assumed one."""
     kept_seconds: float
-    """Step of the plan of today at that speed."""
+    """Step of the current plan at that speed."""
     loses: float
-    """That step over the best one found at that speed, less 1."""
+    """That step over the best one found at that speed, minus 1."""
     changes: bool
     """Whether another plan is better there, by more than 1 %."""
     plan: str | None

@@ -226,12 +226,12 @@ class CrossoverPair:
     second: str
     """The other one."""
     network_share: float
-    """Part of a step that the devices of the first wait for the network, alone on the cluster."""
+    """Share of a step in which the devices of the first wait for the network, alone on the cluster."""
     idle_share: float
-    """Part of a step that they wait for each other."""
+    """Share of a step in which they wait for each other."""
     fits: bool | None
-    """True where plans of both fit beside each other; false where none of the three ways to divide the memory (what one
-    leaves, what the other leaves, half each) has any; null where none were found in time."""
+    """True if plans of both fit in memory together; false if none fit in any of three ways to divide it (what one
+    leaves, what the other leaves, half each); null if none were found in time."""
     first_alone_seconds: float
     """A step of the first, alone on the cluster."""
     second_alone_seconds: float
@@ -241,9 +241,9 @@ class CrossoverPair:
     second_seconds: float | None
     """A step of the second beside the first."""
     gain: float | None
-    """Work of both over what they do by turns, each alone on the cluster; 1 where nothing is gained."""
+    """Work of both together over their work in turns on the whole cluster; 1 if nothing is gained."""
     both_seconds: float | None
-    """Until both have done their tokens beside each other; null where the file does not say how many."""
+    """Time until both have finished their tokens side by side; null if the file does not say how many."""
     in_turn_seconds: float | None
     """The same one after the other."""
     plans: tuple[Side, ...]

@@ -115,7 +115,7 @@ def _problems(
             yield document.problem((*at, "name"), what, "give each job its own name")
         first.setdefault(job.name, index)
         if job.tokens is not None and job.steps is not None:
-            what = "says how much is left as tokens does, expected one of them"
+            what = "given beside tokens, which says the same, expected one of them"
             yield document.problem((*at, "steps"), what)
         unsaid = job.tokens is None and job.steps is None
         if unsaid and (need_tokens or job.deadline_hours is not None):

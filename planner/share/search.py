@@ -59,15 +59,15 @@ class Portion:
     hosts: tuple[str, ...]
     """Its hosts."""
     devices: tuple[int, ...]
-    """Numbers of its devices where it has some of one node; empty for whole nodes, and where ``parts`` has several."""
+    """Indices of its devices if it gets part of one node; empty for whole nodes, and where ``parts`` has several."""
     parts: Mapping[str, tuple[int, ...]]
     """Numbers of its devices by host, where it has some of them alone."""
     gpus: int
     """Devices of its sub-cluster; a plan may leave some idle."""
     seconds: float | None
-    """Until it has done its tokens; null where the file does not say how many."""
+    """Time until it has finished its tokens; null if the file does not say how many."""
     of_equal_share: float | None
-    """Its tokens a second over those of an equal share of time on the whole cluster; null where none are known."""
+    """Its tokens per second over those of an equal share of time on the whole cluster; null where unknown."""
     gap: float
     """No plan on its sub-cluster is faster by more than this fraction."""
     scored: Scored
@@ -84,9 +84,9 @@ class Need:
     job: str
     """The job."""
     gpus: int | None
-    """Devices that it needs at least; null where not even the whole cluster will do."""
+    """Fewest devices that it needs; null if even the whole cluster is not enough."""
     reasons: tuple[str, ...]
-    """What rules it out on the whole cluster; empty where it fits there."""
+    """What rules it out even on the whole cluster; empty if it fits there."""
     hints: tuple[str, ...]
     """Changes that would help."""
 
@@ -96,9 +96,9 @@ class Share:
     """The answer: each job's sub-cluster, and the proof."""
 
     status: Status
-    """optimal (within the asked gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
+    """optimal (within the requested gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
     objective: ShareObjective
-    """What is least or greatest."""
+    """What is minimised or maximised."""
     jobs: int
     """Jobs of the file."""
     value: float | None
@@ -106,17 +106,17 @@ class Share:
     bound: float | None
     """No partition of the space is better; null where nothing is proven, or none is possible."""
     gap: float
-    """How much better a partition of the space may be, as a fraction."""
+    """How much better some partition of the space could be, as a fraction."""
     portions: tuple[Portion, ...]
     """What each job gets, in the order of the file."""
     idle: tuple[str, ...]
     """Hosts, or devices as host:number, that no job gets."""
     divided: bool
-    """Whether nodes are divided: the cluster has fewer of them than there are jobs."""
+    """Whether nodes are divided because there are fewer of them than jobs."""
     conflict: tuple[Need, ...]
     """Jobs of which no partition holds all, and any but one of them; empty where all fit."""
     rough: tuple[str, ...]
-    """Jobs whose plan on the whole cluster, which fairness is measured by, was not proven within the gap in time."""
+    """Jobs whose plan on the whole cluster, the reference of fairness, was not proven within the gap in time."""
     searches: int
     """Parts that were searched."""
     seconds: float

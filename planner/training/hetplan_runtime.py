@@ -76,7 +76,7 @@ class SyncPlan:
     weights: tuple[float, ...]
     """Share of the global batch of each island."""
     every: int
-    """Optimizer steps from one exchange to the next; 1: gradients are exchanged in every step."""
+    """Optimizer steps between two exchanges; 1: gradients are exchanged in every step."""
     format: str
     """``fp32``, ``bf16`` or ``int8``."""
     method: str = "average"

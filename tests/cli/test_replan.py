@@ -59,7 +59,14 @@ def test_the_command(hetplan: Command, planned: Path, monkeypatch: pytest.Monkey
     shown = hetplan(*words, "-o", "then.yaml")
     assert shown.code == 0, shown.err
     assert max(map(len, shown.out.splitlines())) <= 80
-    for part in ("before", "without n-1", "What moves", "Failures", "of the time is work", "spare node"):
+    for part in (
+        "before",
+        "without n-1",
+        "What moves",
+        "Failures",
+        "of the time is useful work",
+        "spare node",
+    ):
         assert part in shown.out
     then = read(Path("then.yaml"))
     hosts = {host for pool in then.cluster.pools for host in pool.hosts}

@@ -1,4 +1,4 @@
-"""``--safe`` and ``safe``: a chance to run out of memory that no plan may be above."""
+"""``--safe`` and ``safe``: a chance of running out of memory that no plan may exceed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
     assert "safe" not in Path("bold.yaml").read_text()
     told = hetplan("explain", "safe.yaml").out
     assert "out of memory with a chance of at most 1.0 %" in " ".join(told.split())
-    assert f"a chance of {percent(safe['out_of_memory'])} to run out" in " ".join(told.split())
+    assert f"{percent(safe['out_of_memory'])} chance of running out" in " ".join(told.split())
     done = hetplan("predict", "cluster.yaml", "model.yaml", "bold.yaml", "--safe", "0.01", "--json")
     assert json.loads(done.out)["fits"] is False
     found = facade.search(

@@ -151,7 +151,10 @@ def test_a_deadline_that_the_cluster_cannot_keep(hetplan: Command, jobs: Path) -
             "jobs[0].tokens: missing: the objective makespan needs what is left to do",
         ),
         (("tokens: 1.0e+9", "tokens: many"), "jobs[0].tokens: expected a number"),
-        (("tokens: 1.0e+9", "tokens: 1e9, steps: 3"), "jobs[0].steps: says how much is left as tokens does"),
+        (
+            ("tokens: 1.0e+9", "tokens: 1e9, steps: 3"),
+            "jobs[0].steps: given beside tokens, which says the same",
+        ),
         (("weight: 3", "weight: 0"), "jobs[1].weight: expected a number from 0.000001 to 1000000"),
         (("weight: 3", "target: jax"), "jobs[1].target: expected "),
         (

@@ -59,12 +59,12 @@ def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Pat
     (chosen,) = (entry for entry in saved.considered if entry.chosen)
     assert chosen.step_seconds == few["step_seconds"]
     done = hetplan(*words)
-    assert "faster, inside the bar" in " ".join(done.out.split())
-    assert "--strict takes it" in " ".join(done.out.split())
+    assert "faster, within the error bar" in " ".join(done.out.split())
+    assert "--strict chooses it" in " ".join(done.out.split())
     assert saved.summary.tie is not None
     for shown in (hetplan("explain", "plan.yaml"), hetplan("search", *words[1:], "-v")):
         said = " ".join(shown.out.split())
-        assert "--strict takes it" in said
+        assert "--strict chooses it" in said
         assert "simpler than the fastest plan that was found: within" in said
         assert "before the search stopped" not in said
     asked = hetplan("what-if", "cluster.yaml", "model.yaml", "--target", "deepspeed", "--change", "-slow")

@@ -235,7 +235,7 @@ def test_devices_of_no_family_have_speeds_of_their_own() -> None:
 
 
 def test_robust_on_one_device_type_is_the_usual_answer() -> None:
-    """And says that nothing hangs on ratios."""
+    """And says that no ratio of speeds matters."""
     cluster = worlds.cluster(worlds.pool("a", per_node=2, nodes=2))
     model = worlds.gpt(layers=8, global_batch=16)
     usual, found = (choose(cluster, model, ASSUMED, LIMITS, goal) for goal in (Goal(), ROBUST))

@@ -101,10 +101,10 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
     assert (after.tie.family, after.tie.scored, after.tie.fewer_devices) == ("fast", fast, 2)
     assert [entry.chosen for entry in after.alternatives] == [False, True, False, False]
     reasons = [entry.reason for entry in after.alternatives]
-    assert reasons[:2] == ["3.8 % faster, inside the bar", "chosen"]
+    assert reasons[:2] == ["3.8 % faster, within the error bar", "chosen"]
     assert reasons[3] == "does not fit"
     told = tie_text(after.tie, 0.33)
-    assert told == "3.8 % faster, inside the bar of ±33 %: fast, 2 devices more; --strict takes it"
+    assert told == "3.8 % faster, within the error bar of ±33 %: fast, 2 devices more; --strict chooses it"
     for goal in (Goal(robust=True), Goal(tokens=1e9, deadline_seconds=1e9)):
         limited = replace(before, goal=goal)
         assert settled(limited, 0.01) is limited

@@ -111,9 +111,9 @@ class LaneTimes:
     group: int | None
     """Index of the group in its stage; null for the slowest replica of the stage."""
     forward_seconds: float
-    """Forwards of a step, exposed collectives included."""
+    """Forward passes of a step, exposed collectives included."""
     backward_seconds: float
-    """Backwards likewise."""
+    """Backward passes of a step, exposed collectives included."""
     send_seconds: float
     """Sends that keep it busy."""
     sync_seconds: float
@@ -144,9 +144,9 @@ class ReportDocument:
     training: TrainingRun
     """A run over the tokens that were asked about."""
     deadline_seconds: float | None
-    """What that run may take; null for any time."""
+    """Longest time of that run; null without a limit."""
     budget: float | None
-    """What it may cost, in the currency of the cluster file; null for any money."""
+    """Highest cost, in the currency of the cluster file; null without a limit."""
     pareto: FrontDocument | None
     """Time against cost, or energy, of growing parts of the cluster, with the keys of search --pareto; null unless
     asked for."""

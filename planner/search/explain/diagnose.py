@@ -186,7 +186,7 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
         scored = trial.plan(cluster, model, wider)
         changes += [(option_text("offload", used("offload", scored)), scored)] if scored else []
     if cluster.safe is not None:
-        what = f"a chance to run out of memory of more than {100 * cluster.safe:g} %"
+        what = f"a chance of running out of memory above {100 * cluster.safe:g} %"
         changes.append((what, trial.plan(cluster.model_copy(update={"safe": None}), model, limits)))
     if _no_reserve(cluster) != cluster:
         what = "reserve_gib: 0, which leaves no room for fragmentation"

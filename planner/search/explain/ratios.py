@@ -59,7 +59,7 @@ HEDGED = 4
 CORNERED = 4
 """Speeds whose ends are combined for a robust plan, the least known ones first: 2 ** 4 corners."""
 
-ONE_TYPE = "--robust: all devices are of one type, so nothing hangs on ratios between types: this is the usual answer"
+ONE_TYPE = "--robust: all devices are of one type, so no ratio of speeds matters: this is the usual answer"
 
 
 class Worlds:

@@ -63,7 +63,7 @@ def _against(entry: Alternative, won: Simpler) -> Alternative:
         return entry
     chosen = entry.family == won.family
     faster = 1.0 - entry.scored.estimate.step_seconds / won.scored.estimate.step_seconds
-    reason = f"{100 * faster:.1f} % faster, inside the bar" if faster > 0 else None
+    reason = f"{100 * faster:.1f} % faster, within the error bar" if faster > 0 else None
     return replace(
         entry, chosen=chosen, reason=CHOSEN if chosen else reason or reason_against(entry.scored, won.scored)
     )

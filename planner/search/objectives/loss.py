@@ -72,9 +72,9 @@ class BatchPoint:
     steps_spread: float
     """Relative standard error of the steps."""
     bound_seconds: float
-    """No plan of the space reaches the loss with it sooner."""
+    """No plan of the space reaches the loss sooner with it."""
     inside: bool = False
-    """True when it takes no longer than the best by more than the bar of the best."""
+    """True when its time is within the error bar of the best."""
     scored: Scored | None
     """The fastest plan that was found; null where the bound alone rules it out."""
     run: TrainingRun | None
@@ -134,9 +134,9 @@ class Size:
     point: BatchPoint
     """Their best batch."""
     gap: float
-    """No batch and plan on these devices is sooner there by more than this fraction."""
+    """No batch and plan on these devices reaches the loss sooner by more than this fraction."""
     front: bool = False
-    """True when no other size is as soon there and as cheap."""
+    """True when no other size reaches the loss as soon and as cheaply."""
 
     @property
     def total(self) -> int:
@@ -151,7 +151,7 @@ class Size:
 
     @property
     def value(self) -> float:
-        """What the training costs; device-hours where a device has no price."""
+        """Cost of the training; device-hours if a device has no price."""
         run = self.point.run
         assert run is not None, "sizes have plans"
         return run.seconds * self.total / 3600 if run.price is None else run.price
@@ -167,7 +167,7 @@ class Sizes(FrontOf[Size]):
     batches: tuple[int, ...]
     """Batches of the space."""
     priced: bool
-    """Whether prices are known; else device-hours stand for them."""
+    """Whether prices are known; device-hours are used otherwise."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,7 +71,7 @@ class FrontOf(Generic[P]):
     subclusters: int
     """Sub-clusters considered."""
     unfinished: int
-    """Sub-clusters that the search did not come to, or left without a plan."""
+    """Sub-clusters that the search did not reach, or left without a plan."""
     seconds: float
     """How long the search took."""
     interrupted: bool
@@ -107,7 +107,7 @@ class Front(FrontOf[Point]):
     """Time against cost or energy."""
 
     objective: Objective
-    """What stands against time: cost or energy."""
+    """What is traded against time: cost or energy."""
     beaten: int
     """Sub-clusters whose plans lose to a point in time and cost, or leave devices idle."""
     without_plan: int

@@ -81,16 +81,16 @@ class Rental:
     region: str
     """Likewise."""
     seconds: float
-    """Of the whole training, with what stops take."""
+    """Of the whole training, failures included."""
     price: float
     """Of all rented machines for that time."""
     price_per_hour: float
     """Of all rented machines."""
     goodput: float
-    """Share of the time that is work."""
+    """Share of the time that is useful work."""
     gap: float
-    """No machines that cost as little are faster by more than this fraction; in a front. For the answer: of what is
-    least."""
+    """In a front: no machines at this cost or less are faster by more than this fraction. For the answer: the gap in
+    what is minimised."""
     numbers: Machines
     scored: Scored
 
@@ -108,13 +108,13 @@ class Rent:
     """The answer: what to rent, its proof, and the front of time against money."""
 
     status: Status
-    """optimal (within the asked gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
+    """optimal (within the requested gap), feasible, infeasible (proven), unknown (stopped before any was found)."""
     wanted: Wanted
-    """What is least: time or money."""
+    """What is minimised: time or money."""
     best: Rental | None
     """What to rent; null where nothing keeps the limits."""
     bound: float | None
-    """No machines of the offers take less time, or less money, within the limits; null where none keep them."""
+    """No machines of the offers need less time, or money, within the limits; null if none meets them."""
     gap: float
     """(value - bound) / value."""
     front: tuple[Rental, ...]
