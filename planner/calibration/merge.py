@@ -1,4 +1,4 @@
-"""Two calibrations as one, and when two measured points are of the same thing."""
+"""Merges calibrations, and decides when two points measure the same thing."""
 
 from __future__ import annotations
 

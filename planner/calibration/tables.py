@@ -1,4 +1,4 @@
-"""Tables of measured layers and of measured collectives, as they leave a spreadsheet or a script."""
+"""Tables (CSV) of measured layers and collectives."""
 
 from __future__ import annotations
 

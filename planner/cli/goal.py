@@ -1,4 +1,4 @@
-"""Options that say what is wanted of a plan and of the run it trains, as goals."""
+"""Options for the goal of a search: objectives, limits and the training run."""
 
 from __future__ import annotations
 

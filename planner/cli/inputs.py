@@ -1,4 +1,4 @@
-"""From paths to specs, with what the command line overrides."""
+"""Reads input files, and applies the overrides of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the program talks: answers on stdout, everything else on stderr."""
+"""Output: answers on stdout, everything else on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hetplan predict``: what a plan costs that was written by hand."""
+"""``hetplan predict``: step time and memory of a hand-written plan."""
 
 from __future__ import annotations
 

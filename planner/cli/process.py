@@ -1,4 +1,4 @@
-"""The process: its exit codes, its start, Ctrl-C, and its streams.
+"""The process: exit codes, start, Ctrl-C and streams.
 
 Answers go to stdout, everything else to stderr. Streams that are closed, full or left by their reader end in one
 error and never in a bug.

@@ -1,4 +1,4 @@
-"""A cluster with one thing changed, as it is typed: ``fabrics.lan.latency_us=5``, ``+8 A100-SXM-80GB``, ``-titan``.
+"""A cluster with one change as typed: ``fabrics.lan.latency_us=5``, ``+8 A100-SXM-80GB``, ``-titan``.
 
 A path names what the cluster file has; pools, their cards and links go by name instead of by number. ``links.lan``
 stands for all cards on the fabric ``lan``, ``links.a+b`` for the gateway between two fabrics. A device that no pool has

@@ -1,4 +1,4 @@
-"""From a cluster to its graph: device types, and the best path between any two nodes.
+"""The graph of a cluster: device types, and the best path between any two nodes.
 
 Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by links. Two
 nodes talk along the widest path; pools never forward traffic for others. The chain of linked fabrics that joins two of

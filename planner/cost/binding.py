@@ -1,4 +1,4 @@
-"""What binds a plan: the device with least room, and the links whose traffic the step waits for."""
+"""What limits a plan: the device with the least free memory, and the links whose traffic the step waits for."""
 
 from __future__ import annotations
 

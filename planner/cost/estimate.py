@@ -1,4 +1,4 @@
-"""From a plan to its estimate: places it, prices its stages, runs the pipeline, adds up the causes."""
+"""The estimate of a plan: places it, prices its stages, runs the pipeline and adds up the causes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of a training run: checkpoints, their best interval, what is left of the time, and spare nodes.
+"""Failures of a training run: checkpoints, their best interval, goodput and spare nodes.
 
 A run that fails goes back to its last checkpoint. With failures that come at random, a mean time M between them,
 checkpoints that take D and are written every T of work, and restarts that take R, the share of the time that is work is

@@ -1,4 +1,4 @@
-"""Islands of replicas: who is in them, and what they exchange with each other.
+"""Islands of replicas: their members, and what they exchange.
 
 The first replica of each island exchanges with the others through the processors of their hosts, and tells its own
 island. Nothing hides it.

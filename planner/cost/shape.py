@@ -1,4 +1,4 @@
-"""What a stage holds, without the devices that hold it."""
+"""What a stage holds, independently of its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one stage costs on given replicas."""
+"""The price of one stage on given replicas, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which node holds what of a training's state, and what has to move between nodes when the plan changes.
+"""Which node holds which training state, and what has to move between nodes when the plan changes.
 
 State is what training goes on from: weights in fp32 and moments. A device holds it for the layers of its stage and,
 in each of them, for a part: that of its place in the replica and, from ZeRO 1 on, of its place among the replicas

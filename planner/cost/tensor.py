@@ -1,4 +1,4 @@
-"""Traffic of tensor parallelism inside a layer, and what of it matrix products hide.
+"""Tensor-parallel traffic inside a layer, and how much of it matrix products hide.
 
 A matrix split by columns gathers its input and one split by rows adds up its output, over the devices of a replica
 (arXiv:1909.08053, section 3): with sequence parallelism an all-gather and a reduce-scatter, else an all-reduce of the

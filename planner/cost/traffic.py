@@ -1,4 +1,4 @@
-"""Traffic of gradients and parameters between replicas, and what of it the computation does not hide."""
+"""Traffic of gradients and parameters between replicas, and how much of it is exposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cost model says of a plan: seconds by cause, bytes by component."""
+"""Estimates of plans: seconds by cause, bytes by component."""
 
 from __future__ import annotations
 

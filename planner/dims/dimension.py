@@ -1,4 +1,4 @@
-"""What a dimension of a plan answers: how it is called, what breaks its rules, what could stand in its place.
+"""The protocol of plan dimensions: label, rules, and neighbouring values.
 
 Beside these each module has the values of its dimension that are worth trying for a model, devices and a target's
 capabilities, and what the dimension divides or keeps; what that costs in seconds and bytes is in ``planner.cost``.

@@ -1,4 +1,4 @@
-"""How often and in what islands of replicas exchange: local SGD, DiLoCo (arXiv:2311.08105), compressed gradients.
+"""Exchange between islands of replicas: local SGD, DiLoCo (arXiv:2311.08105), compressed gradients.
 
 They change what is learnt, so that a search has none of them unless it is asked for.
 """

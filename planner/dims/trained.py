@@ -1,4 +1,4 @@
-"""What is trained, and on what: rules of plans for models that are not trained whole, and for documents and pairs.
+"""Rules of plans for adapters and frozen parts, and for training on documents or pairs of answers.
 
 Adapters and frozen parts (arXiv:2106.09685, arXiv:2305.14314), documents shorter than a sequence, packed or padded, and
 pairs of answers stand in the model file; no field of a plan is about them.

@@ -1,4 +1,4 @@
-"""The one door of the package: a plan in, the files that launch it out, or why it is refused.
+"""The entry point of emission: from a plan to its launch files, or to the reason why it is refused.
 
 What a target can run is said in ``planner.plan.checks``; here is only what the launch files add to it.
 """

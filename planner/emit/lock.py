@@ -1,4 +1,4 @@
-"""One writer at a time in a folder, on all hosts that share it."""
+"""A lock for one writer at a time in a folder, across all hosts that share it."""
 
 from __future__ import annotations
 

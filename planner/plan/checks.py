@@ -1,4 +1,4 @@
-"""What must hold between a plan, its inputs and its target."""
+"""Checks of a plan against its inputs and its target."""
 
 from __future__ import annotations
 

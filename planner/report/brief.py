@@ -1,4 +1,4 @@
-"""The answer of a search on one screen, and in the few fields that a plan file keeps of it.
+"""The answer of a search on one screen, and the summary of it in a plan file.
 
 The screen has stages as bars, the families that came nearest, and last the answer itself.
 """

@@ -1,4 +1,4 @@
-"""Backup replicas: data parallelism on devices of one type, all alike, of which a step leaves out the slowest.
+"""Backup replicas: data parallelism on equal devices of one type, of which each step drops the slowest.
 
 A step has as many sequences whoever is dropped, so that the numbers of devices are few: a divisor of the batch, and the
 backups. All of them are priced; no bound is needed but the least of those prices.

@@ -1,4 +1,4 @@
-"""How many sequences each kind of device gets: least common times, and the shares that end within them.
+"""Batch partitioning: the local batch of each device type, by the least time within which all finish.
 
 A share is split into micro-batches as even as possible, so they have one size or two neighbouring ones. The largest
 share that ends within a time is known in closed form for every pair of sizes, whatever the batch; nothing here is as

@@ -1,4 +1,4 @@
-"""Data parallelism with a batch per replica: the best shares for given replicas, and the best replicas.
+"""Data parallelism with a local batch per replica: the best batches for given replicas, and the best replicas.
 
 A replica is a device, or as many of a type as tensor parallelism divides the layers over. Between two synchronisations
 of ZeRO 0 and 1 every replica works on its own, so it gets as many sequences as it finishes in the common time; ZeRO 2

@@ -1,4 +1,4 @@
-"""When a search has to end: at its time limit, or at Ctrl-C. One object that every loop is handed.
+"""The end of a search, by its time limit or by Ctrl-C: one object that is passed to every loop.
 
 Long work calls ``check`` wherever it could stop; what was found until then stays.
 """

@@ -1,4 +1,4 @@
-"""Branch and bound over outer choices: best bound first, each solved only while it can still win."""
+"""Best-first branch and bound over outer choices; each is solved only while it can still win."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Islands of replicas that exchange rarely, or little: the best shares for given devices, and the best devices.
+"""Islands of replicas that exchange rarely or compressed: the best local batches on given devices, and the devices.
 
 As with all data parallelism a device gets as many sequences as it finishes in the common time; here it synchronises
 with its own island alone. What islands exchange is added: no set of a box is spared what those islands exchange that

@@ -1,4 +1,4 @@
-"""One outer choice: ILP, estimate of its answer, cut, again, until nothing faster is left."""
+"""Solves one outer choice: ILP, estimate of its solution, cut, and again, until nothing faster is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One order of pools for every search, so that neither the order of the file nor names decide between equal plans."""
+"""A canonical order of pools, so that neither their order in the file nor their names decide between equal plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a cluster that lost nodes: fast, and with most of the training's state where it is.
+"""The plan that takes over when nodes fail: fast, and with most of the training state left in place.
 
 What counts is the time until the nodes are back: that of the steps which the fastest plan would make in it, and that
 of moving the state. Candidates are the plan as it is where spare nodes stand in, the plan with fewer replicas on the

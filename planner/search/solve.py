@@ -1,4 +1,4 @@
-"""The search as the user sees it: the plan, its proof, what else was considered, and what would help."""
+"""The search as the user sees it: the plan, its proof, the alternatives, and what would help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many searches at once: the grid of clusters, models and options, its points, and the row that each gives."""
+"""Many searches at once: a grid of clusters, models and options, its points, and the result row of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search is asked and what it answers."""
+"""Requests and results of searches: limits, goals, scored plans and explanations."""
 
 from __future__ import annotations
 

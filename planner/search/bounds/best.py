@@ -1,4 +1,4 @@
-"""What a bound of pipelines is, and the best of those that hold of a family: what the search orders and cuts by."""
+"""The protocol of bounds on pipelines, and the best of those that hold for a family; the search is ordered by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device of each type does at best, whatever the plan: a bound for all sub-clusters of a cluster at once."""
+"""Best rates of each device type, whatever the plan: a bound for all sub-clusters of a cluster at once."""
 
 from __future__ import annotations
 

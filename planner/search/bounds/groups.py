@@ -1,6 +1,6 @@
-"""Families that do the same work with each micro-batch, bounded together before any of them is looked at.
+"""Groups of families that do the same work per micro-batch, bounded together before any of them is opened.
 
-A large cluster has tens of thousands of families; most are never worth a look of their own.
+A large cluster has tens of thousands of families; most are never worth a bound of their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A second bound of pipelines whose stages choose their own degrees: in whole layers, with sends, tails and depths.
+"""A second bound on pipelines with per-stage degrees: in whole layers, with sends, epilogues and depths.
 
 Can p stages end within T? With the number of micro-batches m, a stage holds no more layers than it finishes with its
-sends and its tail, ``m busy + tail <= T``, and than it finishes after the first micro-batch has been through all stages
-(``schedules.round_trip``):
+sends and its epilogue, ``m busy + epilogue <= T``, and than it finishes after the first micro-batch has been through
+all stages (``schedules.round_trip``):
 
     once + (m - p) busy + (p - 1) backward <= T    and for m > p    2 once + (m - p - 1) busy <= T
 
@@ -13,7 +13,7 @@ within T.
 
 A pipeline leaves every node but the last. A stage takes the part of a node that its devices are of one, and at least
 one where it stands on several: so the stages of which the next one stands on another node are at least the sum of these
-parts less 1, and so are those of which the one before does. This limit has a price as well.
+parts minus 1, and so are those of which the one before does. This limit has a price as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lower bound of pipelines of whole layers: stages are counted by kind of device, never enumerated.
+"""A lower bound on pipelines of whole layers: stages are counted by device type, never enumerated.
 
 Let b be the busiest stage's seconds of one micro-batch, ``once`` the sum over all p stages and m the number of
 micro-batches. Whichever stage is the busiest, the pipeline ends no sooner than the paths of the table say
@@ -10,7 +10,7 @@ A small b needs slow devices too, a large one lets the fastest hold more: both t
 over all steps is the bound.
 
 A stage holds what it does within b and what memory has room for at its position, both with the same recomputation. A
-pipeline that one node cannot hold goes on to others: the stages at such borders send further, and hold the less.
+pipeline that one node cannot hold continues on others: the stages at such borders send further and hold fewer layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the stages on one node do together, where a runtime starts each node once and stages choose their degrees.
+"""What the stages on one node hold together, for runtimes that start each node once and have per-stage degrees.
 
 Such a pipeline does not come back to a node that it has left. So the stages that stand on one node alone are
 neighbours, in runs: what is between two of a run stays on their node, and each end of a run sends to another node, to

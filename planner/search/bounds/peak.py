@@ -1,6 +1,6 @@
-"""A bound that costs nothing: useful operations at the peak of all devices, and the data that nodes can be fed.
+"""A bound at no cost: useful operations at the peak of all devices, and the rate at which nodes get their data.
 
-It counts before any other is known.
+It is used until another bound is known.
 """
 
 from __future__ import annotations

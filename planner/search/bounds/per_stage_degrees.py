@@ -1,4 +1,4 @@
-"""A lower bound of pipelines whose stages choose their own degrees, so that any devices may stand behind any layers.
+"""A lower bound on pipelines with per-stage degrees, in which any devices may hold any layers.
 
 Of the rate R of all devices (layers of a micro-batch a second) let stage i have R_i for its L_i layers: it is busy for
 L_i / R_i seconds. With the busiest stage at b and ``once`` the sum over all p stages, 1F1B of m micro-batches ends no

@@ -1,4 +1,4 @@
-"""A lower bound in closed form: what the stages behind others can still do in the time.
+"""A lower bound in closed form: what stages can do in the time between the ramps of the pipeline.
 
 Let w be layers per second of a stage slot, m micro-batches and v chunks. By the path that goes up to a stage, does its
 work there and comes back (``schedules.and_back``), a stage behind k others can work at most (V - their first and last

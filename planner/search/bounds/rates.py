@@ -1,4 +1,4 @@
-"""What devices and links do for a family at best: seconds, sends and memory that no stage of it improves on."""
+"""Best rates of devices and links for a family: seconds, sends and memory that none of its stages improves on."""
 
 from __future__ import annotations
 

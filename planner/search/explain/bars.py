@@ -1,4 +1,4 @@
-"""How well the speed of each device type and of each kind of network is known, and the world at another speed.
+"""Error bars of the speeds of device types and networks, and calibrations with other speeds.
 
 A device type's bar has two parts. The spreads of its family's constants count by how much the plan's micro-batches
 depend on each (forward differences). A family that no run and no measurement of the user's own has seen is further off

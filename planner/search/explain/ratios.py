@@ -1,4 +1,4 @@
-"""What the answer would be if devices or networks were slower or faster than their constants say.
+"""How the answer depends on the speeds of devices and networks, and the plan with the least regret.
 
 Plans that the search has met, and what becomes of them when their layers and batches are dealt anew for the ends of
 the bars, are priced again in worlds at these ends and, where another plan is better there, between them. None of it is

@@ -1,4 +1,4 @@
-"""What is said beside the answer, faster plans of other runtimes too. Each plan priced for it may become the answer."""
+"""Explanations beside the answer, with faster plans of other runtimes. Plans priced for them may become the answer."""
 
 from __future__ import annotations
 

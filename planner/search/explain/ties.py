@@ -1,4 +1,4 @@
-"""Plans that are about as fast as the answer by what is known, and simpler to run.
+"""Plans that are simpler to run than the fastest one, and as fast within the error bar.
 
 Both plans run on the same devices with the same constants, so most of an error bar is theirs together and says little
 of which is faster: only a plan that is slower by less than ``TIE`` as well is a tie. Where the simpler one wins, what

@@ -1,4 +1,4 @@
-"""Better plans near a good one, for targets whose stages choose their own degrees: it proves nothing.
+"""Local search near a good plan, for targets with per-stage degrees; it proves nothing.
 
 A step replaces one or two neighbouring stages by one or two others, or halves or doubles the micro-batch of all.
 """

@@ -1,4 +1,4 @@
-"""A plan dealt anew for other speeds: the same stages on the same devices, other layers or local batches.
+"""A plan rebalanced for other speeds: the same stages on the same devices, with other layers or local batches.
 
 It proves nothing; it is what a user would do with a plan whose devices turn out slower or faster.
 """

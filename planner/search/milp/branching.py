@@ -1,4 +1,4 @@
-"""Where each stage stands: the branching that the ILP's own solver does not find.
+"""Branching on the placement of stages, which the ILP solver does not find by itself.
 
 A relaxation puts part of every stage on every island and so crosses the slow links in thin slices: the sequence of
 islands along the pipeline is decided first (``planner.search.milp.sequences``). Where stages have their own degrees a

@@ -1,4 +1,4 @@
-"""The ILP that a pipeline was chosen from, as a file for people and for other solvers."""
+"""Writes the ILP of a plan's outer choice to a file, for people and other solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program knows of its slow links: how often it crosses them, and what a stage at one of them can still do.
+"""Rows for slow links: how often the pipeline crosses them, and what a stage at a crossing can still do.
 
 A relaxation mixes a stage at a crossing with one that is not, at every stage a little, and so hides what a whole
 stage loses. Two kinds of rows bring it back wherever the crossing is, as the sum over all places:

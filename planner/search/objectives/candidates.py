@@ -1,4 +1,4 @@
-"""The parts of a cluster that are searched as clusters of their own."""
+"""Sub-cluster candidates: parts of a cluster that are searched as clusters."""
 
 from __future__ import annotations
 

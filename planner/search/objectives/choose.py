@@ -1,4 +1,4 @@
-"""The search under a goal as the user sees it: the plan, its proof, what lost, or what comes nearest."""
+"""The search under a goal: the plan, its proof and the alternatives, or the nearest plan if none meets the goal."""
 
 from __future__ import annotations
 

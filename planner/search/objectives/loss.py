@@ -1,4 +1,4 @@
-"""The fastest way to a loss: the global batch becomes a decision of the search, among the batches that are named.
+"""The fastest way to a loss: the search also chooses the global batch, from a given list.
 
 A batch takes so many steps to the loss (``planner/cost/convergence.py``), and a step at least as long as its bound, so
 that steps x bound is a bound on the time to the loss. Batches are searched in the order of these bounds, each for steps

@@ -1,4 +1,4 @@
-"""One scheduler for all that is searched in many parts, and the best plan under another objective than time.
+"""The scheduler of searches in many parts, and the best plan under objectives other than time.
 
 A plan costs the rate of the devices it uses (price, or power) times its step. Of the plans that use exactly
 the devices of one sub-cluster the fastest is therefore the cheapest, and the search for time is the engine:

@@ -1,4 +1,4 @@
-"""What plans of a cluster and a model the space leaves out: a proof says nothing of them."""
+"""Plans that the space leaves out, which a proof does not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a cluster that are searched on their own: what one network reaches, and what slow links join.
+"""Partitions of a cluster that are searched separately: by network, and by slow links.
 
 A plan of a part with ``islands`` uses at least two of them, so its pipeline or one of its stages crosses a slow
 link at least once: plans inside one island belong to that island's own partition. In a partition equal pools are one
