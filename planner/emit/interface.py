@@ -179,10 +179,10 @@ def installed_versions(target: str) -> dict[str, str]:
 
 
 def cautions(target: str, installed: Mapping[str, str]) -> tuple[str, ...]:
-    """Versions that were not tried."""
+    """Versions that were not tested."""
     tried = runtime(target).tried
     return tuple(
-        f"{name} {version} is installed here, the launch files were tried with {tried[name]}"
+        f"{name} {version} is installed here, the launch files were tested with {tried[name]}"
         for name, version in installed.items()
         if not is_tried(version, tried[name])
     )

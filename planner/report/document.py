@@ -293,4 +293,4 @@ class EmitDocument(JsonDocument):
     placeholder_hosts: tuple[str, ...]
     """Hosts that the launcher needs and the cluster file does not name, in short form."""
     warnings: tuple[str, ...]
-    """Where the plan does not fit, and versions that were not tried, in words."""
+    """Where the plan does not fit, and untested versions, in words."""

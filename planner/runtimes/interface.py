@@ -53,7 +53,7 @@ class Runtime(Protocol):
 
     @property
     def tried(self) -> Mapping[str, str]:
-        """Version by package that the launch files were tried with, of what a job imports."""
+        """Version by package that the launch files were tested with, of what a job imports."""
         return {PYTORCH.name: PYTORCH.version}
 
     def ranks(self, plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:

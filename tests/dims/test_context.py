@@ -208,7 +208,7 @@ def test_replicas_that_share_get_the_same_sequences() -> None:
     parts = [table["batches"][row["batch"]] for row in table["ranks"]]
     counted = sum(sum(part["loss_weights"]) / len(part["loss_weights"]) for part in parts)
     assert counted / len(parts) == pytest.approx(1)
-    assert "## Divided sequences" in files["README.md"]
+    assert "## Context parallelism" in files["README.md"]
     assert "sharing.attend(query, key, value, causal=True)" in files["README.md"]
 
 

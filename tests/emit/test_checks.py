@@ -142,8 +142,8 @@ def test_versions_that_were_not_tried() -> None:
     """Each is named with the one that was."""
     found = cautions("deepspeed", {"torch": "2.1.0", "deepspeed": "0.19.80"})
     assert found == (
-        "torch 2.1.0 is installed here, the launch files were tried with 2.13",
-        "deepspeed 0.19.80 is installed here, the launch files were tried with 0.19.8",
+        "torch 2.1.0 is installed here, the launch files were tested with 2.13",
+        "deepspeed 0.19.80 is installed here, the launch files were tested with 0.19.8",
     )
 
 

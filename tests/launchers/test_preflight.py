@@ -176,7 +176,7 @@ def test_versions_that_were_not_tried_are_a_warning(tmp_path: Path) -> None:
     """Equal versions that nobody tried do not stop a launch."""
     done = look(tmp_path, ALL_TORCH="2.9.0")
     assert done.returncode == 0
-    assert done.stdout.startswith("warning: torch is 2.9.0+cu130, these files were tried with 2.13\n")
+    assert done.stdout.startswith("warning: torch is 2.9.0+cu130, these files were tested with 2.13\n")
 
 
 def test_port_in_use(tmp_path: Path) -> None:
