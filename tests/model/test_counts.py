@@ -14,7 +14,7 @@ import pytest
 from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.huggingface.config import supported
-from planner.model.huggingface.remote_code import REMOTE
+from planner.model.huggingface.remote_code import REMOTE_CODE
 from tests.quick import every
 
 torch = pytest.importorskip("torch")
@@ -28,7 +28,14 @@ CLASSES = (
 )
 INSIDE = (
     *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text", "mllama_text_model"),
-    *("glm4v_text", "glm4v_moe_text", "kosmos_2_text_model", "internvl_chat", "siglip_text_model", *REMOTE),
+    *(
+        "glm4v_text",
+        "glm4v_moe_text",
+        "kosmos_2_text_model",
+        "internvl_chat",
+        "siglip_text_model",
+        *REMOTE_CODE,
+    ),
     "kosmos_2_5_text_model",
     *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
     *("voxtral_realtime_text", "ernie4_5_vl_moe_text", "molmo2_text"),
