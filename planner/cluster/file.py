@@ -406,7 +406,7 @@ def _islands(document: Document) -> dict[str, str]:
     return island
 
 
-_UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
+UNUSED_LINK = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
 """Network inside nodes of one device; carries nothing."""
 _UNSOURCED = {"source": None}
 """Where numbers are from makes no difference to a cluster."""
@@ -534,4 +534,4 @@ def _gpu_spec(gpu: str | GpuSpec, default_name: str, file: ClusterFile) -> GpuSp
 def _intra_node(pool: PoolFile) -> IntraNodeSpec:
     if isinstance(pool.intra_node, str):
         return catalog.link_spec(pool.intra_node)
-    return pool.intra_node or _UNUSED
+    return pool.intra_node or UNUSED_LINK

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from planner import catalog
 from planner.capabilities import ContextKind, OffloadTo, Recompute
 from planner.catalog import IntraNodeSpec
-from planner.cluster.file import load_cluster
+from planner.cluster.file import UNUSED_LINK, load_cluster
 from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
 from planner.files.document import fail_on, read_text
@@ -374,8 +374,6 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
-_UNUSED = IntraNodeSpec(bandwidth_gBps=15.75, latency_us=5.7, shared=True)
-"""Network inside nodes of one device; carries nothing."""
 _TRAINING = (*columns("sequence_length", "dropout"), "kernels")
 """Columns that also replace what a model file says of the training."""
 
@@ -539,7 +537,7 @@ def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...
 
 
 def _link(name: str | None) -> IntraNodeSpec:
-    return _UNUSED if name is None else catalog.link_spec(name)
+    return UNUSED_LINK if name is None else catalog.link_spec(name)
 
 
 def _nics(row: Row) -> tuple[NicSpec, ...]:

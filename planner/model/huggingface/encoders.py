@@ -15,7 +15,16 @@ from planner.model.huggingface.families import (
     in_blocks,
     other_width,
 )
-from planner.model.huggingface.heads import Head, far_outputs, labels_of, wide_outputs
+from planner.model.huggingface.heads import (
+    CHOICES,
+    EACH,
+    PLAIN,
+    SEQUENCES,
+    Head,
+    far_outputs,
+    labels_of,
+    wide_outputs,
+)
 from planner.model.huggingface.products import added, attention, feeds, layers, linear, scores
 from planner.model.huggingface.vision import patches_of
 
@@ -671,47 +680,42 @@ def _order(config: Config) -> int:
     return labels_of(config) * (int(config["hidden_size"]) + 1)
 
 
-_EACH = {"ForTokenClassification": Head("labels"), "ForQuestionAnswering": Head("labels")}
-_POOLED = {"ForSequenceClassification": Head("labels", pooled=True, dense=1)}
-_CHOICES = {"ForMultipleChoice": Head(1, pooled=True, dense=1)}
-_DEBERTA = {"Model": Head(0), **_POOLED, **_EACH, **_CHOICES}
 _SUMMED = {
     "Model": Head(0),
     "ForSequenceClassification": Head("labels", pooled=True),
     "ForTokenClassification": Head("labels"),
     "ForQuestionAnsweringSimple": Head("labels"),
 }
-_PLAIN = {"Model": Head(0), **_POOLED, **_EACH, **_CHOICES}
-_AND_POOLER = {**_PLAIN, "Model": Head(0, dense=1)}
+_AND_POOLER = {**PLAIN, "Model": Head(0, dense=1)}
 ENCODER_HEADS: dict[str, dict[str, Head]] = {
     "canine": {
         "Model": Head(0, dense=1),
-        **_POOLED,
-        **_CHOICES,
+        **SEQUENCES,
+        **CHOICES,
         # The pooler is there all the same.
-        **{name: Head("labels", dense=1) for name in _EACH},
+        **{name: Head("labels", dense=1) for name in EACH},
     },
     **dict.fromkeys(("jina_embeddings_v3", "markuplm", "roc_bert", "xmod"), _AND_POOLER),
-    **dict.fromkeys(("mra", "yoso"), _PLAIN),
+    **dict.fromkeys(("mra", "yoso"), PLAIN),
     "funnel": {
         "Model": Head(0),
         "ForPreTraining": Head(1, dense=1),
-        **_POOLED,
-        **_CHOICES,
-        **_EACH,
+        **SEQUENCES,
+        **CHOICES,
+        **EACH,
     },
     "perceiver": {"ForMaskedLM": Head("shape")},
     "reformer": {"ModelWithLMHead": Head("tokens")},
-    "convbert": {"Model": Head(0), **_POOLED, **_EACH},
-    "lilt": {"Model": Head(0, dense=1), **_POOLED, **_EACH},
+    "convbert": {"Model": Head(0), **SEQUENCES, **EACH},
+    "lilt": {"Model": Head(0, dense=1), **SEQUENCES, **EACH},
     "mobilebert": {
         "Model": Head(0, more=_summed_up),
         "ForPreTraining": Head("tokens", pair=True, more=_summed_up),
         "ForSequenceClassification": Head("labels", pooled=True, more=_summed_up),
         "ForNextSentencePrediction": Head(2, pooled=True, more=_summed_up),
-        **_EACH,
+        **EACH,
     },
-    "rembert": {"Model": Head(0, dense=1), **_POOLED, **_EACH, **_CHOICES},
+    "rembert": {"Model": Head(0, dense=1), **SEQUENCES, **EACH, **CHOICES},
     "splinter": {
         "Model": Head(0),
         **{
@@ -723,7 +727,7 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
     },
     "squeezebert": {
         "Model": Head(0),
-        **_EACH,
+        **EACH,
         "ForSequenceClassification": Head("labels", pooled=True),
         "ForMultipleChoice": Head(1, pooled=True),
     },
@@ -737,15 +741,15 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
             more=lambda config: config["hidden_size"] * (4 + labels_of(config)),
         ),
     },
-    "albert": {**_DEBERTA, "Model": Head(0, dense=1), "ForPreTraining": Head("tokens", dense=1, more=_order)},
-    "deberta": _DEBERTA,
-    "deberta-v2": _DEBERTA,
+    "albert": {**PLAIN, "Model": Head(0, dense=1), "ForPreTraining": Head("tokens", dense=1, more=_order)},
+    "deberta": PLAIN,
+    "deberta-v2": PLAIN,
     "dpr": {"ContextEncoder": Head("shape"), "QuestionEncoder": Head("shape")},
-    "esm": {"Model": Head(0, dense=1), **_POOLED, "ForTokenClassification": Head("labels")},
+    "esm": {"Model": Head(0, dense=1), **SEQUENCES, "ForTokenClassification": Head("labels")},
     "flaubert": _SUMMED,
     "layoutlmv3": {
         "Model": Head(0),
-        **_POOLED,
+        **SEQUENCES,
         "ForTokenClassification": Head("labels", more=_if_many),
         "ForQuestionAnswering": Head("labels", dense=1),
     },
@@ -753,7 +757,7 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
     "xlnet": {
         **_SUMMED,
         "ForSequenceClassification": Head("labels", pooled=True, dense=1),
-        **_CHOICES,
+        **CHOICES,
     },
 }
 """Heads of these, by the end of an architecture's name."""

@@ -43,13 +43,13 @@ class Head:
 
 
 NONE = {"Model": Head(0)}
-_CHOICES = {"ForMultipleChoice": Head(1, pooled=True, dense=1)}
-_EACH = {"ForTokenClassification": Head("labels"), "ForQuestionAnswering": Head("labels")}
-_SEQUENCES = {"ForSequenceClassification": Head("labels", pooled=True, dense=1)}
-_PLAIN = {**NONE, **_SEQUENCES, **_EACH, **_CHOICES}
+CHOICES = {"ForMultipleChoice": Head(1, pooled=True, dense=1)}
+EACH = {"ForTokenClassification": Head("labels"), "ForQuestionAnswering": Head("labels")}
+SEQUENCES = {"ForSequenceClassification": Head("labels", pooled=True, dense=1)}
+PLAIN = {**NONE, **SEQUENCES, **EACH, **CHOICES}
 """Of encoders that have no pooler in the model without a head, and a square layer ahead of labels of a sequence."""
 _POOLED = {
-    **_PLAIN,
+    **PLAIN,
     "Model": Head(0, dense=1),
     "ForNextSentencePrediction": Head(2, pooled=True, dense=1),
 }
@@ -62,7 +62,7 @@ _DECODER = {
     "ForTokenClassification": Head("labels"),
     "ForQuestionAnswering": Head(2),
 }
-_STACKS = {**NONE, **_SEQUENCES, "ForQuestionAnswering": Head(2)}
+_STACKS = {**NONE, **SEQUENCES, "ForQuestionAnswering": Head(2)}
 """Of encoder-decoders."""
 _DECODER_ALONE = {**_STACKS, "ForCausalLM": Head("tokens", decoder=True)}
 _T5 = {
@@ -78,9 +78,9 @@ HEADS: dict[str, dict[str, Head]] = {
         _POOLED,
     ),
     **dict.fromkeys(("ibert", "longformer", "mpnet", "tapas"), _POOLED),
-    **dict.fromkeys(("distilbert", "esmc", "eurobert", "gte", "nomic_bert", "nystromformer"), _PLAIN),
+    **dict.fromkeys(("distilbert", "esmc", "eurobert", "gte", "nomic_bert", "nystromformer"), PLAIN),
     "big_bird": {
-        **_PLAIN,
+        **PLAIN,
         "ForMultipleChoice": Head(1, pooled=True),
         "ForPreTraining": Head("tokens", pair=True),
     },
@@ -96,8 +96,8 @@ HEADS: dict[str, dict[str, Head]] = {
     },
     "luke": {},
     "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
-    "electra": {**_PLAIN, "ForPreTraining": Head(1, dense=1)},
-    "layoutlm": {**_PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
+    "electra": {**PLAIN, "ForPreTraining": Head(1, dense=1)},
+    "layoutlm": {**PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
     "modernbert-decoder": {
         **_DECODER,
         "ForSequenceClassification": Head("labels", pooled=True, dense=1, bias=False),
@@ -113,8 +113,8 @@ HEADS: dict[str, dict[str, Head]] = {
         _DECODER_ALONE,
     ),
     "whisper": {**NONE, "ForCausalLM": Head("tokens", decoder=True)},
-    "modernbert": {**_PLAIN, **{name: Head("labels", dense=1) for name in _EACH}},
-    "roformer": {**_PLAIN, "ForMultipleChoice": Head(1, pooled=True)},
+    "modernbert": {**PLAIN, **{name: Head("labels", dense=1) for name in EACH}},
+    "roformer": {**PLAIN, "ForMultipleChoice": Head(1, pooled=True)},
 }
 """Heads of a type by the end of an architecture's name, where they are not the usual ones of its kind."""
 _WITHOUT = {

@@ -15,12 +15,8 @@ from planner.model.huggingface.families import (
     siglip_tower,
 )
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
-from planner.model.huggingface.towers import HEARD_TOKENS, Beside, conformer
+from planner.model.huggingface.towers import HEARD_TOKENS, Beside, conformer, no_tower
 from planner.model.huggingface.vision import patches_of, sides
-
-
-def _no_tower(config: Config, text: int) -> Shape:
-    raise ValueError("a tower")
 
 
 def segmenter(vision: Config) -> tuple[list[Shape], int]:
@@ -618,25 +614,25 @@ _CONFORMED = ("conf_num_hidden_layers", "conf_num_attention_heads", "conf_conv_k
 _CODES = ("base_channels", "num_res_blocks", "latent_channels", "embed_dim", "num_embeddings", "in_channels")
 SEVERAL_TOWERS: dict[str, Seeing] = {
     "chameleon": Beside(
-        _no_tower, "chameleon_vqgan", (*_CODES, "resolution"), section="vq_config", whole=_chameleon
+        no_tower, "chameleon_vqgan", (*_CODES, "resolution"), section="vq_config", whole=_chameleon
     ),
     "deepseek_vl_hybrid": Beside(
-        _no_tower,
+        no_tower,
         "siglip_vision_model",
         (*CLIP, "image_size"),
         further=(("high_res_vision_config", (*_SAM, "window_size")),),
         whole=_hybrid,
     ),
-    "exaone4_5": Beside(_no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
+    "exaone4_5": Beside(no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
     "gemma3n": Beside(
-        _no_tower,
+        no_tower,
         "gemma3n_vision",
         ("hidden_size", "vocab_size"),
         further=(("audio_config", ("hidden_size", "vocab_size", *_CONFORMED)),),
         whole=_gemma3n,
     ),
     "gemma4_unified": Beside(
-        _no_tower,
+        no_tower,
         "gemma4_unified_vision",
         ("mm_embed_dim", "mm_posemb_size", "patch_size"),
         optional=(("audio_config", "gemma4_unified_audio"),),
@@ -644,13 +640,13 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         whole=_unified,
     ),
     "ernie4_5_vl_moe": Beside(
-        _no_tower,
+        no_tower,
         "ernie4_5_vl_moe_vision",
         ("depth", "num_heads", "hidden_size", "intermediate_size", "patch_size"),
         whole=_ernie,
     ),
     "molmo2": Beside(
-        _no_tower,
+        no_tower,
         "molmo2_vision",
         (*CLIP, "num_key_value_heads", "head_dim"),
         further=(
@@ -664,10 +660,10 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         ),
         whole=_molmo2,
     ),
-    "got_ocr2": Beside(_no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
+    "got_ocr2": Beside(no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
     **{
         kind: Beside(
-            _no_tower,
+            no_tower,
             f"{kind}_encoder",
             _TALKING,
             section="encoder_config",
@@ -677,14 +673,14 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         for kind in ("granite_speech", "granite_speech_plus")
     },
     "janus": Beside(
-        _no_tower,
+        no_tower,
         "janus_vision_model",
         ("num_hidden_layers", "hidden_size", "num_attention_heads", "image_size"),
         further=(("vq_config", _CODES),),
         whole=_janus,
     ),
     "idefics": Beside(
-        _no_tower,
+        no_tower,
         "idefics_vision",
         (
             "num_hidden_layers",
@@ -709,14 +705,14 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         ),
     ),
     "minicpmv": Beside(
-        _no_tower,
+        no_tower,
         "siglip",
         (*CLIP, "image_size"),
         towers=("siglip_vision_model", "idefics2"),
         whole=minicpm_v,
     ),
     "phi4_multimodal": Beside(
-        _no_tower,
+        no_tower,
         "phi4_multimodal_vision",
         (*CLIP, "image_size"),
         further=(("audio_config", _PHI4_HEARD),),

@@ -597,7 +597,8 @@ class Beside(Seeing):
     """The shape of the whole, where what stands beside is no tower."""
 
 
-def _no_tower(config: Config, text: int) -> Shape:
+def no_tower(config: Config, text: int) -> Shape:
+    """Placeholder of models whose shape ``whole`` returns."""
     raise ValueError("a tower")
 
 
@@ -612,7 +613,7 @@ TOWERS: dict[str, Seeing] = {
     # Queries read what the tower makes.
     **{
         kind: Beside(
-            _no_tower,
+            no_tower,
             f"{kind.replace('-', '_')}_vision_model",
             (*CLIP, "image_size"),
             further=(("qformer_config", _QFORMER),),
@@ -627,9 +628,9 @@ TOWERS: dict[str, Seeing] = {
         )
         for kind in ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
     },
-    "aria": Beside(_no_tower, "idefics3_vision", (*CLIP, "image_size"), whole=_aria),
+    "aria": Beside(no_tower, "idefics3_vision", (*CLIP, "image_size"), whole=_aria),
     "gemma4": Beside(
-        _no_tower,
+        no_tower,
         "gemma4_vision",
         CLIP,
         whole=_gemma4,
@@ -643,9 +644,9 @@ TOWERS: dict[str, Seeing] = {
     "kimi_vl": Seeing(_kimi, "moonvit", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
     "minimax_m3_vl": Beside(
-        _no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
+        no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
     ),
-    "video_llava": Beside(_no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
+    "video_llava": Beside(no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "git": Seeing(_git, "git_vision_model", (*CLIP, "image_size")),
     "kosmos-2": Seeing(_kosmos2, "kosmos_2_vision_model", (*CLIP, "image_size")),
@@ -672,7 +673,7 @@ TOWERS: dict[str, Seeing] = {
         Beside(_llava, "clip_vision_model", CLIP, towers=("siglip_vision_model", "pixtral")),
     ),
     "mllama": Beside(
-        _no_tower,
+        no_tower,
         "mllama_vision_model",
         (
             *("num_hidden_layers", "hidden_size", "attention_heads", "intermediate_size", "patch_size"),
@@ -701,23 +702,23 @@ TOWERS: dict[str, Seeing] = {
         (*CLIP[:-1], "num_mel_bins", "max_position_embeddings"),
         section="audio_config",
     ),
-    "qwen3_asr": Beside(_no_tower, "qwen3_asr_encoder", _CONVOLVED, section="audio_config", whole=_qwen3_asr),
+    "qwen3_asr": Beside(no_tower, "qwen3_asr_encoder", _CONVOLVED, section="audio_config", whole=_qwen3_asr),
     "qwen2_5_omni_thinker": Beside(
-        _no_tower,
+        no_tower,
         "qwen2_5_omni_vision_encoder",
         QWEN3_VISION,
         further=(("audio_config", (*_WHISPER, "max_source_positions", "n_window", "output_dim")),),
         whole=_qwen25_omni,
     ),
     "qwen3_omni_moe_thinker": Beside(
-        _no_tower,
+        no_tower,
         "qwen3_omni_moe_vision_encoder",
         QWEN3_VISION,
         further=(("audio_config", _CONVOLVED),),
         whole=_qwen3_omni,
     ),
     "voxtral_realtime": Beside(
-        _no_tower,
+        no_tower,
         "voxtral_realtime_encoder",
         (*CLIP[:-1], "num_mel_bins", "max_position_embeddings", "head_dim"),
         section="audio_config",
