@@ -245,20 +245,20 @@ def advice_text(entry: Advice) -> str:
 
 
 def ratios_section(lines: Sequence[str]) -> Group:
-    """Splits between device types that rest on speeds which are not well known."""
-    return section("What the choice of devices rests on", bullets(lines))
+    """Splits of work between device types that depend on uncertain speeds."""
+    return section("What the choice of devices depends on", bullets(lines))
 
 
 def ratio_text(entry: Ratio) -> str:
-    """Which ratio is how well known, from where on another plan is the best, and the command that settles it."""
+    """How well a ratio of speeds is known, from where on another plan is better, and the command that settles it."""
     gpus, against = " and ".join(entry.gpus), " and ".join(entry.against)
     ways = [
-        f"{word} than {factor:.2f}"
-        for word, factor in (("slower", entry.slower_than), ("faster", entry.faster_than))
+        f"{word} {factor:.2f}"
+        for word, factor in (("below", entry.slower_than), ("above", entry.faster_than))
         if factor is not None
     ]
     return (
-        f"the split between {against} and {gpus} rests on ±{percent(entry.bar)}: another plan is the best if {gpus} "
-        f"is {' or '.join(ways)} times what is assumed, by up to {percent(entry.regret)}; `hetplan calibrate device` "
-        f"on one {' and one '.join(entry.measure)} would settle it"
+        f"the split between {against} and {gpus} depends on speeds known to ±{percent(entry.bar)}: if {gpus} runs "
+        f"{' or '.join(ways)} times its assumed speed, another plan is better, by up to {percent(entry.regret)}; "
+        f"`hetplan calibrate device` on one {' and one '.join(entry.measure)} would settle it"
     )

@@ -139,7 +139,7 @@ def proof_text(proof: Proof) -> str:
 def _hedged(hedge: Hedge) -> str:
     """What the choice of a robust plan is worth; the bound is about the fastest plan."""
     least = f"robust: at worst {percent(hedge.regret)} slower than the best of {count(hedge.plans, 'plan')}"
-    over = f"at the ends of the bars ({', '.join(hedge.speeds)})"
+    over = f"at the ends of the error bars ({', '.join(hedge.speeds)})"
     of = f"within {at_most(hedge.fastest_gap)} of the bound on the step"
     if hedge.slower <= 0:
         return f"{least} {over}; it is the fastest plan too, {of}"
@@ -180,7 +180,7 @@ def _effort(proof: Proof) -> str:
 
 
 def _outside(proof: Proof) -> str:
-    return f"; not in this space: {', '.join(proof.outside)}" if proof.outside else ""
+    return f"; not in this space: {'; '.join(proof.outside)}" if proof.outside else ""
 
 
 def traits(plan: Plan) -> dict[str, str]:

@@ -165,11 +165,11 @@ def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
     ]
     changing = sum(entry.changes for entry in entries)
     note = (
-        "no speed inside its error bar changes the plan by more than 1 %"
+        "no speed within its error bar changes the plan by more than 1 %"
         if not changing
         else "measure first what changes the plan: hetplan calibrate device, hetplan calibrate network"
     )
-    title = f"What the answer rests on ({unit.show(step_seconds)} {unit.name} as it is)"
+    title = f"What the answer depends on ({unit.show(step_seconds)} {unit.name} as it is)"
     return section(title, table(columns, rows), Paragraph(note))
 
 

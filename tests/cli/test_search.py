@@ -133,12 +133,12 @@ def test_what_rests_on_speeds_is_told_and_kept(hetplan: Command, answer: Fake) -
     answer.result = replace(examples.found(), ratios=examples.RATIOS, hedge=examples.HEDGE)
     done = hetplan("search", "c.yaml", "m.yaml", "--robust", "-o", "plan.yaml", "-v")
     line = (
-        "the split between A100 and V100 rests on ±30 %: another plan is the best if V100 is slower than 0.80 times "
-        "what is assumed, by up to 14 %; `hetplan calibrate device` on one V100 would settle it"
+        "the split between A100 and V100 depends on speeds known to ±30 %: if V100 runs below 0.80 times its assumed "
+        "speed, another plan is better, by up to 14 %; `hetplan calibrate device` on one V100 would settle it"
     )
     assert line in " ".join(done.out.split())
     assert (
-        "robust: at worst 8.0 % slower than the best of 31 plans at the ends of the bars (V100 ±30 %, ib ±6 %), "
+        "robust: at worst 8.0 % slower than the best of 31 plans at the ends of the error bars (V100 ±30 %, ib ±6 %), "
         "where the fastest plan is 14 % slower; by the cost model it is 2.0 % slower than that plan, which is within "
         "0.9 % of the bound on the step"
     ) in " ".join(done.out.split())

@@ -196,7 +196,7 @@ def test_speeds_at_the_ends_of_their_bars(
         assert each["loses"] >= 0
         assert (each["plan"] is not None) == each["changes"] == (each["loses"] > 0.01)
     shown = hetplan(*words)
-    assert "What the answer rests on" in shown.out
+    assert "What the answer depends on" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
 
 
