@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from planner.baselines.registry import baselines
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
     concerning,
@@ -29,7 +30,6 @@ from planner.report.document import compare_document
 from planner.report.inputs import understood
 from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.report.plan_table import misfits
-from planner.rivals.baselines import baselines
 from planner.search.values import Limits, Scored
 
 Baselines = Annotated[

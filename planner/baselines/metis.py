@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from planner.baselines.building import balanced_layers, by_speed, layer_seconds
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
@@ -21,7 +22,6 @@ from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import place
 from planner.plan.values import Plan, ReplicaGroup
-from planner.rivals.building import balanced_layers, by_speed, layer_seconds
 from planner.search.heuristics.even import (
     batch_groups,
     data_parallel,

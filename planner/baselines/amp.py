@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from planner.baselines.building import LayerSeconds, balanced_layers, layer_seconds
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.memory import parameters_of
@@ -12,7 +13,6 @@ from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.rivals.building import LayerSeconds, balanced_layers, layer_seconds
 from planner.search.heuristics.even import fastest_first, filled, pipeline
 from planner.targets import target
 from planner.units import divisors

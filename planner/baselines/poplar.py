@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from planner.baselines.building import by_speed
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import ALONE
@@ -16,7 +17,6 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.errors import PlanError
 from planner.plan.values import Plan
-from planner.rivals.building import by_speed
 from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences, replicas
 from planner.search.space.choices import usable_device_types
 from planner.targets import PER_DEVICE

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from planner.baselines.amp import amp
+from planner.baselines.holmes import holmes
+from planner.baselines.metis import metis
+from planner.baselines.poplar import in_lock_step, without_lock_step
+from planner.baselines.whale import flops_proportional
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.rivals.amp import amp
-from planner.rivals.holmes import holmes
-from planner.rivals.metis import metis
-from planner.rivals.poplar import in_lock_step, without_lock_step
-from planner.rivals.whale import flops_proportional
 from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines
 from planner.search.ranking import ranked

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
+from planner.baselines.building import by_speed
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan
-from planner.rivals.building import by_speed
 from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences
 from planner.search.space.choices import usable_device_types
 

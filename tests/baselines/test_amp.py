@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from planner.baselines.amp import amp, cost, degrees
+from planner.baselines.building import layer_seconds
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.rivals.amp import amp, cost, degrees
-from planner.rivals.building import layer_seconds
 from planner.search.heuristics.even import filled, pipeline
 from tests.worlds import cluster, gpt, pool
 

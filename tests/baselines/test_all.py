@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from planner.baselines.registry import BASELINES, SHARED, baselines
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.model.file import load_model
 from planner.plan.checks import check_plan
-from planner.rivals.baselines import BASELINES, SHARED, baselines
 from planner.search.heuristics.even import best_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits
 from planner.targets import target
-from tests.rivals.generated import problem
+from tests.baselines.generated import problem
 from tests.worlds import cluster, gpt, nic, pool, small_problem
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_any_total_has_plans(pools: tuple[object, ...]) -> None:
 def test_the_order_of_hashing_changes_nothing() -> None:
     """The published Metis answers by the hash seed of Python."""
     done = subprocess.run(
-        [sys.executable, "-c", "from tests.rivals.test_all import told; print(told(), end='')"],
+        [sys.executable, "-c", "from tests.baselines.test_all import told; print(told(), end='')"],
         check=True,
         capture_output=True,
         text=True,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.baselines.holmes import holmes, holmes_partition
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.rivals.holmes import holmes, holmes_partition
 from tests.worlds import cluster, gpt, pool
 
 

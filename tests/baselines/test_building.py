@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.baselines.building import balanced_layers, by_speed
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.rivals.building import balanced_layers, by_speed
 from planner.search.heuristics.even import filled, pipeline
 from tests.worlds import cluster, gpt, pool
 

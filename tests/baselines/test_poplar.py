@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.baselines.poplar import best_size, in_lock_step, sweep, without_lock_step
 from planner.catalog import GpuSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
-from planner.rivals.poplar import best_size, in_lock_step, sweep, without_lock_step
 from tests.worlds import cluster, gpt, pool
 
 CURVE = st.lists(st.floats(0.1, 2), min_size=1, max_size=6).map(lambda steps: list(accumulate(steps)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.rivals.whale import shift_overflow
+from planner.baselines.whale import shift_overflow
 
 KIND = st.tuples(st.floats(0.1, 10), st.integers(1, 8), st.integers(1, 50))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.baselines.building import layer_seconds
+from planner.baselines.metis import StageGroup, cost, gpu_types, group_sizes, metis
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
-from planner.rivals.building import layer_seconds
-from planner.rivals.metis import StageGroup, cost, gpu_types, group_sizes, metis
 from tests.worlds import cluster, gpt, pool
 
 
