@@ -20,7 +20,7 @@ class PyTorch(Runtime):
     """Trains by FSDP2, torch's pipeline schedules and DTensor."""
 
     capabilities = CAPABILITIES
-    libraries: Mapping[str, str] = {"torchtitan": "titan"}
+    libraries: Mapping[str, str] = {"torchtitan": "torchtitan"}
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The example, and what it needs beside the batch table and the model's shape."""

@@ -159,7 +159,7 @@ def words(job: Job) -> list[str]:
 class Titan(PyTorch):
     """Trains by torchtitan's own models, FSDP2 and pipelines."""
 
-    readme = "titan.md.j2"
+    readme = "torchtitan.md.j2"
 
     @property
     def tried(self) -> Mapping[str, str]:
