@@ -6,7 +6,7 @@ A row is (case, place in it, term, value); numbers that are 0 and words that are
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from io import StringIO
 from math import isclose, isinf
@@ -24,7 +24,7 @@ def terms(case: str, place: str, values: object, *more: str) -> Iterator[Row]:
     yield from rows(case, place, {name: getattr(values, name) for name in (*names, *more)})
 
 
-def rows(case: str, place: str, values: dict[str, object]) -> Iterator[Row]:
+def rows(case: str, place: str, values: Mapping[str, object]) -> Iterator[Row]:
     """A row for each number and word."""
     for name, value in values.items():
         if isinstance(value, bool | int | float | str) and value not in (0, ""):
