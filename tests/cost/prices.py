@@ -10,7 +10,7 @@ from pathlib import Path
 
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator, pipeline_ends
-from planner.cost.step import Span, Step, step_of
+from planner.cost.timeline import Span, Step, step_of
 from tests.cases import CASES, Case
 from tests.tables import Row, rows, terms, written
 
