@@ -28,7 +28,7 @@ DEEPSPEED ?= deepspeed==0.19.8
 # What the tests of the oldest and the newest dependencies run: cost model, search, plans and the command.
 FAST ?= tests/files tests/cluster tests/model tests/plan tests/cost tests/search/test_solve.py tests/cli/test_search.py
 
-.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation check lint types style audit dist lock format docs \
+.PHONY: help demo test test-slow test-oldest test-newest fuzz mutation tables check lint types style audit dist lock format docs \
 	docs-check site accuracy rehearse bench-search measure-device clean
 
 help:  ## what can be made
@@ -51,6 +51,9 @@ fuzz: $(VENV)/test.stamp  ## random clusters and damaged inputs: CASES=100 SEED=
 
 mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees, a sample: MUTANTS=200 SEED=1
 	$(BIN)/python -m tools.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
+
+tables: $(VENV)/test.stamp  ## regenerate the tables of prices, plans and launch folders that the tests compare
+	for table in cost.prices cost.functions plan.plans emit.folders; do $(BIN)/python -m tests.$$table || exit 1; done
 
 test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newest, dependencies that pyproject.toml allows
 	rm -rf $(VENV)-$*
