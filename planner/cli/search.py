@@ -52,6 +52,7 @@ from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter, searching
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
+from planner.model.spec import ModelSpec
 from planner.plan.file import Summary, write
 from planner.plan.values import Sync
 from planner.ranges import (
@@ -397,6 +398,17 @@ WithAdvice = Annotated[
 ]
 
 
+def _require_experts(limits: Limits, model: ModelSpec) -> None:
+    """Raise UsageError for degrees of which the experts of the model allow none."""
+    given = limits.ep or (1,)
+    said = ", ".join(map(str, given))
+    if model.experts is None and 1 not in given:
+        raise UsageError(f"--ep: the model {model.name} has no experts, expected 1, got {said}")
+    if model.experts is not None and all(model.experts.number % degree for degree in given):
+        number = model.experts.number
+        raise UsageError(f"--ep: expected a divisor of the {number} experts of a layer, got {said}")
+
+
 def search(
     cluster: ClusterFile,
     model: ModelFile,
@@ -443,6 +455,7 @@ def search(
     aim = replace(wanted, objective=None, pareto=False) if is_to_loss else wanted
     goal = aim.goal(run, cluster, cluster_spec)
     constants = constants_for(calibration, cluster_spec, model_spec)
+    _require_experts(limits, model_spec)
     for sync in limits.syncs:
         for fault in model_faults(sync, model_spec):
             raise UsageError(f"--allow-compression: {fault.what}")

@@ -81,7 +81,7 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     name = path.name.partition("@")[0] if _hub(path) else None
     path = _on_disk(path)
     document = read_as(path, "model")
-    if is_config(document.data):
+    if _is_config(path, document):
         model = _imported(document, ImportedModelFile(huggingface=str(path), name=name), document)
     elif "huggingface" in document.data:
         model = _from_import(path, document)
@@ -122,7 +122,7 @@ def unsaid(path: Path) -> str | None:
     document = read_as(_on_disk(path), "model")
     training = document.data.get("training")
     given = training if isinstance(training, dict) else {}
-    if not (is_config(document.data) or "huggingface" in document.data):
+    if not (_is_config(path, document) or "huggingface" in document.data):
         return None
     length = given.get("sequence_length") is None
     batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
@@ -139,6 +139,12 @@ def unsaid(path: Path) -> str | None:
     so = [f"on {' and '.join(parts)}"] if parts else []
     so += [f"without the modules that predict further tokens (mtp_layers: {further})"] if further else []
     return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
+
+
+def _is_config(path: Path, document: Document) -> bool:
+    """True for a configuration of Hugging Face, by what it says or by its name."""
+    ours = {"hidden", "huggingface"} & {*document.data}
+    return is_config(document.data) or (path.name == "config.json" and not ours)
 
 
 def _on_disk(path: Path, beside: Path | None = None) -> Path:

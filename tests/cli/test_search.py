@@ -493,6 +493,22 @@ def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Pa
     assert "fits with --tp 1 instead of --tp 64" in " ".join(done.out.split())
 
 
+@pytest.mark.parametrize(
+    ("model", "degrees", "said"),
+    [
+        ("qwen3_8b", "2,4", "--ep: the model qwen3_8b has no experts, expected 1, got 2, 4"),
+        ("qwen3_30b_a3b", "3,5", "--ep: expected a divisor of the 128 experts of a layer, got 3, 5"),
+    ],
+)
+def test_degrees_that_the_experts_do_not_allow(
+    hetplan: Command, files: Path, model: str, degrees: str, said: str
+) -> None:
+    """Are a mistake, not a proof that nothing fits."""
+    done = hetplan("search", "cluster.yaml", str(ROOT / f"model_specs/{model}.yaml"), "--ep", degrees)
+    assert done.code == 2
+    assert said in done.err
+
+
 def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> None:
     """A single device is planned; 131,072 pools of one device are refused before anything is worked out."""
     model = str(ROOT / "model_specs" / "gpt2_345m.yaml")

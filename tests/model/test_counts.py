@@ -40,7 +40,7 @@ INSIDE = (
     *("glm_ocr_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"),
     *("voxtral_realtime_text", "ernie4_5_vl_moe_text", "molmo2_text"),
     # The tower of Gemma 3n is timm's: ``test_shapes.py`` has its count.
-    *("gemma3n", "kimi_vl"),
+    *("gemma3n", "kimi_vl", "deepseek_vl_v2"),
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
@@ -582,6 +582,12 @@ CONTRARY: list[tuple[str, str, dict[str, Any], str]] = [
     ("moshi", "MoshiForCausalLM", {"ffn_dim": 1001}, "ffn_dim: expected an even number"),
     ("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration", {"ffn_dim": 1001}, "even number"),
     ("dia", "DiaForConditionalGeneration", {"delay_pattern": [0, 8]}, "delay_pattern: expected as many"),
+    (
+        "gemma2",
+        "Gemma2ForCausalLM",
+        {"layer_types": ["full_attention"]},
+        "layer_types: expected one for each",
+    ),
 ]
 """A type, its class, and a key that contradicts others."""
 

@@ -428,10 +428,61 @@ def test_training_that_nobody_asked_for_is_short(tmp_path: Path) -> None:
         assert (training.sequence_length, training.global_batch) == wanted
 
 
-def test_no_model_type(tmp_path: Path) -> None:
-    """Architectures alone do not say the shape."""
-    problem = the_problem(load_model, written(tmp_path, {"architectures": ["X"]}))
-    assert problem.what == "missing, expected the model's type"
+@pytest.mark.parametrize("given", [{"architectures": ["X"]}, {"d_model": 2560, "n_layer": 64}])
+def test_no_model_type(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Architectures alone do not say the shape, nor does a file that only its name says to be a configuration."""
+    problem = the_problem(load_model, written(tmp_path, given))
+    assert (problem.key, problem.what) == ("model_type", "missing, expected the model's type")
+
+
+QWEN = llama(2, 64, 2, 2, 128, 100) | {"model_type": "qwen", "architectures": ["QWenLMHeadModel"]}
+VISUAL = {"heads": 4, "image_size": 448, "layers": 2, "mlp_ratio": 4.0, "output_dim": 64, "patch_size": 14}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key", "what"),
+    [
+        ({"visual": {**VISUAL}}, "visual.width", "expected a whole number from 1, got nothing"),
+        (
+            {"visual": {**VISUAL, "width": 32, "mlp_ratio": "4"}},
+            "visual.mlp_ratio",
+            "expected a positive number",
+        ),
+        (
+            {"visual": {**VISUAL, "width": 32, "output_dim": 32}},
+            "visual.output_dim",
+            "expected hidden_size 64",
+        ),
+        ({"visual": 7}, "visual", "expected the configuration of the tower"),
+        (
+            {"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "tie_word_embeddings": True}
+            | {"prenorm": True},
+            *("prenorm", "other norms, blocks or routers of this type"),
+        ),
+        (
+            {"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "lora_adaptations": ["a"]},
+            *("lora_rank", "expected a whole number from 1"),
+        ),
+        (
+            {
+                **{"model_type": "deepseek_vl_v2", "architectures": ["DeepseekOCRForCausalLM"]},
+                "language_config": llama(2, 64, 2, 2, 128, 100)
+                | {"model_type": "deepseek", "n_routed_experts": 4, "num_experts_per_tok": 2},
+                "vision_config": {"image_size": 384, "model_name": "siglip", "model_type": "vision"},
+            },
+            *("vision_config", 'a model of type "deepseek_vl_v2" cannot be read'),
+        ),
+    ],
+)
+def test_what_repositories_of_their_own_say_wrong(
+    tmp_path: Path, wrong: dict[str, Any], key: str, what: str
+) -> None:
+    """By key."""
+    with pytest.raises(SpecError) as caught:
+        load_model(written(tmp_path, QWEN | {"type_vocab_size": 1} | wrong))
+    problem = caught.value.problems[0]
+    assert problem.key == key
+    assert problem.what.startswith(what)
 
 
 @pytest.mark.parametrize(

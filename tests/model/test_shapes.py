@@ -102,6 +102,92 @@ PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
             **{"feed_forward_type": "geglu", "position_embedding_type": "alibi"},
         },
     ),
+    # Its adapters of five tasks are counted as they are published with it.
+    "jina-embeddings-v3": (
+        572_310_396,
+        {
+            **{"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"], "hidden_size": 1024},
+            **{"num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+            **{"vocab_size": 250002, "type_vocab_size": 1, "max_position_embeddings": 8194},
+            **{"lora_adaptations": ["a", "b", "c", "d", "e"], "lora_rank": 4},
+        },
+    ),
+    "nomic-embed-text-v2-moe": (
+        475_292_928,
+        {
+            **{"model_type": "nomic_bert", "architectures": ["NomicBertModel"], "n_embd": 768},
+            **{"n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 2048, "vocab_size": 250048},
+            **{"type_vocab_size": 1, "activation_function": "gelu", "qkv_proj_bias": True},
+            **{"mlp_fc1_bias": True, "mlp_fc2_bias": True, "num_experts": 8, "moe_top_k": 2},
+            **{"moe_every_n_layers": 2, "num_shared_experts": 0},
+        },
+    ),
+    "dnabert-2-117m": (
+        117_068_544,
+        {
+            **{"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768},
+            **{"num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+            **{"vocab_size": 4096, "type_vocab_size": 2, "max_position_embeddings": 512},
+            "alibi_starting_size": 512,
+        },
+    ),
+    "qwen-vl": (
+        9_656_935_168,
+        {
+            **{"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "hidden_size": 4096},
+            **{"intermediate_size": 22016, "kv_channels": 128, "num_attention_heads": 32},
+            **{"num_hidden_layers": 32, "vocab_size": 151936, "no_bias": True, "tie_word_embeddings": False},
+            "visual": {
+                **{"heads": 16, "image_size": 448, "layers": 48, "mlp_ratio": 4.9231},
+                **{"output_dim": 4096, "patch_size": 14, "width": 1664},
+            },
+        },
+    ),
+    # The keys of the first Qwen of August 2023.
+    "qwen-7b-first": (
+        7_721_324_544,
+        {
+            **{"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "n_embd": 4096, "n_head": 32},
+            **{"n_layer": 32, "n_inner": None, "ffn_hidden_size": 22016, "kv_channels": 128},
+            **{"vocab_size": 151936, "no_bias": True, "tie_word_embeddings": False},
+        },
+    ),
+    "deepseek-ocr": (
+        3_336_106_240,
+        {
+            **{"model_type": "deepseek_vl_v2", "architectures": ["DeepseekOCRForCausalLM"]},
+            "language_config": {
+                **{"first_k_dense_replace": 1, "hidden_size": 1280, "intermediate_size": 6848},
+                **{"kv_lora_rank": None, "moe_intermediate_size": 896, "n_routed_experts": 64},
+                **{"n_shared_experts": 2, "num_attention_heads": 10, "num_experts_per_tok": 6},
+                **{"num_hidden_layers": 12, "num_key_value_heads": 10, "use_mla": False},
+                "vocab_size": 129280,
+            },
+            "projector_config": {"input_dim": 2048, "n_embed": 1280, "projector_type": "linear"},
+            "vision_config": {
+                **{"image_size": 1024, "model_name": "deeplip_b_l", "model_type": "vision"},
+                "width": {
+                    "clip-l-14-224": {
+                        **{"heads": 16, "image_size": 224, "layers": 24},
+                        **{"patch_size": 14, "width": 1024},
+                    },
+                    "sam_vit_b": {
+                        **{"downsample_channels": [512, 1024], "global_attn_indexes": [2, 5, 8, 11]},
+                        **{"heads": 12, "layers": 12, "width": 768},
+                    },
+                },
+            },
+        },
+    ),
+    # By formula: its authors say 13.6 billion without the table of tokens.
+    "minicpm-moe-8x2b": (
+        13_873_291_776,
+        {
+            **{"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"], "hidden_size": 2304},
+            **{"intermediate_size": 5760, "num_attention_heads": 36, "num_key_value_heads": 36},
+            **{"num_hidden_layers": 40, "vocab_size": 122753, "num_experts": 8, "num_experts_per_tok": 2},
+        },
+    ),
     "minimax-text-01": (
         456_089_655_296,
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tools.accuracy.constants import constants_section, newcomer_section, order_section
 from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
+from tools.accuracy.experts import experts_section
 from tools.accuracy.goals import goal_section, others_section
 from tools.accuracy.largest import largest_section
 from tools.accuracy.material import Material, paragraph
@@ -22,6 +23,7 @@ def page(found: Material) -> str:
         ("Goals", goal_section(found)),
         ("All sources", sources_section(found)),
         ("Next to other tools", others_section(found)),
+        ("Models with experts", experts_section(found.left_out)),
         ("The largest models that fit", largest_section()),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),

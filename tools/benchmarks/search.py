@@ -72,6 +72,9 @@ class Outcome:
 SAILOR = ("--global-batch", "1024")
 """As in the comparison of planners of Sailor (SOSP 2025)."""
 
+WITHIN_2_PERCENT = ("--gap", "0.02", "--time-limit", "900")
+"""What searches of models with experts ask for, also on a busy machine."""
+
 TARGETS = ("deepspeed", "megatron", "torch", "flagscale")
 
 _LAN = {"kind": "ethernet", "latency_us": 30}
@@ -95,6 +98,20 @@ LABS: Mapping[str, dict[str, Any]] = {
         "fabrics": {"lan": _LAN},
         "reserve_gib": 1,
     },
+    "h800_2048": {
+        "name": "h800-2048",
+        "pools": [
+            {
+                "name": "h800",
+                "gpu": "H800-SXM-80GB",
+                "nodes": 256,
+                "gpus_per_node": 8,
+                "intra_node": "nvlink4-h800",
+            }
+        ],
+        "nics": (3200,),
+        "fabrics": {"lan": {"kind": "infiniband", "latency_us": 3}},
+    },
     "mixed_44": {
         "name": "mixed-44",
         "pools": [
@@ -111,7 +128,7 @@ LABS: Mapping[str, dict[str, Any]] = {
         "reserve_gib": 1,
     },
 }
-"""Clusters that are not shipped: three pools and mixed nodes, both on slow Ethernet; ``nics`` in Gb/s of each pool."""
+"""Clusters that are not shipped; ``nics`` in Gb/s of each node of a pool, together."""
 
 
 def _each_target(
@@ -185,6 +202,23 @@ CASES = (
         nodes=(4096, 1024, 4096, 3072, 2048, 2048),
         goal_seconds=25,
         goal_gap=0.015,
+    ),
+    Case(
+        name="experts 32, 2 kinds",
+        cluster="h100_a100",
+        model="qwen3_30b_a3b",
+        nodes=(2, 2),
+        arguments=WITHIN_2_PERCENT,
+        goal_seconds=5,
+        goal_gap=0.02,
+    ),
+    Case(
+        name="experts 2048",
+        cluster="h800_2048",
+        model="deepseek_v3",
+        arguments=WITHIN_2_PERCENT,
+        goal_seconds=20,
+        goal_gap=0.02,
     ),
     Case(name="Holmes 3.6B", cluster="holmes_hybrid", model="gpt_3.6b", goal_seconds=4),
     Case(name="Holmes 7.5B", cluster="holmes_hybrid", model="gpt_7.5b", goal_seconds=4),

@@ -79,7 +79,10 @@ _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
 
 SEES = "ForConditionalGeneration"
 """The same of models that see."""
-_SEEING = ("InternVLChatModel", "MiniCPMV", "GitForCausalLM", "ForVisionText2Text", "MultimodalForCausalLM")
+_SEEING = (
+    *("InternVLChatModel", "MiniCPMV", "GitForCausalLM", "ForVisionText2Text", "MultimodalForCausalLM"),
+    "OCRForCausalLM",
+)
 """The same of single ones."""
 _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 """The same of encoder-decoders."""
@@ -107,10 +110,10 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Keys beside those that were checked.
         named = error.args[0] if type(error) is ValueError and error.args else None
-        key = named if isinstance(named, str) and named in config else "model_type"
-        what = f"a model of type {shown(config['model_type'])} cannot be read of these keys"
+        place = document if isinstance(named, str) and named in config else whole
+        key = named if isinstance(named, str) and named in place.data else "model_type"
+        what = f"a model of type {shown(place.data['model_type'])} cannot be read of these keys"
         hint = "some of them are missing or have values of another kind than transformers writes"
-        place = document if key in config and key != "model_type" else whole
         raise SpecError((place.problem((key,), what, hint),)) from None
     if longest < 1:
         raise SpecError(
@@ -308,6 +311,11 @@ def _other_kind(kind: str, config: Config) -> str | None:
         texts = {"": "llava_llama", "LlavaLlama": "llava_llama"}
         texts |= {"LlavaMistral": "llava_mistral", "LlavaQwen": "llava_qwen"}
         return texts.get(first.partition("For")[0])
+    if kind == "xlm-roberta" and config.get("lora_adaptations"):
+        return "jina_lora"
+    if kind == "bert" and config.get("alibi_starting_size"):
+        # MosaicBERT and DNABERT-2 have the layers of Jina's BERT.
+        return "jina_bert"
     given = config.get("feed_forward_type"), config.get("position_embedding_type")
     if kind == "bert" and first.startswith("JinaBert") and given == ("geglu", "alibi"):
         # One of them has norms of queries and keys besides.
@@ -343,6 +351,7 @@ _TEXTS |= {"kimi_vl": "deepseek_v3", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text", 
 _TEXTS |= {"granite_speech_plus": "granite"}
 _TEXTS |= {"gemma3n": "gemma3n_text"}
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
+_TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpmv4_7": "qwen3_5_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 """Type of the text where a configuration does not say it."""
 _TIED_BY_EITHER = (
@@ -643,6 +652,10 @@ _STEPS = (
 """Numbers of layers, and every how many of them something stands."""
 
 
+_OF_EACH_LAYER = ("layer_types", "mlp_layer_types")
+"""Lists that transformers builds no model of where they are not as long as there are layers."""
+
+
 _SWITCHES = frozenset(
     (
         *("add_adapter", "add_bias_linear", "add_cross_attention", "add_qkv_bias", "asm"),
@@ -739,6 +752,12 @@ def _wrong_steps(document: Document) -> list[Problem]:
         whole = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
         if not (value is None or whole or (key == "moe_layer_freq" and isinstance(value, list))):
             what = f"expected a whole number from {figure(least)} to {figure(most)}, got {shown(value)}"
+            problems.append(document.problem((key,), what))
+    count = document.data.get("num_hidden_layers")
+    for key in _OF_EACH_LAYER if class_of(str(document.data["model_type"])) else ():
+        given = document.data.get(key)
+        if isinstance(given, list) and isinstance(count, int) and len(given) != count:
+            what = f"expected one for each of num_hidden_layers {count}, got {len(given)}"
             problems.append(document.problem((key,), what))
     for key in ("conv_kernel_sizes", "conv_dim", "conv_kernel", "conv_stride"):
         given = document.data.get(key)

@@ -31,7 +31,11 @@ _NAMES = {
         **{"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"},
     },
     "moonvit": {"init_pos_emb_height": "pos_emb_height", "init_pos_emb_width": "pos_emb_width"},
-    "nomic_bert": _GPT_NAMES,
+    "nomic_bert": {**_GPT_NAMES, "moe_top_k": "num_experts_per_tok"},
+    "qwen": {
+        **{"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
+        **{"ffn_hidden_size": "intermediate_size", "n_positions": "max_position_embeddings"},
+    },
 }
 """Names that repositories with code of their own have for a key, by ``model_type``."""
 TABLE = Path(__file__).with_name("defaults.json")

@@ -389,11 +389,17 @@ def _dia(config: Config) -> Shape:
     return {**in_blocks(shape, kinds * shape["layers"]), "encoder": encoder}
 
 
+_DELAYS = 9
+"""Numbers of a ``delay_pattern`` that nobody gives."""
+
+
 def _dia_contrary(config: Config) -> Iterator[tuple[str, str]]:
     codes, delays = (config.get("decoder_config") or {}).get("num_channels"), config.get("delay_pattern")
     if isinstance(delays, list) and len(delays) != codes:
         what = f"expected as many numbers as decoder_config.num_channels, {shown(codes)}, got {len(delays)}"
         yield "delay_pattern", what
+    if delays is None and codes != _DELAYS:
+        yield "decoder_config.num_channels", f"expected {_DELAYS} without a delay_pattern, got {shown(codes)}"
 
 
 def _dia_unlike(config: Config) -> Iterator[tuple[str, str]]:

@@ -1020,9 +1020,33 @@ def _modern_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _nomic(config: Config) -> Shape:
-    """Rotary positions, a gated feed-forward, no biases."""
-    biases = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), False)
-    return {**bert(config, 2), "learned_positions": 0, "gated_mlp": True, "norm": "layer", **biases}
+    """Rotary positions; a gated feed-forward and no biases, or a plain one with them; every n-th layer may have
+    experts, with one bias for all of a layer."""
+    own = {
+        **dict.fromkeys(("qkv_bias", "output_bias"), bool(config.get("qkv_proj_bias", False))),
+        "mlp_bias": bool(config.get("mlp_fc1_bias", False)),
+        "gated_mlp": str(config.get("activation_function", "swiglu")).endswith("glu"),
+    }
+    shape = {**bert(config, 2), "learned_positions": 0, "norm": "layer", **own}
+    every, layers = config.get("moe_every_n_layers") or 0, range(config["num_hidden_layers"])
+    if not every or (first_of(config, EXPERT_COUNTS) or 0) < 2:
+        return shape
+    kinds = [("attention", "experts" if index % every == 1 else "dense") for index in layers]
+    several = sum(feeds == "experts" for _, feeds in kinds)
+    shape |= {"experts": _experts(config), "other_parameters": several * shape["hidden"]}
+    return in_blocks(shape, kinds)
+
+
+def _nomic_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _encoder_unlike(config)
+    if config.get("mlp_fc2_bias", False) != config.get("mlp_fc1_bias", False):
+        yield "mlp_fc2_bias", "biases of one of both matrices of a feed-forward"
+    for key in ("prenorm", "parallel_block", "use_rms_norm", "expert_choice_router"):
+        if config.get(key):
+            yield key, "other norms, blocks or routers of this type"
+    shared = config.get("num_shared_experts")
+    if shared:
+        yield "num_shared_experts", "shared experts of this type"
 
 
 def gte(config: Config) -> Shape:
@@ -1436,7 +1460,7 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(_modernbert, COMMON, _modern_unlike),
     "modernbert-decoder": Family(partial(_modernbert, head=False), COMMON, _modern_unlike),
     "mpnet": Family(_mpnet, _PLACED, _encoder_unlike),
-    "nomic_bert": Family(_nomic, COMMON, _encoder_unlike),
+    "nomic_bert": Family(_nomic, COMMON, _nomic_unlike, any_experts=True),
     "openai-gpt": Family(_openai_gpt, _GPT2),
     "persimmon": Family(_persimmon),
     "roberta-prelayernorm": Family(_prenorm, _PLACED, _encoder_unlike),
@@ -1505,7 +1529,11 @@ FAMILIES: dict[str, Family] = {
     "phi4_multimodal": Family(partial(llama, window=1, out_bias=None, qkv_bias=False, mlp_bias=None)),
     "mllama_text_model": Family(partial(llama, out_bias=None)),
     "glm_ocr_text": Family(partial(llama, qkv_bias=False, out_bias=None, mlp_bias=None, layer_norms=4)),
-    "glm4v_text": Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
+    # The first configurations have the text's keys beside the tower's.
+    **dict.fromkeys(
+        ("glm4v", "glm4v_text"),
+        Family(partial(llama, qkv_bias=True, out_bias=None, mlp_bias=None, layer_norms=4)),
+    ),
     "granite_swa": Family(partial(llama, sinks=True, window=2)),
     "granitemoe": _SPARSE(sparse_llama),
     "granitemoehybrid": Family(_granite_hybrid, _hybrid(*_DUALITY), _unknown_types, any_experts=True),

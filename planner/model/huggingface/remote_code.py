@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from planner.files.messages import shown
 from planner.model.huggingface.families import (
     COMMON,
+    EXPERT_COUNTS,
     LATENT,
     Config,
     Family,
     Shape,
+    bert,
     clip_tower,
     deepseek,
     falcon,
+    first_of,
     gte,
     llama,
     mixed_dense,
@@ -28,7 +32,8 @@ from planner.model.huggingface.families import (
     stablelm,
 )
 from planner.model.huggingface.heads import Head
-from planner.model.huggingface.several_towers import phi4_mm
+from planner.model.huggingface.several_towers import phi4_mm, resampled
+from planner.ranges import WIDTH
 
 
 def _renamed(config: Config, names: dict[str, str]) -> Config:
@@ -67,12 +72,61 @@ def _qwen(config: Config) -> Shape:
     """The first Qwen (``modeling_qwen.py``): its feed-forward is half as wide as the key says."""
     halved = {**config, "intermediate_size": config["intermediate_size"] // 2}
     width = config.get("kv_channels")
-    return llama(halved, width=width, qkv_bias=True, out_bias=None)
+    shape = llama(halved, width=width, qkv_bias=True, out_bias=None)
+    return _qwen_vl(config["visual"], shape) if config.get("visual") else shape
+
+
+_QWEN_QUERIES = 256
+"""Queries of Qwen-VL's resampler, and rows of both of its tables of positions."""
+
+
+def _qwen_vl(vision: Config, text: Shape) -> Shape:
+    """Qwen-VL (``visual.py`` of Qwen/Qwen-VL): CLIP's layers without a class token, queries, a norm and a matrix."""
+    width, out, patch = vision["width"], vision["output_dim"], vision["patch_size"]
+    tokens, queries = (vision["image_size"] // patch) ** 2, _QWEN_QUERIES
+    tower = {
+        **{"layers": vision["layers"], "hidden": width, "heads": vision["heads"]},
+        **{"ffn": int(width * vision["mlp_ratio"]), "patch": 3 * patch * patch, "norm_first": True},
+        **{"tokens": tokens, "outputs": queries, "positions": queries},
+        **{"projector": (out,), "projector_bias": False},
+    }
+    return resampled(text, tower, 2 * queries * out)
+
+
+_QWEN_VISUAL = ("width", "layers", "heads", "patch_size", "image_size", "output_dim")
 
 
 def _qwen_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("no_bias") is False:
         yield "no_bias", "biases of this type"
+
+
+def _qwen_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    vision = config.get("visual")
+    if not vision:
+        return
+    if not isinstance(vision, dict):
+        yield "visual", "expected the configuration of the tower"
+        return
+    for key in _QWEN_VISUAL:
+        if not _counts(vision.get(key)):
+            yield f"visual.{key}", f"expected a whole number from 1, got {shown(vision.get(key))}"
+    if not (isinstance(ratio := vision.get("mlp_ratio"), int | float) and 0 < ratio <= WIDTH.most):
+        yield "visual.mlp_ratio", f"expected a positive number, got {shown(ratio)}"
+    if vision.get("output_dim") != config.get("hidden_size"):
+        what = f"expected hidden_size {config.get('hidden_size')}, got {shown(vision.get('output_dim'))}"
+        yield "visual.output_dim", what
+
+
+def _counts(value: Any) -> bool:
+    """Whether a value is a whole number that something may be large or many."""
+    return type(value) is int and WIDTH.holds(value)
+
+
+def _minicpm(config: Config) -> Shape:
+    """MiniCPM, of which one has experts (``modeling_minicpm.py`` of openbmb/MiniCPM-MoE-8x2B)."""
+    several = (first_of(config, EXPERT_COUNTS) or 1) > 1
+    return sparse_llama(config, tied=True) if several else llama(config, tied=True)
 
 
 def _internlm2(config: Config) -> Shape:
@@ -173,6 +227,25 @@ def _jina_bert(config: Config) -> Shape:
     return {**gte(config), "token_types": config.get("type_vocab_size", 2), "output_bias": True}
 
 
+def _jina_lora(config: Config) -> Shape:
+    """XLM-RoBERTa with rotary positions, and an adapter of every matrix for each task (``modeling_lora.py`` of
+    jinaai/xlm-roberta-flash-implementation)."""
+    shape, tasks = bert(config, 1), len(config["lora_adaptations"])
+    width, ffn, layers = shape["hidden"], shape["ffn"], shape["layers"]
+    sides = layers * (4 * width + 2 * width + 2 * (width + ffn))
+    # Of both tables, and of the matrix behind the layers.
+    sides += config["vocab_size"] + config["type_vocab_size"] + 2 * width + 2 * width
+    return {**shape, "learned_positions": 0, "other_parameters": tasks * config["lora_rank"] * sides}
+
+
+def _jina_lora_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    if not isinstance(config.get("lora_adaptations"), list):
+        yield "lora_adaptations", "expected a list of tasks"
+    for key in ("lora_rank", "type_vocab_size"):
+        if not _counts(config.get(key)):
+            yield key, f"expected a whole number from 1, got {shown(config.get(key))}"
+
+
 TOWERS = {
     "google/siglip-so400m-patch14-384": (27, 1152, 16, 4304, 14, 384),
     "openai/clip-vit-large-patch14-336": (24, 1024, 16, 4096, 14, 336),
@@ -183,10 +256,11 @@ TOWERS = {
 
 _MINICPM_V: dict[str, Shape] = {
     "2.5": {},
+    "4.0": {},
     "2.6": {"qkv_bias": True, "out_bias": None},
     "4.5": {"width": 128, "qk_norm": True},
 }
-"""What the text of each version of MiniCPM-V has: that of Llama 3, of Qwen 2 and of Qwen 3."""
+"""What the text of each version of MiniCPM-V has: that of Llama 3, of MiniCPM 4, of Qwen 2 and of Qwen 3."""
 
 
 def _minicpm_v(config: Config) -> Shape:
@@ -260,6 +334,7 @@ REMOTE_CODE: dict[str, Family] = {
     "bailing_moe_v2": Family(_bailing2, unlike=_bailing2_unlike, experts=True),
     "hf_olmo": Family(_old_olmo, ("d_model", "n_layers", "n_heads", "vocab_size"), _old_olmo_unlike),
     "jina_bert": Family(_jina_bert),
+    "jina_lora": Family(_jina_lora, contrary=_jina_lora_contrary),
     "chatglm": Family(_chatglm, ("num_layers", "hidden_size", "num_attention_heads")),
     "deepseek": Family(partial(sparse_llama, experts=shared_experts), unlike=mixed_dense, experts=True),
     "exaone": Family(_exaone, ("num_layers", *COMMON[1:])),
@@ -276,10 +351,10 @@ REMOTE_CODE: dict[str, Family] = {
     "minicpmv": Family(_minicpm_v, COMMON, _minicpm_v_unlike),
     "phi4mm": Family(lambda config: phi4_mm(config, llama(config, window=1)), COMMON, _phi4_mm_unlike),
     "mimo": Family(partial(llama, qkv_bias=True, out_bias=None)),
-    "minicpm": Family(partial(llama, tied=True)),
+    "minicpm": Family(_minicpm, any_experts=True),
     "orion": Family(partial(llama, norm="layer")),
     "phi-msft": Family(_phi_first, _GPT),
-    "qwen": Family(_qwen, COMMON, _qwen_unlike),
+    "qwen": Family(_qwen, COMMON, _qwen_unlike, parts=(("visual", ""),), contrary=_qwen_contrary),
     "skywork": Family(llama),
     "stablelm_epoch": Family(stablelm),
     "xverse": Family(llama),
@@ -294,6 +369,7 @@ REMOTE_CODE_HEADS: dict[str, dict[str, Head]] = {
         "Model": Head(0, dense=1),
         "ForSequenceClassification": Head("labels", pooled=True, dense=1),
     },
+    "jina_lora": {"Model": Head(0, dense=1)},
     "chatglm": {"Model": _WHOLE, "ForConditionalGeneration": _WHOLE},
     "internlm2": {"Model": Head(0), "ForRewardModel": Head(1, pooled=True, bias=False)},
     "llada": {"Model": Head(0), "ModelLM": _WHOLE},

@@ -11,12 +11,14 @@ from planner.model.huggingface.families import (
     Config,
     Seeing,
     Shape,
+    clip_tower,
     in_blocks,
     siglip_tower,
 )
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
 from planner.model.huggingface.towers import HEARD_TOKENS, Beside, conformer, no_tower
 from planner.model.huggingface.vision import patches_of, sides
+from planner.ranges import LAYERS
 
 
 def segmenter(vision: Config) -> tuple[list[Shape], int]:
@@ -49,6 +51,37 @@ def _got(config: Config, shape: Shape) -> Shape:
     products += linear(patches // 4, 9 * out, 2 * out, bias=False)
     products += linear(patches // 16, 9 * 2 * out, text, bias=False)
     return added(shape, products + linear(patches // 16, text, text), others)
+
+
+def _deepseek_ocr(config: Config, shape: Shape) -> Shape:
+    """SAM's for all pixels, CLIP's layers on what becomes of it, both side by side for a matrix
+    (``deepencoder.py`` of deepseek-ai/DeepSeek-OCR)."""
+    vision, text, joined = config["vision_config"], shape["hidden"], config.get("projector_config") or {}
+    if vision.get("model_name") != "deeplip_b_l":
+        raise ValueError("vision_config")
+    sam, clip = vision["width"]["sam_vit_b"], vision["width"]["clip-l-14-224"]
+    fixed = {"patch_size": 16, "window_size": 14, "output_channels": 256}
+    sizes = {"num_hidden_layers": sam["layers"], "num_attention_heads": sam["heads"]}
+    detail = {**fixed, **sizes, "hidden_size": sam["width"], "image_size": vision["image_size"]}
+    products, others = segmenter({**detail, "global_attn_indexes": sam["global_attn_indexes"]})
+    patches = patches_of(detail)
+    for out in sam["downsample_channels"]:
+        patches = max(1, patches // 4)
+        products += linear(patches, 9 * products[-1]["outputs"], out, bias=False)
+    width, deep = clip["width"], products[-1]["outputs"]
+    if joined.get("projector_type") != "linear" or joined.get("input_dim") != width + deep:
+        raise ValueError("projector_config")
+    tower = clip_tower(
+        {
+            **{"num_hidden_layers": clip["layers"], "hidden_size": width, "intermediate_size": 4 * width},
+            **{"num_attention_heads": clip["heads"], "patch_size": clip["patch_size"]},
+            "image_size": clip["image_size"],
+        }
+    )
+    tower |= {"norm_last": False, "projector": (text,)}
+    products += linear(tower["outputs"], deep, text, bias=False)
+    # Ends of lines, and what stands between crops and the whole.
+    return {**added(shape, products, others + 2 * text), "tower": tower}
 
 
 def _hybrid(config: Config, shape: Shape) -> Shape:
@@ -169,13 +202,46 @@ def minicpm_v(config: Config, shape: Shape) -> Shape:
     layers = vision["num_hidden_layers"] - bool(config.get("drop_vision_last_layer"))
     tower = siglip_tower({**vision, "num_hidden_layers": layers, "vision_use_head": False})
     tower |= {"tokens": QWEN_IMAGE, "outputs": queries, "projector": (text,), "projector_bias": False}
+    return resampled(shape, tower, queries * text)
+
+
+def resampled(shape: Shape, tower: Shape, others: int) -> Shape:
+    """A tower, queries that attend to what it makes, and a matrix, with three norms and ``others`` parameters."""
+    tokens, queries, text = tower["tokens"], tower["outputs"], shape["hidden"]
     products = [
-        *linear(QWEN_IMAGE, text, 2 * text),
+        *linear(tokens, text, 2 * text),
         *linear(queries, text, text, times=2),
-        *scores(queries, text, QWEN_IMAGE),
+        *scores(queries, text, tokens),
         *linear(queries, text, text, bias=False),
     ]
-    return {**added(shape, products, (queries + 6) * text), "tower": tower}
+    return {**added(shape, products, 6 * text + others), "tower": tower}
+
+
+def _minicpm46(config: Config, shape: Shape) -> Shape:
+    """SigLIP whose tokens become a quarter behind one of its layers, and a quarter once more ahead of the text
+    (MiniCPM-V 4.6)."""
+    vision, text, rounds = config["vision_config"], shape["hidden"], config.get("merger_times", 1)
+    width, ffn, times = vision["hidden_size"], vision["intermediate_size"], vision["num_hidden_layers"]
+    given = config.get("insert_layer_id", 6)
+    rows, columns = sides(vision.get("window_kernel_size", [2, 2]))
+    merged = rows * columns
+    if not (LAYERS.holds(rounds) and isinstance(given, int) and 0 <= given < times):
+        raise ValueError("insert_layer_id")
+    products, tokens = linear(QWEN_IMAGE, _patch(vision), width), QWEN_IMAGE // merged
+    for count, many in ((QWEN_IMAGE, given + 1), (tokens, times - given - 1)):
+        products += attention(count, width, times=many) + feeds(count, width, ffn, times=many)
+    products += attention(QWEN_IMAGE, width, seen=merged)
+    products += linear(tokens, merged * width, merged * ffn, width)
+    for number in range(1, rounds + 1):
+        made = max(1, tokens // 4**number)
+        products += linear(made, 4 * width, 4 * width, text if number == rounds else width)
+    norms = 4 * width * times + 2 * width + 2 * (1 + merged) * width + rounds * 2 * 4 * width
+    return added(shape, products, patches_of(vision) * width + norms)
+
+
+def _patch(vision: Config) -> int:
+    rows, columns = sides(vision["patch_size"])
+    return int(vision.get("num_channels", 3)) * rows * columns
 
 
 def phi4_mm(config: Config, shape: Shape) -> Shape:
@@ -616,6 +682,14 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
     "chameleon": Beside(
         no_tower, "chameleon_vqgan", (*_CODES, "resolution"), section="vq_config", whole=_chameleon
     ),
+    "deepseek_vl_v2": Beside(
+        no_tower,
+        "vision",
+        ("image_size",),
+        text="language_config",
+        optional=(("projector_config", "mlp_projector"),),
+        whole=_deepseek_ocr,
+    ),
     "deepseek_vl_hybrid": Beside(
         no_tower,
         "siglip_vision_model",
@@ -704,6 +778,10 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
             "patch_embed_hidden_size",
         ),
     ),
+    **{
+        kind: Beside(no_tower, f"{kind}_vision", (*CLIP, "image_size"), whole=_minicpm46)
+        for kind in ("minicpmv4_6", "minicpmv4_7")
+    },
     "minicpmv": Beside(
         no_tower,
         "siglip",

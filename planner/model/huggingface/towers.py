@@ -414,7 +414,8 @@ def _glm4v(config: Config, text: int) -> Shape:
 def _mllama(config: Config, shape: Shape) -> Shape:
     """Layers that attend to what a tower makes of the tiles of an image."""
     vision, text = config["vision_config"], config["text_config"]
-    crossing = set(text.get("cross_attention_layers") or range(3, 40, 5))
+    # Those behind the last layer are never made.
+    crossing = {*(text.get("cross_attention_layers") or range(3, 40, 5))} & {*range(shape["layers"])}
     kinds = [("cross" if index in crossing else "attention", "dense") for index in range(shape["layers"])]
     width, tiles, ids = vision["hidden_size"], vision.get("max_num_tiles", 4), 1
     ratios = vision.get("supported_aspect_ratios")
