@@ -197,10 +197,17 @@ def measured_devices(family: str) -> set[str]:
     """Device types of a family on which somebody has measured products."""
     rows = (row for row in microbenchmarks() if row.device and _matmul(row) is not None)
     names = {catalog.name_of(row.device) for row in rows if row.device}
-    return {name for name in names if catalog.gpu(name).family == family}
+    return {name for name in names if _device(name).family == family}
 
 
-def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
+@cache
+def _device(name: str) -> catalog.CatalogueGpu:
+    """The catalogue's entry of a measured device; not a copy of its own for every caller."""
+    return catalog.gpu(name)
+
+
+@cache
+def _shares(family: str, constant: str, *, users: bool = False) -> tuple[float, ...]:
     """What microbenchmarks of a family's devices say of a constant, as shares of the datasheet.
 
     ``users``: without those of its maker, which say what can be reached, less what is.
@@ -214,15 +221,15 @@ def _shares(family: str, constant: str, *, users: bool = False) -> list[float]:
     }
     reader = readers.get(constant)
     if reader is None:
-        return []
+        return ()
     shares = (
         reader(row)
         for row in microbenchmarks()
         if row.device
-        and catalog.gpu(row.device).family == family
+        and _device(row.device).family == family
         and not (users and row.measured_by == "vendor")
     )
-    return [round(min(share, 0.98), 4) for share in shares if share is not None]
+    return tuple(round(min(share, 0.98), 4) for share in shares if share is not None)
 
 
 def _matmul(row: Microbenchmark, quantity: Quantity = "matmul") -> float | None:
@@ -235,14 +242,14 @@ def _vector(row: Microbenchmark) -> float | None:
 
 
 def _is_faster_in_two_bytes(row: Microbenchmark) -> bool:
-    peaks = catalog.gpu(row.device or "").tflops
+    peaks = _device(row.device or "").tflops
     return max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) > peaks.get("fp32", 0.0)
 
 
 def _product(row: Microbenchmark, quantity: Quantity, formats: Collection[str]) -> float | None:
     if row.quantity != quantity or row.precision is None or row.precision not in formats:
         return None
-    peak = catalog.gpu(row.device or "").tflops.get(row.precision)
+    peak = _device(row.device or "").tflops.get(row.precision)
     return row.value / flops_from_tflops(peak) if peak else None
 
 
@@ -251,7 +258,7 @@ def _sustained(row: Microbenchmark) -> float | None:
 
 
 def _memory(row: Microbenchmark) -> float | None:
-    nominal = bytes_per_second_from_gigabytes(catalog.gpu(row.device or "").memory_bandwidth_gBps)
+    nominal = bytes_per_second_from_gigabytes(_device(row.device or "").memory_bandwidth_gBps)
     return row.value / nominal if row.quantity == "memory" else None
 
 

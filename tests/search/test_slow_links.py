@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import pairwise, product
+from itertools import groupby, pairwise, product
 from unittest.mock import patch
 
 import pytest
@@ -31,6 +31,11 @@ from tests.worlds import cluster, gpt, pool
 def crossings(islands: tuple[int, ...]) -> int:
     """How often neighbours differ."""
     return sum(a != b for a, b in pairwise(islands))
+
+
+def blocks(islands: tuple[int, ...]) -> tuple[int, ...]:
+    """The islands of a pipeline, each block of equal neighbours once."""
+    return tuple(island for island, _ in groupby(islands))
 
 
 def within(sequence: Sequence, islands: tuple[int, ...]) -> bool:
@@ -71,16 +76,15 @@ def test_tightened_sequences_lose_no_pipeline_that_fits(seed: int) -> None:
     draw = random.Random(seed)
     count, depth = draw.randint(2, 3), draw.randint(2, 6)
     most = tuple(draw.randint(0, depth) for _ in range(count))
-    pipelines = [item for item in product(range(count), repeat=depth) if crossings(item)]
+    fitting_of: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for item in product(range(count), repeat=depth):
+        if all(item.count(at) <= held for at, held in enumerate(most)):
+            fitting_of.setdefault(blocks(item), []).append(item)
     for number in range(1, depth):
         for part in sequences(count, depth, number):
             halves = part.halves(tuple(draw.uniform(0, depth) for _ in part.ends)) or (part,)
             for half in halves:
-                fitting = [
-                    item
-                    for item in pipelines
-                    if within(half, item) and all(item.count(at) <= held for at, held in enumerate(most))
-                ]
+                fitting = [item for item in fitting_of.get(part.islands, ()) if within(half, item)]
                 tight = half.tightened(depth, most)
                 assert tight is not None or not fitting
                 assert all(within(tight, item) for item in fitting if tight is not None)

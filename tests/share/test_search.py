@@ -55,6 +55,8 @@ pools:
 fabrics:
   ib: {kind: infiniband}
 """
+FEW = Limits(target="torch", zero=(1,), recompute=("none",))
+"""A space whose searches take little time."""
 
 
 def vectors(units: tuple[Unit, ...]) -> Iterator[Machines]:
@@ -180,7 +182,7 @@ def test_against_all_partitions(tmp_path: Path, cluster: str, jobs: str) -> None
     """The answer is as good as the best of all partitions under every objective, and its bound holds."""
     several = loaded(tmp_path, cluster, jobs)
     spec = load_cluster(tmp_path / "cluster.yaml")
-    limits, gap = Limits(target="torch", zero=(1,), recompute=("none",)), 0.01
+    limits, gap = FEW, 0.01
     searched: dict[tuple[int, Machines], SearchResult] = {}
     objectives: tuple[ShareObjective, ...] = ("makespan", "throughput", "fairness")
     for objective in objectives:
@@ -266,7 +268,7 @@ def test_portions_are_apart(tmp_path: Path) -> None:
     for cluster, jobs in ((FOUR_NODES, JOBS), (MIXED, THREE)):
         several = loaded(tmp_path, cluster, jobs)
         spec = load_cluster(tmp_path / "cluster.yaml")
-        answer = ShareSearch(spec, several, shipped(), Limits(gap=0.05), "fairness").run()
+        answer = ShareSearch(spec, several, shipped(), replace(FEW, gap=0.05), "fairness").run()
         taken = [
             f"{host}:{number}"
             for portion in answer.portions
@@ -279,7 +281,7 @@ def test_portions_are_apart(tmp_path: Path) -> None:
             taken += [each] if ":" in each else [f"{each}:{number}" for number in range(sizes[each])]
         assert sorted(taken) == sorted(f"{host}:{number}" for host in sizes for number in range(sizes[host]))
         for portion, job in zip(answer.portions, several, strict=True):
-            again = choose(portion.cluster, job.model, shipped(), Limits(), Goal(), explain=False)
+            again = choose(portion.cluster, job.model, shipped(), FEW, Goal(), explain=False)
             assert again.best is not None
             assert portion.scored.estimate.step_seconds <= again.best.estimate.step_seconds * 1.05
             assert again.bound_seconds <= portion.scored.estimate.step_seconds
@@ -289,7 +291,7 @@ def test_time_and_ctrl_c_end_it(tmp_path: Path) -> None:
     """Without time nothing is proven; a wish to end keeps what there is."""
     several = loaded(tmp_path, FOUR_NODES, JOBS)
     spec = load_cluster(tmp_path / "cluster.yaml")
-    done = ShareSearch(spec, several, shipped(), Limits(), "makespan", deadline=Deadline.after(0.0)).run()
+    done = ShareSearch(spec, several, shipped(), FEW, "makespan", deadline=Deadline.after(0.0)).run()
     assert (done.status, done.portions) in (("unknown", ()), ("feasible", done.portions))
     assert done.gap > 0
 
@@ -313,7 +315,7 @@ def test_time_and_ctrl_c_end_it(tmp_path: Path) -> None:
 
     soon = Soon()
     stopped = ShareSearch(
-        spec, several, shipped(), Limits(gap=1e-9), "throughput", soon, deadline=Deadline(flag=soon)
+        spec, several, shipped(), replace(FEW, gap=1e-9), "throughput", soon, deadline=Deadline(flag=soon)
     ).run()
     assert len(stopped.portions) == 2
     assert stopped.bound is not None
@@ -336,7 +338,7 @@ def test_a_second_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     spec = load_cluster(tmp_path / "cluster.yaml")
-    stopped = ShareSearch(spec, several, shipped(), Limits(gap=1e-9), "throughput", Now()).run()
+    stopped = ShareSearch(spec, several, shipped(), replace(FEW, gap=1e-9), "throughput", Now()).run()
     assert stopped.interrupted
     assert len(stopped.portions) == 2
     assert stopped.value is not None
@@ -347,7 +349,7 @@ def test_a_second_ctrl_c_keeps_what_there_is(tmp_path: Path) -> None:
 def test_a_solver_that_gives_up_proves_nothing(tmp_path: Path) -> None:
     """Not that the jobs do not fit."""
     several = loaded(tmp_path, FOUR_NODES, JOBS)
-    search = ShareSearch(load_cluster(tmp_path / "cluster.yaml"), several, shipped(), Limits(), "throughput")
+    search = ShareSearch(load_cluster(tmp_path / "cluster.yaml"), several, shipped(), FEW, "throughput")
     nothing = Solved(status="stopped", bound=0.0, values=None)
     with patch("planner.search.milp.solver.solve", return_value=nothing):
         answer = search.run()
@@ -358,7 +360,7 @@ def test_what_fairness_is_measured_by_is_proven_or_said(tmp_path: Path) -> None:
     """The jobs' plans on the whole cluster; one that may be slower than the best is named."""
     several = loaded(tmp_path, FOUR_NODES, JOBS)
     spec = load_cluster(tmp_path / "cluster.yaml")
-    search = ShareSearch(spec, several, shipped(), Limits(gap=0.05), "fairness")
+    search = ShareSearch(spec, several, shipped(), replace(FEW, gap=0.05), "fairness")
     answer = search.run()
     assert answer.rough == ()
     search.program.jobs[1].worth *= 1.2
@@ -377,7 +379,7 @@ def test_devices_of_several_nodes_are_named_by_node(tmp_path: Path) -> None:
     (tmp_path / "brain.yaml").write_text(MODEL.replace("precision: fp16", "precision: bf16"))
     several = loaded(tmp_path, text, jobs)
     search = ShareSearch(
-        load_cluster(tmp_path / "cluster.yaml"), several, shipped(), Limits(gap=0.5), "throughput"
+        load_cluster(tmp_path / "cluster.yaml"), several, shipped(), replace(FEW, gap=0.5), "throughput"
     )
     partition = ((2, 0, 2, 0), (0, 1, 0, 0), (0, 0, 0, 1))
     for index, machines in enumerate(partition):
