@@ -225,9 +225,7 @@ def _shares(family: str, constant: str, *, users: bool = False) -> tuple[float, 
     shares = (
         reader(row)
         for row in microbenchmarks()
-        if row.device
-        and _device(row.device).family == family
-        and not (users and row.measured_by == "vendor")
+        if row.device and _device(row.device).family == family and not (users and row.measured_by == "vendor")
     )
     return tuple(round(min(share, 0.98), 4) for share in shares if share is not None)
 
