@@ -28,6 +28,7 @@ class RampBound:
 
     def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int, most: int) -> None:
         self._steps = micro_batches
+        self._last: tuple[float, Seconds, Seconds] | None = None
         self._rates = by_position(
             [speed.slots for speed in speeds], [1 / speed.layer_seconds for speed in speeds], most
         )
@@ -48,8 +49,7 @@ class RampBound:
         assert path is not None, "two stages have a second one"
         # V >= sum_{i<k} c_i / v + m c_k for every stage k: each leaves the next this part of what it has itself.
         ratio = 1.0 if divided else 1.0 - path.before.forward / (path.own.forward * chunks)
-        left = ratio ** np.arange(len(self._rates))
-        reach = np.cumsum(self._rates * left) / self._steps
+        left, reach = self._reach(ratio)
         # L <= V sum_k w_k ratio^k / m
         plain = self._layers / reach
         if hops is None:
@@ -61,6 +61,13 @@ class RampBound:
         # Trading a slow slot for a fast one pays only while its time exceeds the sends.
         pays = send <= plain * left / self._steps
         return np.where(pays, plain + more / reach, plain) + self._tail
+
+    def _reach(self, ratio: float) -> tuple[Seconds, Seconds]:
+        """ratio^k, and sum_k w_k ratio^k / m, [stages - 1]; most are asked for twice in a row."""
+        if self._last is None or self._last[0] != ratio:
+            left = ratio ** np.arange(len(self._rates))
+            self._last = ratio, left, np.cumsum(self._rates * left) / self._steps
+        return self._last[1:]
 
 
 def by_position(slots: Sequence[float], values: Sequence[float], most: int) -> Seconds:
