@@ -12,6 +12,7 @@ Where backwards are divided only the stage's own work is counted, which is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class RampBound:
 
     def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int, most: int) -> None:
         self._steps = micro_batches
-        self._last: tuple[float, Seconds, Seconds] | None = None
+        self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
         self._rates = by_position(
             [speed.slots for speed in speeds], [1 / speed.layer_seconds for speed in speeds], most
         )
@@ -62,12 +63,13 @@ class RampBound:
         pays = send <= plain * left / self._steps
         return np.where(pays, plain + more / reach, plain) + self._tail
 
-    def _reach(self, ratio: float) -> tuple[Seconds, Seconds]:
+    def _reach(self, ratio: float) -> tuple[NDArray[np.floating[Any]], Seconds]:
         """ratio^k, and sum_k w_k ratio^k / m, [stages - 1]; most are asked for twice in a row."""
-        if self._last is None or self._last[0] != ratio:
+        last = self._last
+        if last is None or last[0] != ratio:
             left = ratio ** np.arange(len(self._rates))
-            self._last = ratio, left, np.cumsum(self._rates * left) / self._steps
-        return self._last[1:]
+            last = self._last = ratio, left, np.cumsum(self._rates * left) / self._steps
+        return last[1], last[2]
 
 
 def by_position(slots: Sequence[float], values: Sequence[float], most: int) -> Seconds:
