@@ -53,7 +53,7 @@ mutation: $(VENV)/mutation.stamp  ## small changes of the code that no test sees
 	$(BIN)/python -m tools.mutation --mutants $(MUTANTS) --seed $(SEED) --packages $(PACKAGES)
 
 tables: $(VENV)/test.stamp  ## regenerate the tables of prices, plans and launch folders that the tests compare
-	for table in cost.prices cost.functions plan.plans emit.folders; do $(BIN)/python -m tests.$$table || exit 1; done
+	for table in cost.prices cost.functions plan.plans dims.values emit.folders; do $(BIN)/python -m tests.$$table || exit 1; done
 
 test-oldest test-newest: test-%:  ## the fast tests with the oldest, or the newest, dependencies that pyproject.toml allows
 	rm -rf $(VENV)-$*

@@ -58,21 +58,21 @@ def by_case(table: Iterable[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def differences(now: Iterable[Row], then: Iterable[Row]) -> list[str]:
+def differences(now: Iterable[Row], then: Iterable[Row], close: float = CLOSE) -> list[str]:
     """What two tables do not have in common, for people."""
     new, old = ({row[:3]: row[3] for row in table} for table in (now, then))
     return [
         f"{', '.join(key)}: {old.get(key, 'nothing')} is now {new.get(key, 'nothing')}"
         for key in dict.fromkeys((*old, *new))
-        if not _equal(new.get(key, ""), old.get(key, ""))
+        if not _equal(new.get(key, ""), old.get(key, ""), close)
     ]
 
 
-def _equal(one: str, other: str) -> bool:
+def _equal(one: str, other: str, close: float) -> bool:
     if one == other:
         return True
     try:
         first, second = float(one), float(other)
     except ValueError:
         return False
-    return not isinf(first) and isclose(first, second, rel_tol=CLOSE, abs_tol=0.0)
+    return not isinf(first) and isclose(first, second, rel_tol=close, abs_tol=0.0)

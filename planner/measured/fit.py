@@ -73,6 +73,8 @@ GUESSED = (
     "parts of layers in CUDA graphs",
     "layers of the stages not stated",
     "short runs",
+    "mean of a whole training",
+    "first releases for",
 )
 """Words of doubts that concern the plan or the measurement itself."""
 

@@ -51,8 +51,8 @@ SETTLED = 1e-4
 NUDGE = 0.01
 """Step of a logarithm by which slopes are taken."""
 
-GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure")
-"""Words of doubts that concern what is held, or the peak itself."""
+GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure", "a lone device")
+"""Words of doubts that concern what is held, or the peak itself: a lone device holds no buffers of collectives."""
 
 
 @cache

@@ -290,6 +290,8 @@ def validation_document(validation: Validation, most_worst: int) -> ValidationDo
 
 BAND = 0.10
 """Relative error of the shaded band."""
+LEGEND_ROWS = 36
+"""Sources that a column of the legend holds in the height of the figure."""
 MARKERS = "osD^v<>Phd"
 COLOURS = tuple(f"C{index}" for index in range(10))
 
@@ -312,15 +314,17 @@ def write_plot(predictions: Sequence[Prediction], path: Path) -> None:
 
 def _figure(predictions: Sequence[Prediction]) -> Figure:
     """Log-log axes with one mark per run, the diagonal and the band around it."""
-    figure = require_matplotlib()(figsize=(9.0, 6.0), layout="constrained")
+    timed = [entry for entry in predictions if entry.error is not None]
+    columns = 1 + len({entry.run.source for entry in timed}) // LEGEND_ROWS
+    figure = require_matplotlib()(figsize=(5.5 + 3.5 * columns, 6.0), layout="constrained")
     axes = figure.add_subplot()
     axes.set(xscale="log", yscale="log", aspect="equal")
     axes.set(xlabel="measured step (s)", ylabel="predicted step (s)")
-    _draw_runs(axes, [entry for entry in predictions if entry.error is not None])
+    _draw_runs(axes, timed, columns)
     return figure
 
 
-def _draw_runs(axes: Axes, timed: Sequence[Prediction]) -> None:
+def _draw_runs(axes: Axes, timed: Sequence[Prediction], columns: int) -> None:
     for index, source in enumerate(sorted({entry.run.source for entry in timed})):
         own = [entry for entry in timed if entry.run.source == source]
         axes.plot(
@@ -340,6 +344,7 @@ def _draw_runs(axes: Axes, timed: Sequence[Prediction]) -> None:
             bbox_to_anchor=(1.02, 0.5),
             fontsize="small",
             frameon=False,
+            ncols=columns,
             title="source: mean error",
         )
 

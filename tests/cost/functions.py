@@ -29,9 +29,10 @@ from planner.cost.state import Held, held_by, move, settled
 from planner.cost.stragglers import backups, deviation_of_largest, expected_largest, stretch
 from planner.errors import UsageError
 from planner.model.spec import ConvergenceSpec, LoraSpec, LossCurveSpec, ModelSpec
-from planner.plan.placement import place
-from tests.cases import CASES, CONSTANTS, Case, experts, gpt, llama
+from planner.plan.placement import Slot, place
+from tests.cases import CASES, CONSTANTS, KINDS, Case, experts, gpt, llama
 from tests.tables import Row, rows, terms, written
+from tests.worlds import cluster, pool
 
 FUNCTIONS = Path(__file__).with_name("functions.csv")
 
@@ -107,6 +108,20 @@ def sends() -> Iterator[Row]:
             for number, (one, other) in enumerate(pairwise(stages)):
                 seconds = least_send(one, other, 4e6, topology, case.by)
                 yield from rows("sends", name, {f"from stage {number}": seconds})
+    yield from _shared_node_sends()
+
+
+def _shared_node_sends() -> Iterator[Row]:
+    """Two of four replicas may find the next stage on their own node, so that two use the cards, whatever others do."""
+
+    def slot(pool_name: str, replicas: int) -> Slot:
+        return Slot(pool_name, "A", 1, 0, 1, 0, replicas)
+
+    on = cluster(*(pool(name, "A", per_node=8, cards=1) for name in "abcd"), gpus=KINDS)
+    first, last = (slot("a", 4), slot("b", 1)), (slot("a", 2), slot("c", 2), slot("d", 1))
+    for name, ends in {"forward": (first, last), "backward": (last, first)}.items():
+        found = least_send(*ends, 1e8, Topology(on), CONSTANTS)
+        yield from rows("sends", f"a node for both, {name}", {"least": found})
 
 
 MODELS: dict[str, ModelSpec] = {

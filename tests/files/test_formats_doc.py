@@ -109,8 +109,8 @@ def test_every_number_has_a_range() -> None:
 
 
 def test_the_families_are_listed() -> None:
-    """In order."""
-    assert f"{', '.join(supported())}." in TEXT
+    """In order, whatever the lines."""
+    assert f"{', '.join(supported())}." in " ".join(TEXT.split())
 
 
 @pytest.mark.parametrize("name", ["pcie3", "pcie4", "pcie5", "pcie4-switch"])

@@ -223,6 +223,24 @@ def test_the_document_counts_the_rows() -> None:
     }
 
 
+def test_how_zero_infinity_counts() -> None:
+    """zinf-06: 10 B on a DGX-2 at 45 TFLOP/s, which its authors count as eight FLOPs a parameter and token."""
+    item = run("zinf-06")
+    parameters = 50 * (12 * 4096**2 + 13 * 4096) + (51200 + 1024 + 2) * 4096
+    assert item.step_seconds == pytest.approx(8 * parameters * 128 * 1024 / 16 / 45e12, rel=1e-5)
+    assert (item.plan.zero, item.devices, item.plan.micro_batches) == (3, 16, 1)
+
+
+def test_a_run_of_the_dgx_cloud_benchmarks() -> None:
+    """dgxc-405b-fp8-576: nine stages of two layers in each of seven chunks, half a sequence a device."""
+    item = run("dgxc-405b-fp8-576")
+    assert (item.source, item.devices, item.step_seconds) == ("dgxc", 576, 11.0)
+    assert (item.plan.pp, item.plan.interleave, item.plan.cp, item.plan.micro_batches) == (9, 7, 2, 63)
+    assert [stage.layers for stage in item.plan.stages] == [14] * 9
+    assert (item.model.kv_heads, item.model.training.precision) == (16, "fp8")
+    assert certain(item)
+
+
 def test_a_run_of_zero_offload() -> None:
     """zoff-42: 13 B on one V100, 34.5 TFLOP/s with recomputation counted, 512 sequences four at a time."""
     item = run("zoff-42")

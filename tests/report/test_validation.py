@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from planner.errors import OutputError, UsageError
 from planner.field_metadata import plain, text
 from planner.measured.predictions import Prediction, truth
 from planner.report.validation import (
+    LEGEND_ROWS,
     Validation,
     not_predicted,
     shows_groups,
@@ -202,6 +204,17 @@ def test_the_picture(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert names(tmp_path) == ["errors.png"]
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_a_picture_of_many_sources(tmp_path: Path) -> None:
+    """The legend takes as many columns as it needs and leaves the axes their room: matplotlib warns of nothing."""
+    pytest.importorskip("matplotlib")
+    one = next(entry for entry in several() if entry.error is not None)
+    sources = (f"source-{number}" for number in range(2 * LEGEND_ROWS + 1))
+    write_plot(
+        [replace(one, run=replace(one.run, source=source)) for source in sources], tmp_path / "errors.png"
+    )
+    assert names(tmp_path) == ["errors.png"]
 
 
 def test_a_picture_of_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("cosmic_ray")
 pytest.importorskip("coverage")
 
 from tools.mutation.__main__ import _kept, _table
-from tools.mutation.covering import Covering, recorded
+from tools.mutation.covering import TABLES, Covering, recorded
 from tools.mutation.mutants import sample
 from tools.mutation.trial import Room
 
@@ -38,6 +38,15 @@ def test_the_quickest_tests_of_a_line_are_first(
     """One at least, and of its module behind them: caches and imports hide lines from all tests but the first."""
     assert COVERING.tests_of("planner/a.py", line, budget) == found
     assert COVERING.tests_of("planner/b.py", line, budget) == ([], [])
+
+
+def test_each_row_of_a_table_is_a_test_of_its_own() -> None:
+    """Of other functions the second parameters wait until each function had its first."""
+    row, usual = f"{TABLES[0]}::test", "tests/cost/test_a.py::test"
+    seconds = {f"{row}[a]": 2.0, f"{row}[b]": 3.0, f"{usual}[a]": 1.0, f"{usual}[b]": 1.5}
+    covering = Covering(lines={"planner/a.py": {1: tuple(seconds)}}, seconds=seconds)
+    found, _ = covering.tests_of("planner/a.py", 1, 9.0)
+    assert found == [f"{usual}[a]", f"{row}[a]", f"{row}[b]", f"{usual}[b]"]
 
 
 def test_every_mutant_is_python(tmp_path: Path) -> None:

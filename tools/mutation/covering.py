@@ -34,7 +34,12 @@ TESTS: dict[str, tuple[str, ...]] = {
 }
 """Tests that are tried on the mutants of a package: folders, and files."""
 
-TABLES = ("tests/cost/test_prices.py", "tests/plan/test_plans.py", "tests/emit/test_folders.py")
+TABLES = (
+    "tests/cost/test_prices.py",
+    "tests/plan/test_plans.py",
+    "tests/dims/test_values.py",
+    "tests/emit/test_folders.py",
+)
 """Tests that compare rows of tables: each row is a test of its own, as no two see the same."""
 
 LONGEST = 1200.0
