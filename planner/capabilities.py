@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from planner.frozen import record
 
 TensorParallel = Literal["none", "one-degree", "per-stage"]
 BatchRule = Literal["equal", "per-device", "follows-dp"]
@@ -31,7 +32,7 @@ SyncFormat = Literal["fp32", "bf16", "fp8", "int8"]
 SyncKind = Literal["diloco", "average", "fp32", "bf16", "fp8", "int8", "powersgd", "topk"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Offloading:
     """What a runtime can keep off the device; an empty one keeps everything there."""
 
@@ -63,7 +64,7 @@ class Offloading:
     (announcement of SuperOffload, figure 5)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Gradients:
     """Number formats of the gradients of bf16 and fp8 training that a runtime can have at the same time."""
 
@@ -88,7 +89,7 @@ class Gradients:
 FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """One row of the capability table."""
 

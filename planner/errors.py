@@ -11,7 +11,8 @@ HetplanError                 exit code 1 unless a subclass says otherwise
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from planner.frozen import record
 
 KeyPath = tuple[str | int, ...]
 """Keys and indices that lead to a value: ``("stages", 2, "replicas")``."""
@@ -49,7 +50,7 @@ class HetplanError(Exception):
         return "\n".join(self.lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One thing wrong in a file."""
 

@@ -12,16 +12,18 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, cached_property
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from planner.frozen import record
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Label:
     """The name of a field in tables and sentences: ``Annotated[float, Label("gradient sync")]``."""
 
@@ -85,7 +87,7 @@ def sentence(text: str) -> str:
     return first if first[1:2].isupper() else first[:1].lower() + first[1:]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _JsonFields:
     """How the document of a class differs from its fields."""
 
@@ -315,7 +317,7 @@ def _finite(value: Json) -> Json:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class JsonDocument:
     """What every document begins with."""
 

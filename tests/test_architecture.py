@@ -100,7 +100,7 @@ def test_libraries_stay_at_home(library: str) -> None:
     assert {user for user in users if not user.startswith(HOMES[library])} == set()
 
 
-LIBRARY = ("cli/calibrate.py", "measure/", "report/calibration.py")
+LIBRARY = ("cli/calibrate.py", "measure/", "report/calibration.py", "report/doubts.py")
 """Where ``torch`` is the library: what is installed, and the version that a measurement was made with."""
 
 KERNELS = ("measured/priors.py", "model/spec.py")

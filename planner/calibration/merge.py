@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from hashlib import sha256
 from math import hypot, inf, log
@@ -24,6 +24,7 @@ from planner.calibration.values import (
     Link,
     LinkPoint,
 )
+from planner.frozen import record
 
 FAR = 5.0
 """Two values contradict each other from this many of their standard deviations on."""
@@ -82,7 +83,7 @@ def share_formats(calibration: Calibration, precision: str) -> dict[str, set[str
     return formats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Clash:
     """Two values of one thing that cannot both be right."""
 
@@ -92,7 +93,7 @@ class Clash:
     newer: Literal["first", "last", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Item:
     """One measured value."""
 

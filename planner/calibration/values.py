@@ -7,7 +7,7 @@ none belongs to a model, a run or a paper. ``planner/calibration/file.py`` reads
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -32,6 +32,7 @@ from planner.files.fields import (
     strict,
     whole,
 )
+from planner.frozen import record
 from planner.ranges import DEVICES
 
 Work = Literal["dense", "experts", "unfused"]
@@ -66,7 +67,7 @@ LinkName = Annotated[str, Field(min_length=1, max_length=LONGEST_LINK, pattern=L
 KernelShape = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}(x[1-9][0-9]{0,11}){0,7}$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Family:
     """Constants of one generation of GPUs; the defaults hold for a family that nobody has fitted."""
 
@@ -88,7 +89,7 @@ class Family:
     """Standard deviation of a device's seconds of a step over their mean, among steps and devices; 0 counts none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Framework:
     """Constants of one training framework."""
 
@@ -112,7 +113,7 @@ class Framework:
     """What a measured layer takes in a training run over what it took alone: the runtime's hooks, colder caches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Link:
     """Constants of one type of network between nodes."""
 
@@ -125,7 +126,7 @@ class Link:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LayerPoint:
     """Measured seconds and bytes of one transformer layer on one device."""
 
@@ -158,7 +159,7 @@ class LayerPoint:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class KernelPoint:
     """Measured seconds of one kernel, which the constants of a family are fitted to."""
 
@@ -188,7 +189,7 @@ class KernelPoint:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
     """Measured seconds of one collective or send of a size."""
 
@@ -210,7 +211,7 @@ class LinkPoint:
 
 @strict()
 @json_fields(names={"rows": "runs", "framework": "stack"})
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Residual:
     """How far the fit is from the measurements it was fitted to."""
 
@@ -235,7 +236,7 @@ class Residual:
 
 @strict()
 @json_fields(names={"mean": "mean_error", "largest": "largest_error"})
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CurveError:
     """How well a fitted curve predicts each of its points from the others."""
 
@@ -250,7 +251,7 @@ class CurveError:
 
 
 @json_fields(nulls=("source",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Constant:
     """Where one constant comes from."""
 
@@ -266,7 +267,7 @@ class Constant:
     """Key of the calibration's ``sources``; empty when unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Everything the cost model takes from measurements; anything absent has an assumed default."""
 

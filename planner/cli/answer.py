@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import RenderableType
 
 from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
-from planner.cost.training import Devices
+from planner.late import late
 from planner.model.spec import ModelSpec
 from planner.report.brief import answer_line, brief
-from planner.report.document import search_document
 from planner.report.explain import (
     advice_section,
     advice_text,
@@ -35,10 +34,13 @@ from planner.report.goal import (
 )
 from planner.report.inputs import understood
 from planner.report.layout import Answer, Paragraph, warnings_section
-from planner.report.pareto import front_document, front_section, use_at_most
 from planner.report.plan_table import plan_section
-from planner.search.objectives.pareto import Front
 from planner.search.values import Limits, Scored, SearchResult
+
+if TYPE_CHECKING:
+    from planner.report import document
+else:
+    document = late("planner.report.document")
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""
@@ -54,28 +56,13 @@ def show_found(
 ) -> None:
     """Print what a search found, or why there is nothing; the answer stands last."""
     if as_json:
-        show_document(search_document(result, request.cluster, request.model))
+        show_document(document.search_document(result, request.cluster, request.model))
         return
     answer = answer_line(result, request.model, request.cluster, request.limits)
     if detail == "answer":
         show(last=Answer(answer))
         return
     show(*_report(result, request, top, detail), then=next_command(result, output), last=Answer(answer))
-
-
-def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Detail = "brief") -> None:
-    """Print the table of time against cost."""
-    if as_json:
-        show_document(front_document(table, request.cluster, request.model))
-        return
-    goal = goal_text(request.goal, pareto=True)
-    head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
-    devices = None if table.worth is None else table.points[table.worth].devices
-    show(
-        None if detail == "answer" else head,
-        front_section(table, request.cluster),
-        then=None if detail == "answer" else next_on(devices, request.cluster),
-    )
 
 
 def _report(
@@ -117,13 +104,6 @@ def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> Renderab
     if result.status == "infeasible":
         return infeasible_section(result, model, limits)
     return unknown_section(result)
-
-
-def next_on(devices: Devices | None, cluster: ClusterSpec) -> str | None:
-    """The command that follows a table of sub-clusters: a search on the one that is worth it."""
-    if devices is None:
-        return None
-    return f"the same with {use_at_most(devices, cluster)} -o plan.yaml in place of --pareto"
 
 
 def next_command(result: SearchResult, output: Path | None) -> str | None:

@@ -30,7 +30,7 @@ from planner.plan.file import (
     read,
 )
 from planner.ranges import CHANCE
-from planner.report.calibration import doubts
+from planner.report.doubts import doubts
 from planner.search.values import Goal, Limits, Scored
 
 

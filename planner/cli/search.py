@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -24,7 +24,7 @@ from planner.capabilities import (
     Recompute,
     SyncFormat,
 )
-from planner.cli.answer import show_found, show_front
+from planner.cli.answer import show_found
 from planner.cli.goal import GoalOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
@@ -33,7 +33,7 @@ from planner.cli.inputs import (
     read_inputs,
     used_calibration,
 )
-from planner.cli.loss import LossOptions, answer_loss, answer_sizes
+from planner.cli.loss import LossOptions
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -49,9 +49,10 @@ from planner.cli.options import (
 )
 from planner.cli.output import require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
-from planner.cli.progress import History, reporter, searching
+from planner.cli.progress import History, reporter
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
+from planner.late import late
 from planner.model.spec import ModelSpec
 from planner.plan.file import Summary, write
 from planner.plan.values import Sync
@@ -72,12 +73,14 @@ from planner.report.brief import summary_of
 from planner.search.deadline import Deadline
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
-from planner.search.objectives.pareto import front
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.targets import TARGETS, in_words, target
 
 if TYPE_CHECKING:
+    from planner.cli import front, loss_answer
     from planner.cli.answer import Detail
+else:
+    front, loss_answer = late("planner.cli.front"), late("planner.cli.loss_answer")
 
 
 PAUSE_SECONDS = 0.5
@@ -134,22 +137,6 @@ class KeptPlan:
 
     def _write(self, scored: Scored, summary: Summary | None) -> None:
         write(self._request.plan_file(scored, summary), self._path)
-
-
-def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
-    """Print the table, or its document; the exit code says what kind of answer it is."""
-    with searching(request.limits.time_limit_seconds) as (talk, deadline):
-        table = front(
-            request.cluster,
-            request.model,
-            request.calibration,
-            request.limits,
-            request.goal,
-            talk,
-            deadline=deadline,
-        )
-    show_front(table, request, as_json, detail)
-    raise typer.Exit(exit_code(table.interrupted, bool(table.points), not table.unfinished))
 
 
 Output = Annotated[
@@ -475,12 +462,12 @@ def search(
         strict=wanted.strict or history,
     )
     if is_to_loss:
-        loss = to_loss.request(request, wanted.run.tokens)
+        loss = loss_answer.requested(to_loss, request, wanted.run.tokens)
         if wanted.pareto:
-            answer_sizes(request, loss, as_json, quiet)
-        answer_loss(request, loss, top, output, as_json, quiet)
+            loss_answer.answer_sizes(request, loss, as_json, quiet)
+        loss_answer.answer_loss(request, loss, top, output, as_json, quiet)
     if wanted.pareto:
-        answer_front(request, as_json, detail)
+        front.answer_front(request, as_json, detail)
     if history and not goal.fastest:
         raise UsageError("--history: only a search for the fastest plan without other limits keeps it")
     _answer(request, top, output, write_lp, as_json, detail, history=History(started()) if history else None)

@@ -6,7 +6,7 @@ section 4) written for any feed-forward width and grouped-query attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log2
 from statistics import NormalDist
 
@@ -18,6 +18,7 @@ from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_toke
 from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
+from planner.frozen import record
 from planner.model.spec import NF4_BYTES, LayerRun, ModelSpec, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
@@ -61,7 +62,7 @@ LIVE_ELEMENTS = 1e9
 configuration sets the same."""
 
 
-@dataclass(slots=True, kw_only=True)
+@record(slots=True, kw_only=True)
 class Load:
     """What one device holds and does, as far as memory is concerned; not frozen, as that is made thrice as fast."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,6 +16,7 @@ from planner.files.fields import form
 from planner.files.messages import messages_of
 from planner.files.nodes import Data, YamlError, YamlNode, empty_values, parse, walk
 from planner.files.short_lists import split_times
+from planner.frozen import record
 
 MOST_BYTES = 4 * 2**20
 """Largest file that is read."""
@@ -33,7 +33,7 @@ _SUFFIXES = {
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Document:
     """A parsed file that can name the line of each of its values."""
 

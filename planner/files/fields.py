@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
@@ -13,10 +12,11 @@ from pydantic_core import CoreSchema, core_schema
 
 from planner import ranges
 from planner.field_metadata import meanings
+from planner.frozen import record
 from planner.ranges import Range
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Within:
     """The constraint of a finite number within a range, and how its violation is told."""
 

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from planner.errors import KeyPath, PartError, PlanError
 from planner.files.fields import form
+from planner.frozen import record
 
 _UNITS = {
     "gbps": "gigabits per second",
@@ -59,7 +60,7 @@ _NAME = "expected a name of letters, digits, dots, dashes and underscores"
 _ONE_OF = "expected one of: "
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Message:
     """One thing wrong at one place of a file."""
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import yaml
 
 from planner.errors import KeyPath
+from planner.frozen import record
 
 MOST_NODES = 300_000
 """Values in one file, with every alias expanded."""
@@ -38,7 +39,7 @@ class YamlError(Exception):
         self.hint = hint
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class YamlNode:
     """One value of the file and where it stands."""
 
@@ -180,7 +181,7 @@ def _set_default(node: YamlNode, key: str, child: YamlNode, line: int) -> None:
         node.key_lines[key] = line
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Open:
     """A collection whose end has not been read."""
 

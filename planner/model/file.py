@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from pydantic import ValidationError
 
@@ -18,16 +18,15 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.model.huggingface.config import (
-    HUB,
-    further_tokens,
-    in_cache,
-    shape_of,
-    usual_batch,
-    usual_length,
-)
+from planner.late import late
+from planner.model.hub import HUB, in_cache
 from planner.model.spec import MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
+
+if TYPE_CHECKING:
+    from planner.model.huggingface import config as huggingface
+else:
+    huggingface = late("planner.model.huggingface.config")
 
 
 class TrainingFile(TrainingSpec):
@@ -130,7 +129,7 @@ def unsaid(path: Path) -> str | None:
     if given.get("mtp_layers") is None:
         named = document.data.get("huggingface")
         config = _config(path.parent, str(named), document) if named else document
-        further = further_tokens(config)
+        further = huggingface.further_tokens(config)
     if not (length or batch or further):
         return None
     settings = load_model(path).training
@@ -192,8 +191,8 @@ def _config(folder: Path, named: str, document: Document) -> Document:
 
 
 def _imported(config: Document, file: ImportedModelFile, document: Document) -> ModelSpec:
-    shape, longest, precision = shape_of(config)
-    sequence_length = file.training.sequence_length or usual_length(longest)
+    shape, longest, precision = huggingface.shape_of(config)
+    sequence_length = file.training.sequence_length or huggingface.usual_length(longest)
     fail_on(_batch_problems(document, sequence_length))
     training = _training(file.training, sequence_length)
     if "precision" not in file.training.model_fields_set:
@@ -216,7 +215,7 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         raise SpecError((document.problem(("training", "sequence_length"), what),))
     fail_on(_document_problems(document, shape, sequence_length))
     fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
-    modules = further_tokens(config)
+    modules = huggingface.further_tokens(config)
     if model.training.mtp_layers and model.training.mtp_layers != modules:
         what = f"expected 0, or num_nextn_predict_layers {modules} of the configuration"
         what += f", got {model.training.mtp_layers}"
@@ -232,7 +231,7 @@ def _training(file: TrainingFile, sequence_length: int) -> TrainingSpec:
         batch = (
             file.global_batch_tokens // sequence_length
             if file.global_batch_tokens
-            else usual_batch(sequence_length)
+            else huggingface.usual_batch(sequence_length)
         )
     given = file.model_dump(exclude={"sequence_length", "global_batch", "global_batch_tokens"})
     return TrainingSpec(**given, sequence_length=sequence_length, global_batch=batch)

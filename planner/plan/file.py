@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from planner.field_metadata import json_fields
 from planner.files.document import Document, fail_on, read_as, read_list
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
 from planner.files.writing import Lines, dump, write_whole
+from planner.frozen import record
 from planner.model.file import shape_problems
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
@@ -43,7 +44,7 @@ _HEADER = """\
 
 @json_fields("chosen")
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Considered:
     """One family of plans with its best, as a search or a plan file remembers it."""
 
@@ -63,7 +64,7 @@ class Considered:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Hedge:
     """What a plan with the least worst-case regret gives up, and what it gains."""
 
@@ -82,7 +83,7 @@ class Hedge:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Moment:
     """What a search knew at a time."""
 
@@ -95,7 +96,7 @@ class Moment:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Summary:
     """What the search said of the plan."""
 
@@ -132,7 +133,7 @@ class Summary:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class UsedCalibration:
     """The user's calibration file that a plan was found with."""
 
@@ -143,7 +144,7 @@ class UsedCalibration:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Digests:
     """Fingerprints that show whether a part was edited."""
 
@@ -156,7 +157,7 @@ class Digests:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """What a plan was made for, with all defaults filled in."""
 
@@ -167,7 +168,7 @@ class Inputs:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WrittenPlan(Plan):
     """The whole file: the plan's own keys, and what stands beside them."""
 
@@ -178,7 +179,7 @@ class WrittenPlan(Plan):
     inputs: Inputs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PlanFile:
     """A plan with the inputs that it was made for."""
 
@@ -377,7 +378,7 @@ LONGEST = 60
 """Letters of a value that a message shows."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Difference:
     """One field with two values; None where a side lacks it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
@@ -24,6 +23,7 @@ from planner.files.fields import (
     ZeroStage,
     whole,
 )
+from planner.frozen import record
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import (
@@ -166,7 +166,7 @@ def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Pl
     return plan
 
 
-@dataclass(slots=True)
+@record(slots=True)
 class _Room:
     """Devices of one type in one pool that no stage has taken, node by node."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AliasPath, Field, model_serializer, model_validator
@@ -36,6 +36,7 @@ from planner.files.fields import (
     whole,
 )
 from planner.files.messages import shown
+from planner.frozen import record
 from planner.ranges import DEVICES, HOST_SHARE, LAYERS, STAGES
 
 
@@ -45,7 +46,7 @@ def _with_micro_batch(schema: dict[str, Any]) -> None:
 
 
 @strict(_with_micro_batch)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
     """Identical replicas of one stage; a replica is one tensor-parallel group of devices."""
 
@@ -120,7 +121,7 @@ def _with_layers(schema: dict[str, Any]) -> None:
 
 
 @strict(_with_layers)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Consecutive layers and the replicas that hold them."""
 
@@ -182,7 +183,7 @@ class Stage:
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Offload:
     """What is kept off the devices between its uses (arXiv:2101.06840, arXiv:2104.07857)."""
 
@@ -234,7 +235,7 @@ ON_DEVICE = Offload()
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ZeroPlus:
     """What ZeRO 3 sends less of between nodes, or in fewer bytes (ZeRO++, arXiv:2306.10209)."""
 
@@ -274,7 +275,7 @@ PLAIN_ZERO = ZeroPlus()
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Sync:
     """What islands of replicas exchange, and how often; in an island replicas are exact in every step.
 
@@ -356,7 +357,7 @@ EXACT = Sync()
 
 
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Grid:
     """How the devices of a replica divide every matrix, by rows and columns: SUMMA, as Optimus (arXiv:2104.05343) and
     Tesseract (arXiv:2105.14500) do.
@@ -435,7 +436,7 @@ WHOLE_EXPERTS = Folding()
     names={"grid_text": "grid"},
 )
 @strict()
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A complete decision: what every device does in one optimizer step."""
 
@@ -663,7 +664,7 @@ class Plan:
         return max(group.accumulation_steps for stage in self.stages for group in stage.replicas)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fault:
     """One broken rule and where in the plan it shows."""
 

@@ -6,7 +6,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich import box
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.escaping import visible
+from planner.frozen import record
 
 GLUE = "\x00"
 """Stands for a space at which a line must not end."""
@@ -25,7 +25,7 @@ _UNIT = r"(?:%|(?:[kMBTxsh]|µs|ms|[GT]iB|GB/s|Gbit/s|[TP]FLOP/s)(?![\w-]))"
 _GLUED = re.compile(rf"(?<=\d) (?={_UNIT})|(?<= x) (?=\d)|(?<=^x) (?=\d)")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Paragraph:
     """Lines as long as there is room; part of a section, a list or a cell."""
 
@@ -70,7 +70,7 @@ NEXT = "Next: "
 CONTINUED = " \\"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Command:
     """A shell command; what does not fit goes on behind a backslash, and no word is cut."""
 
@@ -86,7 +86,7 @@ class Command:
         return Measurement(1, len(self.text)).with_maximum(options.max_width)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Next:
     """The last line of a report: a command of hetplan, or a sentence."""
 
@@ -105,7 +105,7 @@ class Next:
             yield _sentence(f"{NEXT}{text}", options.max_width)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Answer:
     """A line that stands alone and is never cut."""
 
@@ -152,7 +152,7 @@ def _pieces(text: str) -> list[str]:
     return pieces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column of a table."""
 
@@ -195,7 +195,7 @@ def table(
     return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap, ruled=ruled)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class FittedTable:
     """A table that fits the width it is given as far as its numbers allow."""
 
@@ -271,7 +271,7 @@ def warnings_section(lines: Iterable[str]) -> Group:
     return section("Warnings", bullets(lines, mark="!"))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Indented:
     """A part moved to the right by one level; unlike padding it cuts off nothing."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from planner.frozen import record
 from planner.units import format_seconds, gib_from_bytes
 
 MISSING = "-"
 """Stands in a table where there is no number."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TimeUnit:
     """The unit of a column of durations."""
 
@@ -98,7 +98,7 @@ def gib(size_bytes: float) -> str:
     return f"{gib_from_bytes(size_bytes):.1f}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CountUnit:
     """The unit of a column of large numbers."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -13,6 +12,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Breakdown, Estimate, GroupEstimate, StageEstimate
 from planner.dims import DIMENSIONS
 from planner.dims.recompute import Recomputation, recompute_text
+from planner.frozen import record
 from planner.plan.file import Hedge, Summary
 from planner.plan.values import Plan
 from planner.report.goal import BEST, BETTER, cost_text, idle_text
@@ -35,7 +35,7 @@ FEW = 8
 """Stages that are listed one by one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class StageRun:
     """Neighbouring stages that share a row."""
 

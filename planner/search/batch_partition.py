@@ -64,6 +64,11 @@ class BatchPartition:
 
 NOTHING = BatchPartition(float("inf"))
 
+MOST_KNOWN = 4096
+"""Answers that are remembered."""
+
+_KNOWN: dict[tuple[object, ...], BatchPartition] = {}
+
 
 class Team:
     """Devices of several device types that finish a batch together, each on its own."""
@@ -79,55 +84,106 @@ class Team:
         self.small = np.concatenate(micro)
         larger = [np.append(one[1:], np.inf) for one in micro]
         self.large = np.concatenate(larger)
-        self._last = np.isinf(self.large)
-        self._finite_large = np.where(self._last, 1.0, self.large)
-        more = self._finite_large - self.small
-        self._rising = more > 0
-        self._more = np.where(self._rising, more, 1.0)
+        last = np.isinf(self.large)
+        self._last = np.flatnonzero(last)
+        finite_large = np.where(last, 1.0, self.large)
+        more = finite_large - self.small
+        rising = more > 0
+        self._flat = np.flatnonzero(~rising)
+        self._parts = np.array([self.small, finite_large, np.where(rising, more, 1.0), self.size])[:, :, None]
+        self._repeated = self._parts
+        """The parts once for each limit of the last ones tried."""
+        self._key = self.small.tobytes(), tuple(self.ends), tuple(counts), batch
 
     def within(self, limits: Seconds, added: Added) -> Seconds:
-        """The largest share of a device that ends within each limit, [limit][device type]; 0 for none."""
-        seconds = limits[:, None]
-        left = np.maximum(seconds - added.equal, 0.0)
-        equal = self.size * np.minimum(np.floor(left / self.small), self.batch)
-        left = np.where(self._last, 0.0, np.maximum(seconds - added.mixed, 0.0))
-        mixed = np.maximum(self._all_but_one(left), np.maximum(*self._some(left)))
-        best = np.maximum.reduceat(np.maximum(equal, mixed), self.starts, axis=1)
-        return np.minimum(best, float(self.batch))
+        """The largest share of a device that ends within each limit, [limit][device type]; 0 for none.
 
-    def _all_but_one(self, left: Seconds) -> Seconds:
-        """Sequences of micro-batches of which all but one have the larger size."""
-        count = np.floor(np.maximum(left - self.small, 0.0) / self._finite_large)
-        count = np.minimum(count, self.batch)
-        return np.where((count >= 1) & (left >= self.small), count * (self.size + 1) + self.size, 0.0)
+        No way is mixed whose size is the largest of its device type: what those add must be infinite.
+        """
+        if self._repeated.shape[2] != len(limits):
+            # Arrays of one shape are much quicker together than arrays and columns.
+            self._repeated = np.repeat(self._parts, len(limits), axis=2)
+        small, large, more, size = self._repeated
+        best = limits - added.equal[:, None]
+        np.maximum(best, 0.0, out=best)
+        best /= small
+        np.floor(best, out=best)
+        np.minimum(best, self.batch, out=best)
+        best *= size
+        left = limits - added.mixed[:, None]
+        np.maximum(left, 0.0, out=left)
+        np.maximum(best, self._all_but_one(left, small, large, size), out=best)
+        for some in self._some(left, small, large, more, size):
+            np.maximum(best, some, out=best)
+        shares = np.maximum.reduceat(best, self.starts, axis=0)
+        return np.minimum(shares, float(self.batch)).T
 
-    def _some(self, left: Seconds) -> tuple[Seconds, Seconds]:
+    def _all_but_one(self, left: Seconds, small: Seconds, large: Seconds, size: Seconds) -> Seconds:
+        """Sequences of micro-batches of which all but one have the larger size, [way][limit]."""
+        count = left - small
+        np.maximum(count, 0.0, out=count)
+        count /= large
+        np.floor(count, out=count)
+        np.minimum(count, self.batch, out=count)
+        # count (size + 1), and the smaller one where there are larger ones
+        sequences = np.minimum(count, 1.0)
+        sequences += count
+        sequences *= size
+        sequences += count
+        return sequences
+
+    def _some(self, left: Seconds, small: Seconds, large: Seconds, more: Seconds, size: Seconds) -> Seconds:
         """Sequences with the fewest and with the most micro-batches of which some, but not all, are larger.
 
         m micro-batches, r of them larger, take m small + r (large - small). With as many larger ones as the time
         allows the sequences rise with m, or fall with it, throughout: one of the two ends is best.
         """
-        fewest = np.floor(left / self._finite_large) + 1
-        most = np.floor((left - self._more) / self.small)
-        sequences = []
-        for count in (np.minimum(fewest, self.batch), np.minimum(most, self.batch)):
-            larger = np.floor((left - count * self.small) / self._more)
-            larger = np.minimum(larger, count - 1)
-            sequences.append(np.where(self._rising & (larger >= 1), count * self.size + larger, 0.0))
-        return sequences[0], sequences[1]
+        count = np.empty((2, *left.shape))
+        np.divide(left, large, out=count[0])
+        np.subtract(left, more, out=count[1])
+        count[1] /= small
+        np.floor(count, out=count)
+        count[0] += 1
+        np.minimum(count, self.batch, out=count)
+        larger = count * small
+        np.subtract(left, larger, out=larger)
+        larger /= more
+        np.floor(larger, out=larger)
+        sequences = count * size
+        count -= 1
+        np.minimum(larger, count, out=larger)
+        sequences += larger
+        np.putmask(sequences, larger < 1, 0.0)
+        if len(self._flat):
+            sequences[:, self._flat] = 0.0
+        return sequences
 
     def least(self, added: Added, must: Sequence[bool], exact: float = EXACT) -> BatchPartition:
         """The least time within which the devices finish the batch, each type that ``must`` with at least a sequence.
 
         The time given is one within which they do not, by less than the part ``exact``; the shares end just above.
         """
+        # Many sets of devices, and choices that differ in what costs them nothing, ask the same.
+        key = self._key, added.equal.tobytes(), added.mixed.tobytes(), tuple(must), exact
+        known = _KNOWN.get(key)
+        if known is None:
+            if len(_KNOWN) == MOST_KNOWN:
+                _KNOWN.clear()
+            known = _KNOWN[key] = self._least(added, must, exact)
+        return known
+
+    def _least(self, added: Added, must: Sequence[bool], exact: float) -> BatchPartition:
         required = np.array(must, dtype=bool)
+        none_required = not required.any()
 
         def enough(shares: Seconds) -> NDArray[np.bool_]:
-            whole = shares @ self.counts >= self.batch
-            return whole & (shares[:, required] >= 1).all(axis=1)
+            whole: NDArray[np.bool_] = shares @ self.counts >= self.batch
+            return whole if none_required else whole & (shares[:, required] >= 1).all(axis=1)
 
-        finite = np.minimum(added.equal, np.where(self._last, np.inf, added.mixed))
+        mixed = added.mixed.copy()
+        mixed[self._last] = np.inf
+        added = Added(added.equal, mixed)
+        finite = np.minimum(added.equal, mixed)
         if not self._can(finite, required):
             return NOTHING
         rates = np.maximum.reduceat(self.size / self.small, self.starts)
@@ -149,9 +205,11 @@ class Team:
                 break
             limit_shares = self.within(limits, added)
             able = enough(limit_shares)
-            first = int(able.argmax()) if able.any() else between
-            if first < between:
+            first = int(able.argmax())
+            if able[first]:
                 largest = limit_shares[first]
+            else:
+                first = between
             low, high = (
                 float(limits[first - 1]) if first else low,
                 float(limits[first]) if first < between else high,

@@ -187,6 +187,7 @@ class Shares:
         )
         self._rings: dict[Counts, Ring] = {}
         self._most: dict[tuple[object, ...], int] = {}
+        self._updates: dict[tuple[object, ...], float] = {}
         self._bounds: dict[Box, float] = {}
         self._best: dict[Counts, tuple[float, Plan | None]] = {}
 
@@ -480,22 +481,33 @@ class Shares:
 
         An update beside the last backward is part of the lock step, whose micro-batches decide how long that is.
         """
+        update = 0.0 if self.choice.offload.super_offload else self._least_update(used, box)
+        if not self.choice.offload.anything:
+            return update
         ring = self._only_size(box.high)
         copied = [
             self.pricer.step_copy_seconds(self._shape, self._group(device_type, 1, 1, 1), ring.size)
             for device_type in used.device_types
         ]
-        update = 0.0 if self.choice.offload.super_offload else self._least_update(used, box)
         return update + _slowest(copied, used.must)
 
     def _least_update(self, used: Participants, box: Box, beside_seconds: float = 0.0) -> float:
         """Seconds of the optimizer alone, without what hosts do beside the backward."""
         ring = self._only_size(box.high)
-        updates = [
-            self.pricer.update_seconds(self._shape, self._group(device_type, 1, 1, 1), ring, beside_seconds)
-            for device_type in used.device_types
-        ]
-        return _slowest(updates, used.must)
+        if self.choice.offload.super_offload:
+            updates = [self._update(device_type, ring, beside_seconds) for device_type in used.device_types]
+            return _slowest(updates, used.must)
+        for device_type in used.device_types:
+            key = device_type.key, ring.size, ring.parts
+            if key not in self._updates:
+                self._updates[key] = self._update(device_type, ring)
+        known = [self._updates[device_type.key, ring.size, ring.parts] for device_type in used.device_types]
+        return _slowest(known, used.must)
+
+    def _update(self, device_type: DeviceType, ring: Ring, beside_seconds: float = 0.0) -> float:
+        """The same of one device, whose states all of the ring share."""
+        alone = self._group(device_type, 1, 1, 1)
+        return self.pricer.update_seconds(self._shape, alone, ring, beside_seconds)
 
     def _follows(self, used: Participants, box: Box, back: Seconds) -> Seconds:
         """The part of the update that is left after a last backward of so many seconds.
@@ -517,7 +529,8 @@ class Shares:
 
     def _alone(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
-        used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
+        if self.choice.offload.anything:
+            used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
         ends = [self._sync_seconds(ring, one) for one in used.micro]
         added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
@@ -552,6 +565,10 @@ class Shares:
             )
             for device_type, one in zip(used.device_types, used.micro, strict=True)
         )
+        if not self.choice.offload.anything:
+            left = [self._sync_seconds(ring, one) for one in moved]
+            seconds = [one.seconds for one in moved]
+            return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self._sync_seconds(ring, one) for one in micro]
         left = [one - saves for one, saves in zip(left, saved, strict=True)]

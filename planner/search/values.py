@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Protocol
 
 from planner.capabilities import OffloadPart, Recompute
@@ -10,6 +10,7 @@ from planner.cost.failures import NEVER, Interruptions
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import Estimate
 from planner.field_metadata import json_fields
+from planner.frozen import record
 from planner.plan.file import Hedge as Hedge
 from planner.plan.file import Objective as Objective
 from planner.plan.file import Status as Status
@@ -21,7 +22,7 @@ PlanLimit = Literal["target", "zero", "tp", "pp", "cp", "ep", "etp", "micro_batc
 """Limits on the plan itself, by the name of their field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What the user allows; None allows whatever the target can."""
 
@@ -51,7 +52,7 @@ class Limits:
     time_limit_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Goal:
     """What is wanted of the plan; the default is the fastest."""
 
@@ -92,7 +93,7 @@ class Goal:
 
 
 @json_fields(inline=("estimate",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A plan with its estimate."""
 
@@ -102,7 +103,7 @@ class Scored:
     """What the cost model says of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """The best plan of one family, or why the family has none."""
 
@@ -115,7 +116,7 @@ class Alternative:
 
 
 @json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Advice:
     """A faster plan that the target cannot run, and the feature it needs."""
 
@@ -129,7 +130,7 @@ class Advice:
 
 
 @json_fields("scored.estimate.step_seconds", without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class IdleCost:
     """Idle devices of one type, and what a plan that uses them would take."""
 
@@ -149,7 +150,7 @@ class IdleCost:
 
 
 @json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
@@ -165,7 +166,7 @@ class LimitCost:
 
 
 @json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Simpler:
     """A plan that is slower by less than the error bar, and needs less."""
 
@@ -185,7 +186,7 @@ class Simpler:
 
 
 @json_fields("scored.estimate.step_seconds", "scored.estimate.tokens_per_second", without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class OtherFormat:
     """What another number format gives where devices idle that lack the one of the training."""
 
@@ -199,7 +200,7 @@ class OtherFormat:
 
 
 @json_fields(without=("scored",))
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Ratio:
     """A choice between device types that rests on how fast they are next to each other, which is not well known."""
 
@@ -221,7 +222,7 @@ class Ratio:
     """The best known plan at that end, at the speeds of the cost model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Why nothing fits and what would."""
 
@@ -241,7 +242,7 @@ class Diagnosis:
     without=("scored",),
     names={"kept": "within_other_limits"},
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Nearest:
     """The best plan once one limit of the goal is lifted, so how far that limit is out of reach."""
 
@@ -262,7 +263,7 @@ class Nearest:
     without=("alternatives", "goal", "warnings", "reasons_error"),
     names={"seconds": "search_seconds"},
 )
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The answer of a search."""
 

@@ -17,7 +17,7 @@ from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import Devices, Frozen, Hours, Name, Steps, Tokens, Weight
 from planner.files.messages import nearest
 from planner.model.file import load_model
-from planner.model.huggingface.config import HUB
+from planner.model.hub import HUB
 from planner.model.spec import ModelSpec
 from planner.targets import NAMES, in_words
 

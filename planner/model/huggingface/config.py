@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
@@ -43,9 +42,6 @@ from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS,
 
 USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 """Tokens of a sequence, and about those of an optimizer step, when nobody says: as most models are pretrained."""
-
-HUB = "hf://"
-"""What the name of a model on the Hugging Face hub begins with: ``hf://org/name``."""
 
 BESIDE = {**TOWERS, **SEVERAL_TOWERS}
 FAMILIES = {
@@ -214,28 +210,6 @@ def usual_batch(sequence_length: int) -> int:
     """Sequences of an optimizer step where nobody says: the power of two with about ``USUAL_TOKENS``."""
     sequences = min(round(USUAL_TOKENS / sequence_length), int(BATCH.most))
     return 1 << max(1, sequences).bit_length() - 1
-
-
-def in_cache(name: str) -> Path:
-    """The ``config.json`` of ``hf://org/name`` in the local cache; nothing is asked of the network."""
-    repository, _, revision = name.removeprefix(HUB).strip("/").partition("@")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repository):
-        raise SpecError.of(name, "expected hf://ORGANIZATION/NAME")
-    try:
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-    except ImportError:
-        raise SpecError.of(name, "needs the package huggingface_hub", "pip install 'hetplan[hub]'") from None
-    try:
-        path = try_to_load_from_cache(repository, "config.json", revision=revision or None)
-    except HFValidationError:
-        raise SpecError.of(name, "expected hf://ORGANIZATION/NAME") from None
-    if isinstance(path, str):
-        return Path(path)
-    hint = f"with network: hf download {repository} config.json"
-    raise SpecError.of(
-        name, "is not in the local cache of Hugging Face, where its config.json is looked for", hint
-    )
 
 
 _NO_TOWERS = (

@@ -63,6 +63,7 @@ class UniformBounds:
 
     def __init__(self, family: Family, rates: Rates, most: int) -> None:
         self._family, self._rates, self._most = family, rates, most
+        self._sent: dict[tuple[int, Schedule], list[Hops]] = {}
         self._layers = rates.estimator.model.layers
         roomiest = sorted(rates.rooms(family), key=lambda item: -item[1])
         held = by_position([slots for slots, _ in roomiest], [float(layers) for _, layers in roomiest], most)
@@ -94,27 +95,28 @@ class UniformBounds:
         self, depths: Sequence[int], chunks: int, cutoff: float = inf, schedule: Schedule = "1f1b"
     ) -> Iterator[float]:
         """No plan of these depths is faster: the best of all bounds, in seconds; above ``cutoff``, any of them."""
-        if not self._holds[max(depths) - 1]:
+        stages = np.array(depths)
+        holds = self._holds[stages - 1]
+        if not holds.any():
             yield from (inf for _ in depths)
             return
         divided = divides(schedule)
-        free = self._ramp.bounds(chunks, divided=divided)
-        if min(float(free[depth - 1]) for depth in depths) >= cutoff:
-            yield from (float(free[depth - 1]) if self.holds(depth) else inf for depth in depths)
+        free = self._ramp.bounds(chunks, divided=divided)[stages - 1]
+        bounds = np.where(holds, free, inf)
+        if free.min() >= cutoff:
+            yield from bounds.tolist()
             return
-        bounds = np.array([free[depth - 1] if self.holds(depth) else inf for depth in depths])
-        several = np.array(depths) > 1
+        several = stages > 1
 
         def open_ones() -> NDArray[np.intp]:
             return np.flatnonzero(several & (bounds < cutoff))
 
         if len(left := open_ones()):
-            bounds[left] = self._ramp.bounds(chunks, self._hops(chunks, schedule), divided=divided)[
-                [depths[index] - 1 for index in left]
-            ]
+            sent = self._ramp.bounds(chunks, self._hops(chunks, schedule), divided=divided)
+            bounds[left] = sent[stages[left] - 1]
         counted = self._counted(chunks, schedule=schedule) if (bounds < cutoff).any() else None
         if counted is not None and cutoff < inf and len(left := open_ones()):
-            bounds[left] = np.maximum(bounds[left], counted.beyond([depths[index] for index in left], cutoff))
+            bounds[left] = np.maximum(bounds[left], counted.beyond(stages[left], cutoff))
         for depth, least in zip(depths, bounds.tolist(), strict=True):
             yield max(least, counted.bound(depth, least, cutoff)) if counted and least < cutoff else least
 
@@ -127,8 +129,15 @@ class UniformBounds:
         return self._counted(1).once(depth, seconds) if self.holds(depth) else inf
 
     def _hops(self, chunks: int, schedule: Schedule) -> list[Hops]:
-        known = self._rates.hops(self._family, chunks, schedule)
-        return [known.get(speed.device_type, FREE) for speed in self.speeds]
+        key = chunks, schedule
+        if key not in self._sent:
+            known = self._rates.hops(self._family, chunks, schedule)
+            self._sent[key] = [known.get(speed.device_type, FREE) for speed in self.speeds]
+        return self._sent[key]
+
+    @cached_property
+    def _nodes(self) -> list[tuple[int, int]]:
+        return self._rates.nodes(self._family)
 
     def _counted(self, chunks: int, crossings: int = 1, schedule: Schedule = "1f1b") -> LayerCountBound:
         steps = self._family.micro_batches
@@ -141,7 +150,7 @@ class UniformBounds:
             chunks,
             crossing,
             crossings,
-            self._rates.nodes(self._family),
+            self._nodes,
             self._rates.mixed(self._family),
             schedule,
         )

@@ -145,12 +145,13 @@ class LayerCountBound:
         seconds: Numbers = np.unique(steps[np.broadcast_to(counts <= self._most[:, None], steps.shape)])
         return seconds[seconds < inf]
 
-    def beyond(self, depths: Sequence[int], cutoff: float) -> Numbers:
+    def beyond(self, depths: Sequence[int] | NDArray[np.int64], cutoff: float) -> Numbers:
         """Seconds above the cutoff before which no stages of these depths can do their own work; 0 where they may.
 
         A quick look at all depths, of two stages or more, at once; nothing is lost at borders and crossings.
         """
-        late, stages = BEYOND * cutoff, np.array(depths)[:, None]
+        late, each_depth = BEYOND * cutoff, np.array(depths)
+        stages = each_depth[:, None]
         # m b <= T
         busy = np.array([late / self.micro_batches * (1 + _ROUNDING)])
         each = self._whole(busy, self._beside[:3])[:, :, 0]
@@ -162,9 +163,11 @@ class LayerCountBound:
         behind = np.arange(stages.max())[None]
         flights = each_alive(behind, stages, self.micro_batches, self.chunks, self.schedule) / self.chunks
         rooms = self._room(flights)
-        own, ahead, end = (np.minimum(each[:, role, :, None, None], rooms).max(axis=0) for role in range(3))
-        held = np.where(behind == stages - 1, ahead, own)
-        held[:, :, 0] = end[:, :, 0]
+        held = np.minimum(each[:, 0, :, None, None], rooms).max(axis=0)
+        rows = np.arange(len(each_depth))
+        foremost = rooms[:, :, rows, each_depth - 1]
+        held[:, rows, each_depth - 1] = np.minimum(each[:, 1, :, None], foremost).max(axis=0)
+        held[:, :, 0] = np.minimum(each[:, 2, :, None], rooms[..., 0]).max(axis=0)
         held[:, behind >= stages] = 0.0
         common = int(self._slots.argmax())
         total = held[common].sum(axis=1)
@@ -319,13 +322,15 @@ class LayerCountBound:
 
         ``each`` is what slots do with each recomputation in each role, [step][device type].
         """
-        fitting = np.minimum(each[..., None], rooms[:, None, None]).max(axis=0)
-        # In each role at each position: the first and the last stage stand at certain ones.
-        own, ahead, behind, both = (fitting[role].copy() for role in (0, _NEXT, _BEFORE, _BOTH))
-        for place, role, border in ((0, 1, _FIRST), (-1, 2, _LAST)):
-            own[:, :, place] = fitting[role][:, :, place]
-            for other in (ahead, behind):
-                other[:, :, place] = fitting[border][:, :, place]
+
+        def fitting(role: int, first: int, last: int) -> Numbers:
+            """In a role at each position: the first and the last stage stand at certain ones."""
+            held: Numbers = np.minimum(each[:, role, ..., None], rooms[:, None]).max(axis=0)
+            for place, own_role in ((0, first), (-1, last)):
+                held[:, :, place] = np.minimum(each[:, own_role], rooms[:, None, :, place]).max(axis=0)
+            return held
+
+        own = fitting(0, 1, 2)
         common = int(self._slots.argmax())
         total: Numbers = own[:, common].sum(axis=1)
         depth = own.shape[2]
@@ -336,6 +341,11 @@ class LayerCountBound:
         run = self._nodes[0][1] if self._nodes else depth
         windows = (depth - 1) // run
         if windows > 2 * self._mixed:
+            ahead, behind, both = (
+                fitting(_NEXT, _FIRST, _LAST),
+                fitting(_BEFORE, _FIRST, _LAST),
+                fitting(_BOTH, _BOTH, _BOTH),
+            )
             # Of so many sends in a row one leaves the node.
             sends = windows * run
             each_side = []

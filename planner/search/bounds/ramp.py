@@ -12,6 +12,7 @@ Where backwards are divided only the stage's own work is counted, which is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class RampBound:
 
     def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int, most: int) -> None:
         self._steps = micro_batches
+        self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
         self._rates = by_position(
             [speed.slots for speed in speeds], [1 / speed.layer_seconds for speed in speeds], most
         )
@@ -48,8 +50,7 @@ class RampBound:
         assert path is not None, "two stages have a second one"
         # V >= sum_{i<k} c_i / v + m c_k for every stage k: each leaves the next this part of what it has itself.
         ratio = 1.0 if divided else 1.0 - path.before.forward / (path.own.forward * chunks)
-        left = ratio ** np.arange(len(self._rates))
-        reach = np.cumsum(self._rates * left) / self._steps
+        left, reach = self._reach(ratio)
         # L <= V sum_k w_k ratio^k / m
         plain = self._layers / reach
         if hops is None:
@@ -61,6 +62,14 @@ class RampBound:
         # Trading a slow slot for a fast one pays only while its time exceeds the sends.
         pays = send <= plain * left / self._steps
         return np.where(pays, plain + more / reach, plain) + self._tail
+
+    def _reach(self, ratio: float) -> tuple[NDArray[np.floating[Any]], Seconds]:
+        """ratio^k, and sum_k w_k ratio^k / m, [stages - 1]; most are asked for twice in a row."""
+        last = self._last
+        if last is None or last[0] != ratio:
+            left = ratio ** np.arange(len(self._rates))
+            last = self._last = ratio, left, np.cumsum(self._rates * left) / self._steps
+        return last[1], last[2]
 
 
 def by_position(slots: Sequence[float], values: Sequence[float], most: int) -> Seconds:

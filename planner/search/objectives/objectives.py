@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Generic, TypeVar
 
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
 from planner.cost.training import Devices, price_per_hour, watts
 from planner.errors import PlanError
+from planner.frozen import record
 from planner.plan.checks import node_faults
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
@@ -36,7 +37,7 @@ ROUNDING = 1e-5
 """Relative slack of cutoffs that stand for a limit: more than the solver's tolerance."""
 
 
-@dataclass(slots=True, kw_only=True)
+@record(slots=True, kw_only=True)
 class Candidate:
     """One sub-cluster and what is known of it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations
 
 from planner.capabilities import Capabilities
@@ -18,6 +17,7 @@ from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits, splits_sequence
 from planner.dims.trained import dealt_whole, frozen_text, splits_frozen
 from planner.dims.zero_plus import ROUNDED
+from planner.frozen import record
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
@@ -94,7 +94,7 @@ def _rdma_behind_ethernet(topology: Topology) -> bool:
     return any(on[one] & on[two] and not topology.on_rdma(one, two) for one, two in pairs)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _Left:
     """What a search leaves out of the plans of a target on one of its networks."""
 
