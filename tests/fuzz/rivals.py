@@ -13,6 +13,7 @@ from planner.capabilities import RECOMPUTES, Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
+from planner.cost.schedules import divides, is_v_shaped
 from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import fills_node, holds_groups, shard_sizes
@@ -170,6 +171,8 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
             return "a limit of the user"
     if plan.pp > MAX_DEPTH or plan.interleave > MAX_INTERLEAVE:
         return "deeper than the space"
+    if plan.interleave > 1 and divides(plan.schedule) and not is_v_shaped(plan.schedule):
+        return "an interleaved zero-bubble schedule"
     if plan.offload.anything:
         return "offload"
     if plan.zero >= 2 and plan.pp == 1 and len(steps) > 1:

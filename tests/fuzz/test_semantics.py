@@ -168,6 +168,28 @@ def test_parts_of_nodes_that_only_a_second_pool_can_say_are_no_rivals(tmp_path: 
     assert seconds(5, 5) is seconds(6, 4) is None
 
 
+def test_interleaved_zero_bubble_schedules_are_no_rivals(tmp_path: Path) -> None:
+    """No search looks at them, and every proof says so; each of the two alone is a rival."""
+    cluster, model = read(World(PLAIN.cluster, {**PLAIN.model, "layers": 4}).write(tmp_path))
+    field = Field(cluster, model, Limits(target="torch"), random.Random(1))
+    pool, layers = cluster.pools[0], model.layers // 2
+    group = ReplicaGroup(
+        pool=pool.name,
+        gpu=pool.devices[0],
+        tp=1,
+        count=1,
+        local_batch=model.training.global_batch,
+        accumulation_steps=model.training.global_batch,
+    )
+    stages = tuple(
+        Stage(first_layer=first, end_layer=first + layers, replicas=(group,)) for first in (0, layers)
+    )
+    plan = Plan(target="torch", zero=0, stages=stages)
+    assert field.seconds(replace(plan, interleave=2)) is not None
+    assert field.seconds(replace(plan, schedule="zero-bubble")) is not None
+    assert field.seconds(replace(plan, interleave=2, schedule="zero-bubble")) is None
+
+
 def test_a_false_proof_is_seen(plain: Case) -> None:
     """A bound a tenth above the answer is a fault of the proof, of its rivals, and of the cluster in other words."""
     step = plain.answer.step
