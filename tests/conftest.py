@@ -27,6 +27,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("hetplan")
+# What is imported and collected stays; to look for garbage in it would take time.
+gc.disable()
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -60,6 +62,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 50, 50)
     if "tests.training.ranks" in sys.modules:
         sys.modules["tests.training.ranks"].starter()

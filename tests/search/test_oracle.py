@@ -228,7 +228,7 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 
 
 @given(SEEDS, st.sampled_from(["megatron", "flagscale"]))
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> None:
     """In the backward, and by user buffers in both directions."""
     check(with_user_buffers(seed), limits(seed, target), QUICK)
@@ -260,7 +260,7 @@ def check_copies(seed: int, most: int | None = QUICK) -> Plan | None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
     """HSDP with several stages, or with replicas of two devices, is searched and proven."""
     check_copies(seed)
@@ -290,7 +290,7 @@ def zero_plus_limits(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_second_copies_and_rounded_traffic(seed: int) -> None:
     """ZeRO++ on nodes that are fast inside is searched and proven."""
     check(with_fast_nodes(seed), zero_plus_limits(seed), QUICK)
@@ -407,7 +407,7 @@ def test_updates_during_the_backward() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_unequal_shards(seed: int) -> None:
     """Devices of one type that hold more of what is sharded than those of another."""
     check_unequal(seed)
@@ -453,7 +453,7 @@ def check_unequal_steps(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_unequal_steps(seed: int) -> None:
     """Pipelines with a micro-batch less are the best where exhaustion says so."""
     check_unequal_steps(seed)
@@ -486,7 +486,7 @@ def tied_or_not(seed: int) -> Problem:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_v_shaped_pipelines(seed: int) -> None:
     """ZB-V and DualPipeV are the best where exhaustion says so."""
     check(tied_or_not(seed), v_shaped_limits(seed), QUICK)
@@ -513,7 +513,7 @@ def check_backups(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_backups(seed: int) -> None:
     """Backup replicas are the best where exhaustion says so."""
     check_backups(seed)
@@ -551,7 +551,7 @@ def check_islands(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_islands(seed: int) -> None:
     """Islands at slow links that exchange rarely, or little, are the best where exhaustion says so."""
     check_islands(seed)
@@ -585,7 +585,7 @@ def check_grids(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_grids(seed: int) -> None:
     """Grids of devices are the best where exhaustion says so, and none with a depth is better."""
     check_grids(seed)
@@ -612,7 +612,7 @@ def small_nodes(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_replicas_on_several_nodes(seed: int) -> None:
     """Replicas that fill several nodes are the best where exhaustion says so, and no bound is above them."""
     check(with_small_nodes(seed), small_nodes(seed), QUICK)
@@ -645,7 +645,7 @@ def several_replicas(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_replicas_with_batches_of_their_own(seed: int) -> None:
     """Tensor-parallel replicas get the batches that suit them, as exhaustion deals them."""
     check(with_replicas(seed), several_replicas(seed), QUICK)
@@ -714,7 +714,7 @@ def check_pairs(seed: int, target: str, problem: Callable[[int], Problem] = plai
 
 
 @given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_pairs_in_pipelines(seed: int, target: str) -> None:
     """Of both runtimes that have them."""
     check_pairs(seed, target)
@@ -755,7 +755,7 @@ UNLIKE_TARGETS = st.sampled_from(["torch", "deepspeed", "megatron", None])
 
 
 @given(SEEDS, UNLIKE_TARGETS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_unlike_layers(seed: int, target: str | None) -> None:
     """Blocks of unlike layers, and others at either end."""
     check(with_unlike_layers(seed), limits(seed, target), QUICK)
@@ -776,7 +776,7 @@ def check_beside(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_matrices_beside_the_layers(seed: int) -> None:
     """One or several on the first stage, which takes fewer layers for them."""
     check_beside(seed)
@@ -802,7 +802,7 @@ def check_unlike_sizes(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_layers_of_several_sizes(seed: int) -> None:
     """Blocks, and runs at either end, whose layers have sizes, windows and projections of their own."""
     check_unlike_sizes(seed)
@@ -1075,7 +1075,7 @@ TRAININGS = (
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]), st.sampled_from(TRAININGS))
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_formats_of_gradients_and_states(seed: int, target: str, changes: dict[str, Any]) -> None:
     """Stages without them are no plans, and the proof holds with the bytes of each stage."""
     cluster, model, calibration = plain(seed)
