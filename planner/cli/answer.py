@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from planner.cli.inputs import SearchRequest
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
-from planner.late import late
+from planner.lazy import lazy_module
 from planner.model.spec import ModelSpec
 from planner.report.brief import answer_line, brief
 from planner.report.explain import (
@@ -40,7 +40,7 @@ from planner.search.values import Limits, Scored, SearchResult
 if TYPE_CHECKING:
     from planner.report import document
 else:
-    document = late("planner.report.document")
+    document = lazy_module("planner.report.document")
 
 Detail = Literal["answer", "brief", "full"]
 """How much is printed: one line, one screen, or all of it."""

@@ -52,7 +52,7 @@ from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
-from planner.late import late
+from planner.lazy import lazy_module
 from planner.model.spec import ModelSpec
 from planner.plan.file import Summary, write
 from planner.plan.values import Sync
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from planner.cli import front, loss_answer
     from planner.cli.answer import Detail
 else:
-    front, loss_answer = late("planner.cli.front"), late("planner.cli.loss_answer")
+    front, loss_answer = lazy_module("planner.cli.front"), lazy_module("planner.cli.loss_answer")
 
 
 PAUSE_SECONDS = 0.5

@@ -18,7 +18,7 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
-from planner.late import late
+from planner.lazy import lazy_module
 from planner.model.hub import HUB, in_cache
 from planner.model.spec import MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
@@ -26,7 +26,7 @@ from planner.ranges import BATCH
 if TYPE_CHECKING:
     from planner.model.huggingface import config as huggingface
 else:
-    huggingface = late("planner.model.huggingface.config")
+    huggingface = lazy_module("planner.model.huggingface.config")
 
 
 class TrainingFile(TrainingSpec):

@@ -7,7 +7,7 @@ from importlib.util import LazyLoader, find_spec, module_from_spec
 from types import ModuleType
 
 
-def late(name: str) -> ModuleType:
+def lazy_module(name: str) -> ModuleType:
     """The module of that name, which is run at the first look at one of its attributes, or before if others import it.
 
     Callers import it the usual way where types are checked, so that import rules hold for it as well.

@@ -7,9 +7,9 @@ import sys
 
 CODE = """
 import sys
-from planner.late import late
+from planner.lazy import lazy_module
 {first}
-module = late("planner.cost.stragglers")
+module = lazy_module("planner.cost.stragglers")
 print("numpy" in sys.modules, module is sys.modules["planner.cost.stragglers"])
 from planner.cost import stragglers
 print(stragglers is module, module.stretch(0.0, 4, 0) == 1.0, "numpy" in sys.modules)
@@ -24,7 +24,7 @@ def said(first: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_late_module_runs_at_the_first_look() -> None:
+def test_a_lazy_module_runs_at_the_first_look() -> None:
     """And is the module that others import."""
     assert said("") == ["False True", "True True True"]
 
