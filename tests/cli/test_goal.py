@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from planner.cli import front as fronts
 from planner.cli import search as searching
 from planner.plan.file import read
 from planner.search.objectives.pareto import Front
@@ -49,7 +50,7 @@ def test_the_table_of_time_against_cost(
     priced: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Table and document tell the same points, and the next command leads to the plan that is worth it."""
-    asked_once(monkeypatch, searching, "front")
+    asked_once(monkeypatch, fronts, "front")
     code, out, err = search(hetplan, "--pareto")
     assert (code, err) == (0, "")
     assert "  goal      time against cost\n" in out
@@ -80,7 +81,7 @@ def test_exit_codes_of_the_table(
 ) -> None:
     """Points, interrupted, nothing in time, nothing at all."""
     given: Front = replace(examples.front(), **found)
-    monkeypatch.setattr("planner.cli.search.front", lambda *_, **__: given)
+    monkeypatch.setattr("planner.cli.front.front", lambda *_, **__: given)
     (priced / "cluster.yaml").write_text(
         PRICES.replace("name: fast", "name: a100").replace("name: slow", "name: v100")
     )

@@ -81,7 +81,7 @@ def test_a_limited_device_takes_longer_and_has_a_wider_bar(tmp_path: Path) -> No
         stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="none")
         found.append(estimator.estimate(Plan(target="megatron", zero=1, stages=(stage,))))
     whole, limited = found
-    assert 1.05 < limited.step_seconds / whole.step_seconds < 2 ** (1 / 3)
+    assert 1.03 < limited.step_seconds / whole.step_seconds < 2 ** (1 / 3)
     assert limited.spread == pytest.approx(hypot(whole.spread, CLOCK_DEVIATION * log(2)))
 
 
