@@ -228,7 +228,7 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 
 
 @given(SEEDS, st.sampled_from(["megatron", "flagscale"]))
-@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> None:
     """In the backward, and by user buffers in both directions."""
     check(with_user_buffers(seed), limits(seed, target), QUICK)
@@ -1075,7 +1075,7 @@ TRAININGS = (
 
 
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed", "torch"]), st.sampled_from(TRAININGS))
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_formats_of_gradients_and_states(seed: int, target: str, changes: dict[str, Any]) -> None:
     """Stages without them are no plans, and the proof holds with the bytes of each stage."""
     cluster, model, calibration = plain(seed)
