@@ -34,7 +34,7 @@ from planner.report.brief import answer_line, bar, summary_of
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import headline, in_short, stage_runs
-from planner.report.what_if import Case, cases
+from planner.report.what_if import Variant, cases
 from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.search.what_if import searched, worlds
@@ -293,7 +293,7 @@ def compare(**plans: Planned) -> Comparison:
 class WhatIf:
     """What the plan becomes with each change; the first case is without one."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[Variant, ...]
 
     def rows(self) -> list[Row]:
         """A row for each case."""

@@ -13,8 +13,8 @@ from typing import Any
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
-    Family,
     Framework,
+    GpuFamily,
     Kernel,
     KernelPoint,
     LayerPoint,
@@ -100,7 +100,7 @@ KINDS = {
 
 CONSTANTS = Calibration(
     families={
-        "H": Family(
+        "H": GpuFamily(
             matmul_efficiency=0.7,
             vector_efficiency=0.6,
             attention_efficiency=0.45,
@@ -110,9 +110,11 @@ CONSTANTS = Calibration(
             link_efficiency=0.7,
             sigma=0.02,
         ),
-        "A": Family(matmul_efficiency=0.8, memory_efficiency=0.9, launch_seconds=9e-6, link_efficiency=0.65),
-        "A.megatron": Family(matmul_efficiency=0.85, memory_efficiency=0.9, launch_seconds=8e-6),
-        "V": Family(matmul_efficiency=0.6, kernel_seconds=9e-6),
+        "A": GpuFamily(
+            matmul_efficiency=0.8, memory_efficiency=0.9, launch_seconds=9e-6, link_efficiency=0.65
+        ),
+        "A.megatron": GpuFamily(matmul_efficiency=0.85, memory_efficiency=0.9, launch_seconds=8e-6),
+        "V": GpuFamily(matmul_efficiency=0.6, kernel_seconds=9e-6),
     },
     frameworks={
         "megatron": Framework(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from planner.calibration.values import ASSUMED, Calibration, Family, Framework, LayerPoint, Link, LinkPoint
+from planner.calibration.values import ASSUMED, Calibration, Framework, GpuFamily, LayerPoint, Link, LinkPoint
 from planner.capabilities import StateKind
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
@@ -971,8 +971,8 @@ def with_measurements(seed: int) -> Problem:
     return spec, model, measured
 
 
-def _family(draw: random.Random) -> Family:
-    return Family(
+def _family(draw: random.Random) -> GpuFamily:
+    return GpuFamily(
         matmul_efficiency=draw.choice([0.3, 0.75, 1.0]),
         attention_efficiency=draw.choice([0.2, 0.6]),
         memory_efficiency=draw.choice([0.5, 1.0]),

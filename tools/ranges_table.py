@@ -12,7 +12,7 @@ from typing import Any
 from planner.calibration.file import WrittenCalibration
 from planner.cluster.file import ClusterFile
 from planner.files.fields import figure, form
-from planner.measured.table import Row
+from planner.measured.table import MeasuredRow
 from planner.model.file import ModelFile
 from planner.plan.file import WrittenPlan
 from planner.plan.short import ShortPlan
@@ -40,7 +40,7 @@ FILES: dict[str, type] = {
     "short plan": ShortPlan,
     "plan": WrittenPlan,
     "calibration and its tables": WrittenCalibration,
-    "table of measured runs": Row,
+    "table of measured runs": MeasuredRow,
     "jobs": JobsFile,
 }
 OPTIONS: dict[str, Range] = {

@@ -30,8 +30,8 @@ from planner.calibration.values import (
     Calibration,
     Constant,
     CurveError,
-    Family,
     Framework,
+    GpuFamily,
     KernelPoint,
     LayerPoint,
     Link,
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     FrameworkEntries: TypeAlias = Frozen
     LinkEntries: TypeAlias = Frozen
 else:
-    FamilyEntries, FrameworkEntries, LinkEntries = (_entries(part) for part in (Family, Framework, Link))
+    FamilyEntries, FrameworkEntries, LinkEntries = (_entries(part) for part in (GpuFamily, Framework, Link))
 
 
 class LinksEntries(Frozen):
@@ -343,9 +343,9 @@ def _calibration(record: WrittenCalibration) -> Calibration:
     return replace(calibration, constants=tuple(constants))
 
 
-def _families(given: dict[str, dict[str, float]]) -> dict[str, Family]:
+def _families(given: dict[str, dict[str, float]]) -> dict[str, GpuFamily]:
     """Families, and what differs under one set of kernels on top of them."""
-    families: dict[str, Family] = {}
+    families: dict[str, GpuFamily] = {}
     for name in sorted(given, key=depth):
         families[name] = replace(parent("families", name, families, ASSUMED_FAMILY), **given[name])
     return {name: families[name] for name in given}

@@ -17,8 +17,8 @@ from planner.calibration.values import (
     ASSUMED_LINK,
     Calibration,
     Constant,
-    Family,
     Framework,
+    GpuFamily,
     KernelPoint,
     LayerPoint,
     Link,
@@ -193,9 +193,9 @@ def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
     """The calibration without some of its values."""
     gone = {item.name for item in calibration.constants if ("constant", item.name) in old}
     given = {item.name for item in calibration.constants} - gone
-    parts: dict[str, dict[str, Family | Framework | Link]] = {}
+    parts: dict[str, dict[str, GpuFamily | Framework | Link]] = {}
     for section, own, assumed in sections(calibration):
-        kept: dict[str, Family | Framework | Link] = {}
+        kept: dict[str, GpuFamily | Framework | Link] = {}
         for name in sorted(own, key=depth):
             said = gives(section, name, own[name], parent(section, name, own, assumed), given)
             kept[name] = replace(
@@ -216,7 +216,7 @@ def _without(calibration: Calibration, old: set[Hashable]) -> Calibration:
 
 
 T = TypeVar("T")
-Part = TypeVar("Part", Family, Framework, Link)
+Part = TypeVar("Part", GpuFamily, Framework, Link)
 Section = tuple[str, dict[str, Any], Any]
 """Name, parts by their names, defaults of a part."""
 

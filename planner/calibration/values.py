@@ -68,7 +68,7 @@ KernelShape = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}(x[1-9][0-9]{0,11}
 
 
 @record(frozen=True, slots=True, kw_only=True)
-class Family:
+class GpuFamily:
     """Constants of one generation of GPUs; the defaults hold for a family that nobody has fitted."""
 
     matmul_efficiency: Share = 0.75
@@ -271,7 +271,7 @@ class Constant:
 class Calibration:
     """Everything the cost model takes from measurements; anything absent has an assumed default."""
 
-    families: dict[str, Family] = field(default_factory=dict)
+    families: dict[str, GpuFamily] = field(default_factory=dict)
     frameworks: dict[str, Framework] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
     """By kind of fabric: infiniband, roce, ethernet."""
@@ -301,7 +301,7 @@ class Calibration:
     sources: dict[str, dict[str, str]] = field(default_factory=dict)
     """The same for each source that points and constants name."""
 
-    def family(self, name: str, kernels: str = "") -> Family:
+    def family(self, name: str, kernels: str = "") -> GpuFamily:
         """Constants of a GPU family under a kernel set; the defaults for an unknown one.
 
         ``families`` holds those that the family has with all kernels by its name, and those of one set, where they
@@ -370,7 +370,7 @@ class Calibration:
         return 0.0 if own else self.sibling_spread or 0.0
 
 
-ASSUMED_FAMILY = Family()
+ASSUMED_FAMILY = GpuFamily()
 ASSUMED_FRAMEWORK = Framework()
 ASSUMED_LINK = Link()
 ASSUMED = Calibration()

@@ -49,7 +49,7 @@ from planner.report.share import ShareDocument
 from planner.report.trace import TraceDocument
 from planner.report.validation import ValidationDocument
 from planner.report.what_if import WhatIfDocument
-from planner.search.sweep import Grid
+from planner.search.sweep import Sweep
 from planner.share.jobs import JobsFile
 from planner.targets import in_words
 
@@ -166,7 +166,7 @@ def schema_of(name: str) -> Schema:
         "plan": WrittenPlan,
         "calibration": WrittenCalibration,
         "offers": OffersFile,
-        "grid": Grid,
+        "grid": Sweep,
         "jobs": JobsFile,
     }
     if name in plain:

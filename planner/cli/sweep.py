@@ -26,7 +26,7 @@ from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.report.layout import Indented, Paragraph, number, table, words
 from planner.report.numbers import MISSING, count, duration, percent, rate
-from planner.search.sweep import RESULTS, Row, SweepPoint, load_grid, solved, sweep_points
+from planner.search.sweep import RESULTS, SweepPoint, SweepRow, load_grid, solved, sweep_points
 
 MANY = 10_000
 """Points that are searched without being asked twice."""
@@ -126,7 +126,7 @@ def sweep(
 
 
 @contextmanager
-def _running(points: Sequence[SweepPoint], jobs: int, backend: str | None) -> Iterator[Iterable[Row]]:
+def _running(points: Sequence[SweepPoint], jobs: int, backend: str | None) -> Iterator[Iterable[SweepRow]]:
     """The rows as they are done, in any order."""
     if backend is None and jobs == 1:
         yield map(solved, points)
@@ -144,7 +144,7 @@ def _running(points: Sequence[SweepPoint], jobs: int, backend: str | None) -> It
 
 
 @contextmanager
-def _on_dask(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[Row]]:
+def _on_dask(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[SweepRow]]:
     """Dask gives the points of a worker that dies to another one."""
     distributed = _library("distributed")
     try:
@@ -160,7 +160,7 @@ def _on_dask(points: Sequence[SweepPoint], backend: str, address: str) -> Iterat
 
 
 @contextmanager
-def _on_ray(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[Row]]:
+def _on_ray(points: Sequence[SweepPoint], backend: str, address: str) -> Iterator[Iterable[SweepRow]]:
     """Ray does the points of a worker or a node that dies on another one."""
     ray = _library("ray")
     try:
@@ -181,7 +181,7 @@ def _on_ray(points: Sequence[SweepPoint], backend: str, address: str) -> Iterato
         ray.shutdown()
 
 
-def _as_done(ray: Any, waiting: list[Any]) -> Iterator[Row]:
+def _as_done(ray: Any, waiting: list[Any]) -> Iterator[SweepRow]:
     while waiting:
         (done,), waiting = ray.wait(waiting)
         yield ray.get(done)
@@ -203,7 +203,7 @@ def _library(name: str) -> Any:
         raise UsageError(f"sweep needs {name} for this", hint=f"pip install 'hetplan[{extra}]'") from None
 
 
-def _done(log: Path) -> dict[str, Row]:
+def _done(log: Path) -> dict[str, SweepRow]:
     """Rows of an earlier run, by the key of their point; a line that was cut off is searched again."""
     if not log.exists():
         return {}
@@ -235,7 +235,7 @@ def _tell(done: int, total: int) -> None:
         sys.stderr.flush()
 
 
-def _write(rows: Sequence[Row], options: Sequence[str], output: Path) -> None:
+def _write(rows: Sequence[SweepRow], options: Sequence[str], output: Path) -> None:
     columns = ["cluster", "model", *options, *RESULTS]
     if output.suffix == ".csv":
         text = io.StringIO(newline="")
@@ -250,7 +250,7 @@ def _write(rows: Sequence[Row], options: Sequence[str], output: Path) -> None:
     write_whole(table_of.getvalue(), output, "results.parquet")
 
 
-def _best(rows: Sequence[Row], options: Sequence[str]) -> Indented:
+def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
     """The fastest points."""
     known = [row for row in rows if isinstance(row["tokens_per_second"], float)]
     known.sort(key=lambda row: -float(row["tokens_per_second"] or 0))

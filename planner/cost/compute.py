@@ -14,7 +14,7 @@ from math import ceil, log, log2, sqrt
 
 import numpy as np
 
-from planner.calibration.values import Calibration, Family, Framework
+from planner.calibration.values import Calibration, Framework, GpuFamily
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import Numbers, as_array, as_number, larger
@@ -150,7 +150,7 @@ class Device:
         added_bytes: float = 0.0,
     ) -> None:
         self.kind = device_type
-        self.family: Family = calibration.family(device_type.family, kernels)
+        self.family: GpuFamily = calibration.family(device_type.family, kernels)
         self.framework: Framework = calibration.framework(kernels)
         self.kernels = kernels
         self.precision = precision

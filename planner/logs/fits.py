@@ -8,7 +8,7 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from planner.calibration.merge import name_key
-from planner.calibration.values import Calibration, Constant, Family, Framework
+from planner.calibration.values import Calibration, Constant, Framework, GpuFamily
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.stragglers import backups, deviation_of_largest
@@ -154,7 +154,7 @@ class Variation:
         """The constant of the family, to be merged into a calibration."""
         name = f"families.{self.family}.sigma"
         return Calibration(
-            families={self.family: Family(sigma=self.sigma)},
+            families={self.family: GpuFamily(sigma=self.sigma)},
             constants=(Constant(name=name, value=self.sigma, provenance="measured"),),
         )
 

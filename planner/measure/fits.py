@@ -16,7 +16,7 @@ from planner.calibration.values import (
     Calibration,
     Constant,
     CurveError,
-    Family,
+    GpuFamily,
     KernelPoint,
     LayerPoint,
     LinkPoint,
@@ -185,7 +185,7 @@ class Peaks:
 class Fitted:
     """Constants of one family."""
 
-    family: Family
+    family: GpuFamily
     constants: tuple[Constant, ...]
     errors: tuple[CurveError, ...]
 
@@ -241,7 +241,7 @@ def fit_family(
             constants[key] = min(1.0, median(shares)), sample(shares).spread if len(shares) > 1 else None
             errors += _left_out(f"{key} of {name}", own, ideal, ramp)
     return Fitted(
-        family=Family(**{key: value for key, (value, _) in constants.items()}),
+        family=GpuFamily(**{key: value for key, (value, _) in constants.items()}),
         constants=tuple(
             Constant(name=f"families.{name}.{key}", value=value, provenance="measured", spread=spread)
             for key, (value, spread) in constants.items()
@@ -316,7 +316,7 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
             parameters_per_second=None,
         ),
     )
-    full = Family(
+    full = GpuFamily(
         matmul_efficiency=1.0,
         vector_efficiency=1.0,
         attention_efficiency=1.0,

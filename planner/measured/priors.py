@@ -15,7 +15,7 @@ from statistics import median
 from typing import get_args
 
 from planner import catalog
-from planner.calibration.values import Calibration, Constant, Family, Framework, Link
+from planner.calibration.values import Calibration, Constant, Framework, GpuFamily, Link
 from planner.measured.microbenchmarks import Microbenchmark, Quantity, microbenchmarks
 from planner.model.spec import Kernels
 from planner.targets import REFERENCE, TARGETS
@@ -278,7 +278,7 @@ def _link(row: Microbenchmark) -> float | None:
 def priors(families: Iterable[str]) -> Calibration:
     """Every constant before any run: of these families, of all kernel sets and networks."""
     known = {
-        name: Family(**{constant: family_prior(name, constant).value for constant in FAMILY})
+        name: GpuFamily(**{constant: family_prior(name, constant).value for constant in FAMILY})
         for name in families
     }
     pairs = {

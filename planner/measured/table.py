@@ -82,7 +82,7 @@ _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 _SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_parallel", "fits"})
 
 
-class Row(Frozen):
+class MeasuredRow(Frozen):
     """A measured run as it stands in the file; an absent or empty cell takes the default."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -228,7 +228,7 @@ class Row(Frozen):
         return self.gpus_per_node or max(1, self.tp * self.depth * self.dp // self.nodes)
 
 
-COLUMNS = tuple(Row.model_fields)
+COLUMNS = tuple(MeasuredRow.model_fields)
 """Every column in the order of the published table."""
 
 
@@ -237,18 +237,18 @@ def columns(first: str, last: str) -> tuple[str, ...]:
     return COLUMNS[COLUMNS.index(first) : COLUMNS.index(last) + 1]
 
 
-def parse_row(cells: Mapping[str, str]) -> Row | tuple[tuple[str, str, str | None], ...]:
+def parse_row(cells: Mapping[str, str]) -> MeasuredRow | tuple[tuple[str, str, str | None], ...]:
     """The row of the texts by column, or (column, what, hint) of everything wrong with it."""
     data = {column: _value(column, text.strip()) for column, text in cells.items() if text.strip()}
     try:
-        return Row.model_validate(data)
+        return MeasuredRow.model_validate(data)
     except ValidationError as error:
         return tuple(_row_problems(error, data))
 
 
 def _row_problems(error: ValidationError, data: dict[str, Cell]) -> Iterator[tuple[str, str, str | None]]:
     seen = set()
-    for item in messages_of(error, Row, data):
+    for item in messages_of(error, MeasuredRow, data):
         column = str(item.path[0])
         if column not in seen:
             yield column, _in_table_words(column, item.what, data.get(column)), item.hint
@@ -296,7 +296,7 @@ class NumberedRow:
     """Path of the table as the user wrote it."""
     line: int
     """1-based line on which the row begins."""
-    row: Row
+    row: MeasuredRow
 
     def problem(self, column: str, what: str, hint: str | None = None) -> Problem:
         """A problem of one cell."""
@@ -315,7 +315,7 @@ def read_rows(path: Path) -> tuple[NumberedRow, ...]:
     problems: list[Problem] = []
     for line, cells in records[1:]:
         row = _row(path, line, header, cells)
-        if isinstance(row, Row):
+        if isinstance(row, MeasuredRow):
             rows.append(NumberedRow(str(path), line, row))
         else:
             problems += row
@@ -325,13 +325,13 @@ def read_rows(path: Path) -> tuple[NumberedRow, ...]:
     return tuple(rows)
 
 
-def _row(path: Path, line: int, header: list[str], cells: list[str]) -> Row | list[Problem]:
+def _row(path: Path, line: int, header: list[str], cells: list[str]) -> MeasuredRow | list[Problem]:
     if len(cells) != len(header):
         what = f"expected {len(header)} cells like the header, got {len(cells)}"
         hint = "put cells that contain a comma in double quotes"
         return [Problem(file=str(path), line=line, key="", what=what, hint=hint)]
     row = parse_row(dict(zip(header, cells, strict=True)))
-    if isinstance(row, Row):
+    if isinstance(row, MeasuredRow):
         return row
     return [
         Problem(file=str(path), line=line, key=column, what=what, hint=hint) for column, what, hint in row
@@ -522,7 +522,7 @@ def plan_of(item: NumberedRow, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     )
 
 
-def _stages(row: Row, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...]:
+def _stages(row: MeasuredRow, group: ReplicaGroup, model: ModelSpec) -> tuple[Stage, ...]:
     if row.depth > model.layers:
         raise PlanError(f"{row.depth} stages for {model.layers} layers, expected at most one stage a layer")
     small, larger = divmod(model.layers, row.depth)
@@ -540,7 +540,7 @@ def _link(name: str | None) -> IntraNodeSpec:
     return UNUSED_LINK if name is None else catalog.link_spec(name)
 
 
-def _nics(row: Row) -> tuple[NicSpec, ...]:
+def _nics(row: MeasuredRow) -> tuple[NicSpec, ...]:
     if row.fabric is None or row.nic_gbps is None:
         return ()
     return (NicSpec(fabric=row.fabric, bandwidth_gbps=row.nic_gbps, count=row.nics),)

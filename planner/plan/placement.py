@@ -82,7 +82,7 @@ _Rests = Literal["nodes first", "gaps first", "divided"]
 """Where remainders go that are smaller than a node."""
 
 
-class _Kind:
+class _FreeDevices:
     """Free devices of one type in one pool: untouched nodes and partly used ones."""
 
     def __init__(self, pool: PoolSpec, gpu: str, *, spans: bool) -> None:
@@ -112,7 +112,7 @@ class _Kind:
         return [self._slot(group, first, nodes, 0, per_node)]
 
     def take_rest(
-        self, group: ReplicaGroup, stage: int, beside: int, how: _Rests, others: Sequence[_Kind] = ()
+        self, group: ReplicaGroup, stage: int, beside: int, how: _Rests, others: Sequence[_FreeDevices] = ()
     ) -> list[Slot]:
         """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests.
 
@@ -166,7 +166,7 @@ class _Kind:
         return self.per_node // group.tp
 
     def _node_for(
-        self, devices: int, near: set[int], how: _Rests, others: Sequence[_Kind] = ()
+        self, devices: int, near: set[int], how: _Rests, others: Sequence[_FreeDevices] = ()
     ) -> int | None:
         """A node that is near and has room, else an untouched one, else the fullest with room; None for none."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}
@@ -181,7 +181,7 @@ class _Kind:
         """True for an untouched node."""
         return self.whole <= node and node not in self.used
 
-    def _fresh(self, others: Sequence[_Kind]) -> int | None:
+    def _fresh(self, others: Sequence[_FreeDevices]) -> int | None:
         """The first node that is untouched by the others too, else by this type alone; None for none."""
         for kinds in (others, ()) if others else ((),):
             for node in range(self.whole, self.nodes):
@@ -339,7 +339,7 @@ def _place(
 ) -> Placement:
     used = {group.pool for groups in stages for group in groups}
     device_types = {
-        (pool.name, gpu): _Kind(pool, gpu, spans=spans)
+        (pool.name, gpu): _FreeDevices(pool, gpu, spans=spans)
         for pool in cluster.pools
         if pool.name in used
         for gpu in set(pool.devices)
@@ -352,7 +352,7 @@ def _place(
     taken = {(item.stage, item.index): item.device_type.take_whole_nodes(item.group) for item in wanted}
     if how != "divided":
         wanted.sort(key=lambda item: (not item.is_small_stage, item.stage, item.index))
-    together: dict[tuple[int, str], list[_Kind]] = {}
+    together: dict[tuple[int, str], list[_FreeDevices]] = {}
     for item in wanted:
         if not item.alone and item.group.count % item.device_type.replicas_per_node(item.group):
             together.setdefault((item.stage, item.device_type.pool), []).append(item.device_type)
@@ -403,7 +403,7 @@ class _Wanted:
     stage: int
     index: int
     group: ReplicaGroup
-    device_type: _Kind
+    device_type: _FreeDevices
     alone: bool
 
     @property
@@ -412,7 +412,7 @@ class _Wanted:
         return self.alone and self.group.count < self.device_type.replicas_per_node(self.group)
 
 
-def _kind_of(device_types: dict[tuple[str, str], _Kind], group: ReplicaGroup) -> _Kind:
+def _kind_of(device_types: dict[tuple[str, str], _FreeDevices], group: ReplicaGroup) -> _FreeDevices:
     try:
         return device_types[group.pool, group.gpu]
     except KeyError:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from planner.capabilities import ContextKind, Recompute, Schedule
+from planner.capabilities import Recompute
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
@@ -20,31 +21,29 @@ from planner.files.fields import (
     NodeDevices,
     ShardParts,
     Stages,
-    ZeroStage,
-    whole,
+    strict,
 )
 from planner.frozen import record
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
 from planner.plan.values import (
-    EXACT,
-    ON_DEVICE,
-    PLAIN_ZERO,
+    Decisions,
     Fault,
     Grid,
-    Offload,
     Plan,
     ReplicaGroup,
     Stage,
-    Sync,
-    ZeroPlus,
 )
-from planner.ranges import DEVICES, STAGES
+from planner.ranges import STAGES
 from planner.targets import PER_DEVICE, UNIFORM
 
 
 def _written(tp: Any) -> str:
     return "<grid>" if isinstance(tp, dict | Grid) else "<number>"
+
+
+_LISTED = Field(min_length=1, max_length=int(STAGES.most), strict=False)
+"""One for each stage."""
 
 
 class ShortStage(Frozen):
@@ -89,7 +88,9 @@ class ShortReplicas(Frozen):
     """Parts of what ZeRO shards that one replica holds."""
 
 
-class ShortPlan(Frozen):
+@strict()
+@record(frozen=True, slots=True, kw_only=True)
+class ShortPlan(Decisions):
     """A plan by its main choices."""
 
     target: str | None = None
@@ -105,41 +106,13 @@ class ShortPlan(Frozen):
     absent."""
     micro_batch: Batch = 1
     """Sequences of one micro-batch of one replica."""
-    interleave: Layers = 1
-    """Chunks of layers per device."""
-    schedule: Schedule = "1f1b"
-    """The order in which stages work: 1f1b, zero-bubble, or zb-v and dualpipe-v, which need ``interleave: 2``."""
-    zero: ZeroStage = 0
-    """ZeRO stage."""
-    shard_size: Devices | None = None
-    """Replicas of a stage that share one copy of what ZeRO shards; all of them when absent."""
-    zero_plus: ZeroPlus = PLAIN_ZERO
-    """What ZeRO 3 sends less of (ZeRO++)."""
-    ep: Devices = 1
-    """Devices over which the experts of a layer are divided."""
-    etp: NodeDevices = 1
-    """Devices that share the matrices of each expert, in place of each of ``ep``."""
-    cp: Devices = 1
-    """Replicas that share the tokens of their sequences, a part each."""
-    cp_kind: ContextKind = "ring"
-    """ring or ulysses: how they attend to each other's parts."""
     recompute: Recompute = "none"
     """none, selective or full."""
-    sequence_parallel: bool = False
-    """True when activations are split over the sequence inside replicas."""
-    offload: Offload = ON_DEVICE
-    """What is kept off the devices."""
-    sync: Sync = EXACT
-    """What islands of replicas exchange, and how often."""
-    backup: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Slowest replicas of a step whose gradients are dropped."""
-    fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
-    """Replicas of each stage, the last ones, that run one micro-batch fewer than the others."""
-    layers: tuple[Layers, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
+    layers: Annotated[tuple[Layers, ...], _LISTED] | None = None
     """Layers of each stage; as even as possible when absent, earlier stages one more."""
-    stages: tuple[ShortStage, ...] | None = Field(default=None, min_length=1, max_length=int(STAGES.most))
+    stages: Annotated[tuple[ShortStage, ...], _LISTED] | None = None
     """Stages in pipeline order, when they differ."""
-    replicas: tuple[ShortReplicas, ...] | None = Field(default=None, min_length=1)
+    replicas: Annotated[tuple[ShortReplicas, ...], Field(min_length=1, strict=False)] | None = None
     """Replicas with a batch of their own, for plans without pipeline."""
 
     @property
@@ -216,25 +189,8 @@ def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Pl
 
 def _whole(short: ShortPlan, stages: tuple[Stage, ...], target: str) -> Plan:
     try:
-        return Plan(
-            target=short.target or target,
-            zero=short.zero,
-            shard_size=short.shard_size,
-            zero_plus=short.zero_plus,
-            stages=stages,
-            interleave=short.interleave,
-            schedule=short.schedule,
-            grid=short.grid,
-            ep=short.ep,
-            etp=short.etp,
-            cp=short.cp,
-            cp_kind=short.cp_kind,
-            sequence_parallel=short.sequence_parallel,
-            offload=short.offload,
-            sync=short.sync,
-            backup=short.backup,
-            fewer_steps=short.fewer_steps,
-        )
+        shared = {field.name: getattr(short, field.name) for field in fields(Decisions)}
+        return Plan(**shared | {"target": short.target or target, "grid": short.grid, "stages": stages})
     except PlanError as error:
         raise PlanError(error.what, path=error.path[:1] or ("stages",)) from None
 

@@ -427,22 +427,14 @@ WHOLE_EXPERTS = Folding()
 """Each device has all experts."""
 
 
-@json_fields(
-    "grid_text",
-    "pp",
-    "global_batch",
-    "micro_batches",
-    without=("stages", "grid"),
-    names={"grid_text": "grid"},
-)
 @strict()
 @record(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A complete decision: what every device does in one optimizer step."""
+class Decisions:
+    """What all stages of a plan have in common, whether it is written whole or in short."""
 
-    target: str
+    target: str | None = None
     """Runtime that the plan is for."""
-    zero: ZeroStage
+    zero: ZeroStage = 0
     """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
     shard_size: Devices | None = None
     """Replicas of a stage that share one copy of what ZeRO shards (HSDP); None: all of them.
@@ -450,7 +442,7 @@ class Plan:
     Consecutive replicas form such a group.
     """
     zero_plus: ZeroPlus = PLAIN_ZERO
-    """What ZeRO 3 sends less of."""
+    """What ZeRO 3 sends less of (ZeRO++)."""
     interleave: Layers = 1
     """Chunks of layers per device (virtual pipeline stages); 1 without interleaving, 2 in V-shaped schedules."""
     schedule: Schedule = "1f1b"
@@ -458,8 +450,6 @@ class Plan:
     the same with layers placed in a V, so that the first stage holds the first and the last chunk."""
     sequence_parallel: bool = False
     """True when activations outside tensor-parallel matrices are split by tokens."""
-    grid: Grid | None = None
-    """How the ``tp`` devices of a replica divide matrices in two dimensions; None: in one."""
     ep: Devices = 1
     """Devices of consecutive replicas over which the experts of a layer are divided; 1 without expert parallelism."""
     etp: NodeDevices = 1
@@ -477,6 +467,27 @@ class Plan:
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
     """How many replicas of each stage, the last ones, run one micro-batch fewer than steps."""
+
+
+@json_fields(
+    "grid_text",
+    "pp",
+    "global_batch",
+    "micro_batches",
+    without=("stages", "grid"),
+    names={"grid_text": "grid"},
+)
+@strict()
+@record(frozen=True, slots=True, kw_only=True)
+class Plan(Decisions):
+    """A complete decision: what every device does in one optimizer step."""
+
+    target: str
+    """Runtime that the plan is for."""
+    zero: ZeroStage
+    """ZeRO stage of the data-parallel groups; 1 is Megatron's distributed optimizer."""
+    grid: Grid | None = None
+    """How the ``tp`` devices of a replica divide matrices in two dimensions; None: in one."""
     stages: Annotated[tuple[Stage, ...], Field(min_length=1, max_length=int(STAGES.most))]
 
     def __post_init__(self) -> None:

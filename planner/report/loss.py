@@ -30,7 +30,7 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
-from planner.report.pareto import Used, used
+from planner.report.pareto import UsedDevices, used
 from planner.report.plan_table import misfits
 from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
 from planner.search.values import SearchResult
@@ -257,7 +257,7 @@ class SizePoint:
 
     size: Size
     """The size."""
-    used: tuple[Used, ...]
+    used: tuple[UsedDevices, ...]
     """Its devices."""
 
 

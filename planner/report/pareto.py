@@ -154,7 +154,7 @@ def use_at_most(devices: Devices, cluster: ClusterSpec) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class UsedDevices:
     """Devices of a point."""
 
     pool: str
@@ -174,7 +174,7 @@ class FrontPoint:
 
     point: Point
     """The point."""
-    used: tuple[Used, ...]
+    used: tuple[UsedDevices, ...]
     """Its devices."""
     plan: str
     """The fastest plan found on them, in short."""
@@ -205,6 +205,8 @@ def front_document(front: Front, cluster: ClusterSpec, model: ModelSpec) -> Fron
     )
 
 
-def used(devices: Devices) -> tuple[Used, ...]:
+def used(devices: Devices) -> tuple[UsedDevices, ...]:
     """Devices as documents tell them."""
-    return tuple(Used(pool=pool, gpu=gpu, devices=number) for (pool, gpu), number in sorted(devices.items()))
+    return tuple(
+        UsedDevices(pool=pool, gpu=gpu, devices=number) for (pool, gpu), number in sorted(devices.items())
+    )

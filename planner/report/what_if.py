@@ -24,7 +24,7 @@ from planner.search.what_if import Swing, World
     without=("scored",),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Variant:
     """The cluster and the training as they are, or with one change."""
 
     change: str
@@ -46,13 +46,13 @@ class Case:
 class WhatIfDocument(JsonDocument):
     """The answer of ``what-if``."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[Variant, ...]
     """Without a change, then the changes as they were given."""
     sensitivity: tuple[Swing, ...] = ()
     """Each speed at both ends of its error bar; empty without --sensitivity."""
 
 
-def cases(variants: Sequence[World], results: Sequence[SearchResult]) -> tuple[Case, ...]:
+def cases(variants: Sequence[World], results: Sequence[SearchResult]) -> tuple[Variant, ...]:
     """Each change with its search; the first one is that without a change."""
     (_, cluster, _), first = variants[0], results[0].best
     return tuple(
@@ -74,12 +74,12 @@ def _assumed(cluster: ClusterSpec, changed: ClusterSpec) -> str | None:
     return None
 
 
-def _case(change: str, result: SearchResult, first: Scored | None, assumed: str | None) -> Case:
+def _case(change: str, result: SearchResult, first: Scored | None, assumed: str | None) -> Variant:
     best = result.best
     faster = None
     if best is not None and first is not None:
         faster = best.estimate.tokens_per_second / first.estimate.tokens_per_second - 1
-    return Case(
+    return Variant(
         change=change,
         status=result.status,
         gap=result.gap,
@@ -95,7 +95,7 @@ FASTEST = (
 )
 
 
-def what_if_section(entries: Sequence[Case], simpler: bool = False) -> Group:
+def what_if_section(entries: Sequence[Variant], simpler: bool = False) -> Group:
     """A row for each; then what the plans are. ``simpler``: where a search would take another plan."""
     estimates = [entry.scored.estimate for entry in entries if entry.scored]
     unit = time_unit(each.step_seconds for each in estimates)
@@ -173,10 +173,10 @@ def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
     return section(title, table(columns, rows), Paragraph(note))
 
 
-def _money(entry: Case) -> str:
+def _money(entry: Variant) -> str:
     cost = entry.scored.estimate.cost_per_million_tokens if entry.scored else None
     return MISSING if cost is None else significant(cost)
 
 
-def _nothing(entry: Case) -> str:
+def _nothing(entry: Variant) -> str:
     return "no plan fits" if entry.status == "infeasible" else "no plan found in time"

@@ -37,11 +37,11 @@ OPTIONS = ("target", *LISTS, "recompute", *TRAINING, "change")
 """Keys of ``options``."""
 
 Value = str | int | list[int]
-Row = dict[str, str | int | float | None]
+SweepRow = dict[str, str | int | float | None]
 """A row of the result: every option of the grid, and what the search said."""
 
 
-class Grid(Frozen):
+class Sweep(Frozen):
     """A sweep: every cluster with every model with every combination of options."""
 
     clusters: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -78,17 +78,17 @@ class SweepPoint:
     calibration: Calibration
 
 
-def load_grid(path: Path) -> Grid:
+def load_grid(path: Path) -> Sweep:
     """The grid of a file; raises SpecError with every problem of the file."""
     document = read_document(path)
-    problems = document.problems(Grid)
+    problems = document.problems(Sweep)
     options = document.data.get("options")
     for name in options if isinstance(options, dict) else ():
         if name not in OPTIONS:
             hint = f"options are {', '.join(OPTIONS)}"
             problems.append(document.problem(("options", name), "is no option of a sweep", hint))
     fail_on(problems)
-    grid = document.to(Grid)
+    grid = document.to(Sweep)
     fail_on(
         document.problem((key, number), f"{path.parent / name}: no such file")
         for key, names in (("clusters", grid.clusters), ("models", grid.models))
@@ -98,7 +98,7 @@ def load_grid(path: Path) -> Grid:
     return grid
 
 
-def sweep_points(grid: Grid, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:
+def sweep_points(grid: Sweep, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:
     """The searches of a grid, in the order of its file; every file is read first."""
     clusters = [(name, load_cluster(path.parent / name)) for name in grid.clusters]
     models = [(name, load_model(path.parent / name)) for name in grid.models]
@@ -130,12 +130,12 @@ def sweep_points(grid: Grid, path: Path, calibration: Calibration) -> Iterator[S
             )
 
 
-def solved(point: SweepPoint) -> Row:
+def solved(point: SweepPoint) -> SweepRow:
     """The row of a point; what is wrong with its options stands in its ``error``."""
-    row: Row = {"key": point.key, "cluster": point.names[0], "model": point.names[1]}
+    row: SweepRow = {"key": point.key, "cluster": point.names[0], "model": point.names[1]}
     for name, value in point.options.items():
         row[name] = ",".join(map(str, value)) if isinstance(value, list) else value
-    blank: Row = dict.fromkeys(RESULTS)
+    blank: SweepRow = dict.fromkeys(RESULTS)
     try:
         cluster, model = _world(point)
         result = choose(cluster, model, point.calibration, _limits(point), Goal(), explain=False)

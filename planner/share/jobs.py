@@ -25,7 +25,7 @@ MOST_JOBS = 20
 """Jobs of one file."""
 
 
-class Job(Frozen):
+class SharedJob(Frozen):
     """One training run."""
 
     name: Name
@@ -55,7 +55,7 @@ class JobsFile(Frozen):
     """Name of the set of jobs."""
     notes: str | None = None
     """Free text."""
-    jobs: Annotated[tuple[Job, ...], Field(min_length=1, max_length=MOST_JOBS)]
+    jobs: Annotated[tuple[SharedJob, ...], Field(min_length=1, max_length=MOST_JOBS)]
     """The jobs."""
 
 
@@ -63,7 +63,7 @@ class JobsFile(Frozen):
 class LoadedJob:
     """A job with its model."""
 
-    job: Job
+    job: SharedJob
     model: ModelSpec
 
     @property
@@ -104,7 +104,7 @@ def load_jobs(path: Path, cluster: ClusterSpec, *, need_tokens: bool = False) ->
 
 
 def _problems(
-    document: Document, jobs: tuple[Job, ...], devices: int, need_tokens: bool
+    document: Document, jobs: tuple[SharedJob, ...], devices: int, need_tokens: bool
 ) -> Iterator[Problem]:
     first: dict[str, int] = {}
     for index, job in enumerate(jobs):

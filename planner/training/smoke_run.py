@@ -33,7 +33,7 @@ OK, FAULT, WARNING, UNKNOWN = "ok", "FAULT", "warning", "not checked"
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckRow:
     """One line of the table."""
 
     check: str
@@ -95,9 +95,11 @@ def run(arguments: Sequence[str] | None = None) -> None:
     seen = shared(own_look(spec, rank, options))
     rows = list(device_rows(spec, seen, options.cpu))
     if "unpriced" in spec:
-        rows.append(Row("links, layer, memory", "all ranks", f"no price: {spec['unpriced']}", "", WARNING))
+        rows.append(
+            CheckRow("links, layer, memory", "all ranks", f"no price: {spec['unpriced']}", "", WARNING)
+        )
     if any(row.verdict == FAULT and row.check in ("architecture", "GPU") for row in rows):
-        rows.append(Row("links, layer, memory", "all ranks", "", "", UNKNOWN))
+        rows.append(CheckRow("links, layer, memory", "all ranks", "", "", UNKNOWN))
         finish(spec, rows, options, [], [], rank)
     findings = shared(measured(spec, rank, device, options.seconds, dog))
     rows += [
@@ -177,30 +179,32 @@ def named(spec: dict[str, Any], rank: int) -> str:
     return f"rank {rank}: {own['host']} GPU {own['device']}"
 
 
-def device_rows(spec: dict[str, Any], seen: Sequence[Seen], rehearsal: bool) -> Iterator[Row]:
+def device_rows(spec: dict[str, Any], seen: Sequence[Seen], rehearsal: bool) -> Iterator[CheckRow]:
     """Devices, slots, nodes, wheels, versions and weights of all ranks."""
     for own in seen:
         planned = spec["ranks"][own.rank]
         where, names = named(spec, own.rank), spec["devices"][planned["gpu"]]
         if not own.name:
             verdict = UNKNOWN if rehearsal else FAULT
-            yield Row("GPU", where, planned["gpu"], "PyTorch sees none", verdict)
+            yield CheckRow("GPU", where, planned["gpu"], "PyTorch sees none", verdict)
             continue
         known = is_kind(own.name, names) or (len(names) == 1 and WARNING)
-        yield Row(
+        yield CheckRow(
             "GPU", where, planned["gpu"], own.name, known if known == WARNING else OK if known else FAULT
         )
         if own.bus and own.slot_bus:
             verdict = OK if own.bus == own.slot_bus else FAULT
-            yield Row("PCI slot", where, f"index {planned['device']} at {own.slot_bus}", own.bus, verdict)
+            yield CheckRow(
+                "PCI slot", where, f"index {planned['device']} at {own.slot_bus}", own.bus, verdict
+            )
         verdict = OK if runs_on(own.architecture, own.wheel) else FAULT
-        yield Row("architecture", where, own.architecture, "kernels for " + " ".join(own.wheel), verdict)
+        yield CheckRow("architecture", where, own.architecture, "kernels for " + " ".join(own.wheel), verdict)
     yield from node_rows(spec, seen)
     yield from alike("versions", "the same on all ranks", [(own.rank, own.versions) for own in seen], spec)
     yield from alike("weights", "one checksum", [(own.rank, own.weights) for own in seen], spec)
 
 
-def node_rows(spec: dict[str, Any], seen: Sequence[Seen]) -> Iterator[Row]:
+def node_rows(spec: dict[str, Any], seen: Sequence[Seen]) -> Iterator[CheckRow]:
     """Ranks of one host are on one machine, those of two hosts on two, and no two ranks share a device."""
     homes: dict[str, str] = {}
     taken: dict[tuple[str, str], int] = {}
@@ -208,27 +212,29 @@ def node_rows(spec: dict[str, Any], seen: Sequence[Seen]) -> Iterator[Row]:
         host, where = spec["ranks"][own.rank]["host"], named(spec, own.rank)
         first = homes.setdefault(host, own.machine)
         if own.host != host or first != own.machine:
-            yield Row("node", where, host, f"{own.host}, the machine {own.machine.split()[0]}", FAULT)
+            yield CheckRow("node", where, host, f"{own.host}, the machine {own.machine.split()[0]}", FAULT)
         if own.bus:
             other = taken.setdefault((own.machine, own.bus), own.rank)
             if other != own.rank:
-                yield Row("device", where, "its own", f"that of rank {other} ({own.bus})", FAULT)
+                yield CheckRow("device", where, "its own", f"that of rank {other} ({own.bus})", FAULT)
     machines: dict[str, str] = {}
     for host, machine in homes.items():
         first = machines.setdefault(machine, host)
         if first != host:
-            yield Row("node", host, "a machine of its own", f"the machine of {first}", FAULT)
-    yield Row("node", "all ranks", f"nodes: {len(homes)}", f"machines: {len(machines)}", OK)
+            yield CheckRow("node", host, "a machine of its own", f"the machine of {first}", FAULT)
+    yield CheckRow("node", "all ranks", f"nodes: {len(homes)}", f"machines: {len(machines)}", OK)
 
 
-def alike(check: str, plan: str, values: Sequence[tuple[int, str]], spec: dict[str, Any]) -> Iterator[Row]:
+def alike(
+    check: str, plan: str, values: Sequence[tuple[int, str]], spec: dict[str, Any]
+) -> Iterator[CheckRow]:
     """One row where all ranks have what the first has, else one for each that differs."""
     usual = values[0][1]
     others = [(rank, value) for rank, value in values if value != usual]
     bad = OK if not usual.startswith("cannot") else FAULT
-    yield Row(check, named(spec, 0) if others else "all ranks", plan, usual, bad)
+    yield CheckRow(check, named(spec, 0) if others else "all ranks", plan, usual, bad)
     for rank, value in others:
-        yield Row(check, named(spec, rank), plan, value, FAULT)
+        yield CheckRow(check, named(spec, rank), plan, value, FAULT)
 
 
 def slowest(
@@ -249,7 +255,7 @@ def slowest(
             yield index, operation, points, next(each for each in entry["members"] if rank in each)
 
 
-def link_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
+def link_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[CheckRow]:
     """Each operation of each kind of group at its largest size: that of the slowest group."""
     for index, operation, points, members in slowest(spec, findings):
         entry = spec["groups"][index]
@@ -258,7 +264,7 @@ def link_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Ro
         wanted = planned[size]
         verdict = FAULT if seconds > SLOWER * wanted + SLACK else OK
         where = f"{entry['what']}: ranks {short(members)}"
-        yield Row(
+        yield CheckRow(
             f"{operation} {size / 2**20:g} MiB",
             where,
             f"{rate(size, wanted)} over {entry['link'] or 'no path'}",
@@ -279,7 +285,7 @@ def short(ranks: Sequence[int]) -> str:
     )
 
 
-def layer_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
+def layer_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[CheckRow]:
     """A layer's forward and backward against the plan, and each device against its like."""
     for index, layer in enumerate(spec["layers"]):
         own = [each for each in findings if spec["ranks"][each.rank]["layer"] == index]
@@ -290,16 +296,16 @@ def layer_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[R
             where = named(spec, each.rank)
             plan = f"{1e3 * wanted:.3g} ms, {layer['micro_batch']} sequences on {layer['gpu']}"
             if each.rank not in times:
-                yield Row("layer", where, plan, each.failed.get("layer", "failed"), FAULT)
+                yield CheckRow("layer", where, plan, each.failed.get("layer", "failed"), FAULT)
                 continue
             seconds = times[each.rank]
             lags = len(times) > 2 and seconds > PEERS * usual + SLACK
             slow = seconds > SLOWER * wanted + SLACK
             text = f"{1e3 * seconds:.3g} ms" + (f", its like {1e3 * usual:.3g} ms" if lags else "")
-            yield Row("layer", where, plan, text, FAULT if slow or lags else OK)
+            yield CheckRow("layer", where, plan, text, FAULT if slow or lags else OK)
 
 
-def memory_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
+def memory_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[CheckRow]:
     """The planned peak of every rank."""
     for each in findings:
         wanted = spec["ranks"][each.rank]["memory_bytes"]
@@ -307,23 +313,23 @@ def memory_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[
             continue
         got = each.memory or 0
         verdict = OK if got >= wanted else FAULT
-        yield Row(
+        yield CheckRow(
             "memory", named(spec, each.rank), f"{wanted / GIB:.1f} GiB", f"{got / GIB:.1f} GiB", verdict
         )
 
 
-def clock_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[Row]:
+def clock_rows(spec: dict[str, Any], findings: Sequence[Findings]) -> Iterator[CheckRow]:
     """Clocks under load, where the driver tells them."""
     for each in findings:
         if each.clocks:
             text = f"{each.clocks}{': ' if each.slowed else ''}{each.slowed}"
             verdict = OK if not each.slowed else WARNING if each.slowed == "low clock" else FAULT
-            yield Row("clock", named(spec, each.rank), "not slowed down", text, verdict)
+            yield CheckRow("clock", named(spec, each.rank), "not slowed down", text, verdict)
 
 
 def finish(
     spec: dict[str, Any],
-    rows: Sequence[Row],
+    rows: Sequence[CheckRow],
     options: argparse.Namespace,
     seen: Sequence[Seen],
     findings: Sequence[Findings],
@@ -350,7 +356,7 @@ def finish(
     os._exit(1 if faults else 0)
 
 
-def print_table(spec: dict[str, Any], rows: Iterable[Row]) -> None:
+def print_table(spec: dict[str, Any], rows: Iterable[CheckRow]) -> None:
     """Rows that say the same of several ranks as one; faults once more at the end."""
     merged: dict[tuple[str, str, str, str], list[str]] = {}
     for row in rows:

@@ -12,8 +12,8 @@ from planner.calibration.values import (
     Calibration,
     Constant,
     CurveError,
-    Family,
     Framework,
+    GpuFamily,
     Kernel,
     KernelPoint,
     LayerPoint,
@@ -36,7 +36,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), m
 
 
 def parts(kind: Any) -> st.SearchStrategy[Any]:
-    """A Family, a Framework or a Link; some constants at their assumed values."""
+    """A GpuFamily, a Framework or a Link; some constants at their assumed values."""
     made = {}
     for field in fields(kind):
         share = field.name.endswith("efficiency") or field.name in SHARE_NAMES
@@ -102,7 +102,7 @@ def calibrations(draw: st.DrawFn) -> Calibration:
     """With a provenance for some of its constants."""
     curves = draw(st.lists(link_curves(), max_size=2))
     bare = Calibration(
-        families=draw(st.dictionaries(FAMILIES, parts(Family), max_size=3)),
+        families=draw(st.dictionaries(FAMILIES, parts(GpuFamily), max_size=3)),
         frameworks=draw(st.dictionaries(NAMES, parts(Framework), max_size=2)),
         links=draw(
             st.dictionaries(st.sampled_from(["infiniband", "roce", "ethernet"]), parts(Link), max_size=3)

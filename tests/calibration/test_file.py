@@ -16,7 +16,7 @@ from planner.calibration.values import (
     ASSUMED,
     Calibration,
     Constant,
-    Family,
+    GpuFamily,
     LayerPoint,
     Link,
     LinkPoint,
@@ -93,7 +93,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     """Constants with their provenance, points, notes."""
     found = load_calibration(written(tmp_path))
     assert found.families == {
-        "A100": Family(matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9)
+        "A100": GpuFamily(matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9)
     }
     assert found.framework("megatron").overlap == 0.5
     assert found.links == {"ethernet": Link(efficiency=0.6)}
@@ -137,7 +137,7 @@ def test_pairs_of_family_and_kernel_set_are_read_and_written(tmp_path: Path) -> 
         save_calibration(found, tmp_path / "again.yaml")
         assert load_calibration(tmp_path / "again.yaml") == found
     alone = load_calibration(written(tmp_path, ("  A100:\n", "  A100.torch:\n")))
-    assert alone.families["A100.torch"] == Family(
+    assert alone.families["A100.torch"] == GpuFamily(
         matmul_efficiency=0.81, kernel_seconds=4e-6, memory_efficiency=0.9
     )
 
@@ -302,7 +302,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_could_not_be_read_back_is_not_written() -> None:
     """A fit that has gone wrong is noticed where it is saved."""
-    wrong = Calibration(families={"A100": Family(matmul_efficiency=1.5)})
+    wrong = Calibration(families={"A100": GpuFamily(matmul_efficiency=1.5)})
     with pytest.raises(ValueError, match="matmul_efficiency"):
         to_text(wrong)
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.merge import clashes, combined, merged, sourced
-from planner.calibration.values import Calibration, Constant, Family, LinkPoint
+from planner.calibration.values import Calibration, Constant, GpuFamily, LinkPoint
 from tests.calibration.any_calibration import calibrations
 
 FACTS = {"torch": "2.7.0", "date": "2026-03-02"}
@@ -24,7 +24,7 @@ def dated(date: str, seconds: float, share: float = 0.5, spread: float | None = 
     """A calibration of a point and a constant, measured on a day."""
     name = "families.A100.matmul_efficiency"
     found = Calibration(
-        families={"A100": Family(matmul_efficiency=share)},
+        families={"A100": GpuFamily(matmul_efficiency=share)},
         constants=(Constant(name=name, value=share, provenance="measured"),),
         link_points=(link(seconds, spread),),
     )

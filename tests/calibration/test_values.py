@@ -15,8 +15,8 @@ from planner.calibration.values import (
     ASSUMED_LINK,
     Calibration,
     Constant,
-    Family,
     Framework,
+    GpuFamily,
     LayerPoint,
     LinkPoint,
     Provenance,
@@ -46,7 +46,7 @@ def test_nothing_is_claimed_to_be_measured() -> None:
 
 def test_a_family_may_differ_under_a_kernel_set() -> None:
     """What is known of the pair comes before what is known of the family, and that before what is assumed."""
-    plain, paired = Family(matmul_efficiency=0.6), Family(matmul_efficiency=0.5)
+    plain, paired = GpuFamily(matmul_efficiency=0.6), GpuFamily(matmul_efficiency=0.5)
     calibration = Calibration(families={"A100": plain, "A100.torch": paired})
     assert calibration.family("A100", "torch") is paired
     assert calibration.family("A100", "megatron") is calibration.family("A100") is plain
@@ -150,7 +150,7 @@ KERNELS = ("megatron", "torch", "deepspeed")
 
 
 BASE = Calibration(
-    families={"A100": Family(matmul_efficiency=0.8, memory_efficiency=0.9), "V100": Family()},
+    families={"A100": GpuFamily(matmul_efficiency=0.8, memory_efficiency=0.9), "V100": GpuFamily()},
     layers=(layer(1, 0.1), layer(2, 0.2)),
     link_points=(link(10, 1), link(100, 2)),
     residuals=(Residual(family="A100", framework="megatron", rows=40, spread=0.05),),
@@ -162,7 +162,7 @@ BASE = Calibration(
     provenance={"date": "2026-01-01", "device": "many"},
 )
 OWN = Calibration(
-    families={"A100": Family(matmul_efficiency=0.75), "H100": Family(launch_seconds=4e-6)},
+    families={"A100": GpuFamily(matmul_efficiency=0.75), "H100": GpuFamily(launch_seconds=4e-6)},
     frameworks={"megatron": Framework(overlap=0.5)},
     layers=(layer(2, 0.3, gpu="a100", model="OPT_350M"), layer(4, 0.6)),
     link_points=(link(100, 3), link(1000, 4)),
@@ -175,8 +175,8 @@ OWN = Calibration(
 def test_the_own_calibration_wins_constant_by_constant() -> None:
     """Even where it measures what is the assumed value; what it is silent about stays."""
     both = merged(BASE, OWN)
-    assert both.families["A100"] == Family(matmul_efficiency=0.75, memory_efficiency=0.9)
-    assert both.families["H100"] == Family(launch_seconds=4e-6)
+    assert both.families["A100"] == GpuFamily(matmul_efficiency=0.75, memory_efficiency=0.9)
+    assert both.families["H100"] == GpuFamily(launch_seconds=4e-6)
     assert both.framework("megatron").overlap == 0.5
     assert [(item.name, item.provenance) for item in both.constants] == [
         ("families.A100.matmul_efficiency", "measured"),
@@ -188,7 +188,7 @@ def test_the_own_calibration_wins_constant_by_constant() -> None:
 
 def pairs(attention: float, memory: float = 0.9, provenance: Provenance = "fitted") -> Calibration:
     """A family, and what it has under two kernel sets."""
-    plain = Family(memory_efficiency=memory, attention_efficiency=0.6)
+    plain = GpuFamily(memory_efficiency=memory, attention_efficiency=0.6)
     names = ("families.A100.torch.attention_efficiency", "families.A100.deepspeed.attention_efficiency")
     return Calibration(
         families={
@@ -207,7 +207,7 @@ def test_what_was_measured_of_a_family_wins_over_a_shipped_pair() -> None:
     """A measurement of one's own holds under all kernels; what it is silent about stays as it was under each."""
     name = "families.A100.attention_efficiency"
     own = Calibration(
-        families={"A100": Family(attention_efficiency=0.44)},
+        families={"A100": GpuFamily(attention_efficiency=0.44)},
         constants=(Constant(name=name, value=0.44, provenance="measured"),),
     )
     both = merged(pairs(0.3), own)
@@ -216,7 +216,7 @@ def test_what_was_measured_of_a_family_wins_over_a_shipped_pair() -> None:
     } == dict.fromkeys(KERNELS, 0.44)
     assert both.family("A100", "torch").memory_efficiency == 0.9
     assert [(item.name, item.provenance) for item in both.constants] == [(name, "measured")]
-    memory = Calibration(families={"A100": Family(memory_efficiency=0.7)})
+    memory = Calibration(families={"A100": GpuFamily(memory_efficiency=0.7)})
     both = merged(pairs(0.3), memory)
     assert {both.family("A100", kernels).memory_efficiency for kernels in KERNELS} == {0.7}
     assert [both.family("A100", kernels).attention_efficiency for kernels in KERNELS] == [0.6, 0.3, 0.2]
@@ -225,7 +225,7 @@ def test_what_was_measured_of_a_family_wins_over_a_shipped_pair() -> None:
 def test_what_was_measured_of_a_pair_wins_under_its_kernels_alone() -> None:
     """Over the shipped pair, and over the shipped family where there is no pair."""
     own = Calibration(
-        families={"A100.torch": Family(attention_efficiency=0.44)},
+        families={"A100.torch": GpuFamily(attention_efficiency=0.44)},
         constants=(
             Constant(name="families.A100.torch.attention_efficiency", value=0.44, provenance="measured"),
         ),
@@ -247,7 +247,7 @@ def test_an_older_constant_of_a_family_is_forgotten_under_its_kernel_sets_too() 
 
     def dated(day: str, share: float, attention: float | None = None) -> Calibration:
         """A family's products, and attention under torch."""
-        families = {"A100": Family(matmul_efficiency=share)}
+        families = {"A100": GpuFamily(matmul_efficiency=share)}
         values = {"families.A100.matmul_efficiency": share}
         if attention is not None:
             families["A100.torch"] = replace(families["A100"], attention_efficiency=attention)
@@ -259,11 +259,11 @@ def test_an_older_constant_of_a_family_is_forgotten_under_its_kernel_sets_too() 
 
     new, old = dated("2026-03-02", 0.6), dated("2026-01-01", 0.9, 0.3)
     for both in (combined(new, old), combined(old, new)):
-        assert both.family("A100", "torch") == Family(matmul_efficiency=0.6, attention_efficiency=0.3)
+        assert both.family("A100", "torch") == GpuFamily(matmul_efficiency=0.6, attention_efficiency=0.3)
         assert both.family("A100").matmul_efficiency == 0.6
     older, newer = dated("2026-01-01", 0.9, 0.3), dated("2026-03-02", 0.6, 0.4)
     for both in (combined(newer, older), combined(older, newer)):
-        assert both.family("A100", "torch") == Family(matmul_efficiency=0.6, attention_efficiency=0.4)
+        assert both.family("A100", "torch") == GpuFamily(matmul_efficiency=0.6, attention_efficiency=0.4)
 
 
 def test_points_and_residuals_replace_those_of_the_same_thing() -> None:
@@ -280,7 +280,7 @@ def test_points_and_residuals_replace_those_of_the_same_thing() -> None:
 
 def test_an_assumption_of_the_own_calibration_takes_the_provenance_away() -> None:
     """The number is no longer the one that was fitted."""
-    own = Calibration(families={"A100": Family(memory_efficiency=0.6)})
+    own = Calibration(families={"A100": GpuFamily(memory_efficiency=0.6)})
     both = merged(BASE, own)
     assert both.families["A100"].memory_efficiency == 0.6
     assert [item.name for item in both.constants] == ["families.A100.matmul_efficiency"]

@@ -9,14 +9,14 @@ import pytest
 
 from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
-from planner.calibration.values import ASSUMED, Calibration, Constant, Family, LayerPoint, LinkPoint
+from planner.calibration.values import ASSUMED, Calibration, Constant, GpuFamily, LayerPoint, LinkPoint
 from planner.cli.inputs import read_calibration
 from planner.plan.file import UsedCalibration, read
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, Command
 
 SLOW = Calibration(
-    families={name: Family(matmul_efficiency=0.01) for name in ("A100", "V100", "Ampere", "Volta")},
+    families={name: GpuFamily(matmul_efficiency=0.01) for name in ("A100", "V100", "Ampere", "Volta")},
     notes="slow",
 )
 
@@ -102,12 +102,12 @@ def test_the_group_alone_shows_its_help(hetplan: Command) -> None:
 
 def test_the_users_file_wins_over_the_shipped_one(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Constant by constant."""
-    base = Calibration(families={"A100": Family(memory_efficiency=0.9)})
+    base = Calibration(families={"A100": GpuFamily(memory_efficiency=0.9)})
     monkeypatch.setattr("planner.cli.inputs.shipped", lambda: base)
     assert read_calibration(None) is base
     found = read_calibration(Path("slow.yaml"))
     assert found == merged(base, SLOW)
-    assert found.family("A100") == Family(matmul_efficiency=0.01, memory_efficiency=0.9)
+    assert found.family("A100") == GpuFamily(matmul_efficiency=0.01, memory_efficiency=0.9)
 
 
 def step_seconds(hetplan: Command, *arguments: str) -> float:
@@ -229,7 +229,7 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
         for family, source in (("A100", "one"), ("T4", "one"))
     )
     own = Calibration(
-        families={"A100": Family(matmul_efficiency=0.5), "T4": Family(matmul_efficiency=0.5)},
+        families={"A100": GpuFamily(matmul_efficiency=0.5), "T4": GpuFamily(matmul_efficiency=0.5)},
         constants=shares,
         layers=(point("A100-SXM-40GB", "small", "one"), point("T4", "small", "two")),
         link_points=links,

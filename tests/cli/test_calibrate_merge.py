@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.calibration.file import load_calibration, save_calibration
-from planner.calibration.values import Calibration, Constant, Family, LayerPoint, LinkPoint
+from planner.calibration.values import Calibration, Constant, GpuFamily, LayerPoint, LinkPoint
 from tests.cli.running import Command
 
 FACTS = {
@@ -34,7 +34,7 @@ def layer(micro_batch: int, seconds: float, gpu: str = "A100-SXM-40GB") -> Layer
 
 
 ONE = Calibration(
-    families={"A100": Family(matmul_efficiency=0.8)},
+    families={"A100": GpuFamily(matmul_efficiency=0.8)},
     constants=(Constant(name="families.A100.matmul_efficiency", value=0.8, provenance="measured"),),
     layers=(layer(1, 0.1), layer(2, 0.2)),
     provenance=FACTS,
@@ -78,7 +78,7 @@ def test_the_newer_wins_in_any_order(hetplan: Command, files: Path, order: tuple
     """Far apart with a warning that names both."""
     newer = replace(
         ONE,
-        families={"A100": Family(matmul_efficiency=0.4)},
+        families={"A100": GpuFamily(matmul_efficiency=0.4)},
         constants=(Constant(name="families.A100.matmul_efficiency", value=0.4, provenance="measured"),),
         layers=(layer(1, 0.3),),
         provenance={**FACTS, "date": "2026-04-01"},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.search.sweep import Row, SweepPoint, solved
+from planner.search.sweep import SweepPoint, SweepRow, solved
 from tests.cli.running import ROOT, Command
 
 GRID = """\
@@ -61,7 +61,7 @@ def test_a_sweep_goes_on(hetplan: Command, grid: Path, monkeypatch: pytest.Monke
     """What was done stays done, a line that was cut off is done again, and another grid starts from its own points."""
     asked: list[SweepPoint] = []
 
-    def counted(point: SweepPoint) -> Row:
+    def counted(point: SweepPoint) -> SweepRow:
         asked.append(point)
         return solved(point)
 

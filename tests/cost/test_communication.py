@@ -13,8 +13,8 @@ from planner.calibration.values import (
     ASSUMED_FAMILY,
     ASSUMED_LINK,
     Calibration,
-    Family,
     Framework,
+    GpuFamily,
     Link,
     LinkPoint,
 )
@@ -244,7 +244,7 @@ def family_cluster() -> ClusterSpec:
 def test_links_inside_a_node_have_the_share_of_their_family() -> None:
     """Rings of tensor and data parallelism, and sends."""
     spec = family_cluster()
-    half = Calibration(families={"A100": Family(link_efficiency=INSIDE / 2)})
+    half = Calibration(families={"A100": GpuFamily(link_efficiency=INSIDE / 2)})
     device_type = Topology(spec).device_types[0]
     plain, slow = (tensor_ring(device_type, item, tp=4).bytes_per_second for item in (ASSUMED, half))
     assert slow == pytest.approx(plain / 2)

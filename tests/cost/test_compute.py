@@ -14,8 +14,8 @@ from planner.calibration.values import (
     ASSUMED_FAMILY,
     ASSUMED_FRAMEWORK,
     Calibration,
-    Family,
     Framework,
+    GpuFamily,
 )
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType, Topology
@@ -60,7 +60,9 @@ TINY = gpt(hidden=128, heads=4, sequence_length=16)
 
 def calibrated(framework: Framework | None = None, **family: float) -> Calibration:
     """Other constants for the A100 and for Megatron."""
-    return Calibration(families={"A100": Family(**family)}, frameworks={"megatron": framework or Framework()})
+    return Calibration(
+        families={"A100": GpuFamily(**family)}, frameworks={"megatron": framework or Framework()}
+    )
 
 
 def kernels_of(model: ModelSpec, framework: str = "megatron") -> str:
@@ -398,9 +400,9 @@ def test_the_kernel_set_decides_about_the_softmax(kernels: str, fused: bool) -> 
 
 def test_a_device_has_the_constants_of_its_kernel_set() -> None:
     """Those of the family under the set where there are some, else those of the family; the framework's by the set."""
-    own = Family(attention_efficiency=0.2)
+    own = GpuFamily(attention_efficiency=0.2)
     calibration = Calibration(
-        families={"A100": Family(attention_efficiency=0.6), "A100.torch": own},
+        families={"A100": GpuFamily(attention_efficiency=0.6), "A100.torch": own},
         frameworks={"torch": Framework(matmul_factor=0.5, host_factor=0.9)},
     )
     plain, torch = (Device(KIND, calibration, "fp16", name) for name in ("megatron", "torch"))
@@ -598,7 +600,7 @@ def test_sgd_and_plain_precision_stream_less() -> None:
 
 CONSTANTS = ("matmul_efficiency", "attention_efficiency", "memory_efficiency", "link_efficiency")
 FAMILIES = st.builds(
-    Family,
+    GpuFamily,
     **{name: st.floats(0.1, 0.9) for name in CONSTANTS},
     kernel_seconds=st.floats(1e-7, 1e-4),
     launch_seconds=st.floats(1e-6, 1e-3),
@@ -626,7 +628,7 @@ def seconds_of(found: LayerPrice) -> tuple[float, float]:
 @given(FAMILIES, MODELS, KINDS, DEGREES, st.sampled_from([*CONSTANTS, "kernel_seconds", "launch_seconds"]))
 @settings(deadline=None)
 def test_better_constants_never_slow_a_layer(
-    family: Family, model: ModelSpec, device_type: DeviceType, tp: int, name: str
+    family: GpuFamily, model: ModelSpec, device_type: DeviceType, tp: int, name: str
 ) -> None:
     """Higher efficiencies and shorter constants."""
     factor = 1.1 if name in CONSTANTS else 0.5
@@ -655,7 +657,7 @@ def scaled(device_type: DeviceType, factor: float) -> DeviceType:
 @given(FAMILIES, MODELS, KINDS, DEGREES, st.floats(0.1, 10.0), st.sampled_from(["none", "selective", "full"]))
 @settings(deadline=None)
 def test_seconds_scale_with_speed(
-    family: Family, model: ModelSpec, device_type: DeviceType, tp: int, factor: float, recompute: Recompute
+    family: GpuFamily, model: ModelSpec, device_type: DeviceType, tp: int, factor: float, recompute: Recompute
 ) -> None:
     """Everything k times as fast takes 1/k of the time: rates, links, kernels, launches, latencies."""
     quick = replace(
@@ -681,7 +683,7 @@ def test_seconds_scale_with_speed(
 @given(FAMILIES, KINDS, DEGREES, st.integers(1, 16), st.integers(32, 1100), st.data())
 @settings(deadline=None)
 def test_a_larger_micro_batch_takes_longer(
-    family: Family, device_type: DeviceType, tp: int, size: int, length: int, data: st.DataObject
+    family: GpuFamily, device_type: DeviceType, tp: int, size: int, length: int, data: st.DataObject
 ) -> None:
     """For any sequence length; unfused attention where its softmax is fused for both sizes."""
     attention: Any = data.draw(st.sampled_from(["flash", "unfused"]))

@@ -11,8 +11,8 @@ from planner.calibration.file import shipped
 from planner.calibration.values import (
     ASSUMED,
     Calibration,
-    Family,
     Framework,
+    GpuFamily,
     KernelPoint,
     LayerPoint,
     LinkPoint,
@@ -446,7 +446,7 @@ def test_a_step_has_the_constants_of_its_kernel_set() -> None:
         plain = seconds(ASSUMED, **training)
         for name in ("megatron", "megatron-2021", "torch", "deepspeed"):
             slow = Calibration(frameworks={name: Framework(matmul_factor=0.5)})
-            pair = Calibration(families={f"{family}.{name}": Family(memory_efficiency=0.2)})
+            pair = Calibration(families={f"{family}.{name}": GpuFamily(memory_efficiency=0.2)})
             assert (
                 (seconds(slow, **training) > plain)
                 == (seconds(pair, **training) > plain)

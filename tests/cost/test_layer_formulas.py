@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.calibration.values import ASSUMED, Calibration, Family, Framework
+from planner.calibration.values import ASSUMED, Calibration, Framework, GpuFamily
 from planner.cluster.topology import Topology
 from planner.cost.compute import (
     Device,
@@ -58,7 +58,7 @@ def one(
 def test_launches_of_a_layer(heads: int, tp: int, attention: str, kernels: int) -> None:
     """20 kernels, 2 more with tensor parallelism, 8 more where Megatron's fused softmax does not take the scores."""
     constants = Calibration(
-        families={KIND.family: Family(launch_seconds=1e-5)},
+        families={KIND.family: GpuFamily(launch_seconds=1e-5)},
         frameworks={name: Framework(host_factor=2.0) for name in ("megatron", "megatron-2021")},
     )
     found = one(gpt(heads=heads, hidden=64 * heads, attention=attention), tp=tp, calibration=constants)
@@ -97,7 +97,7 @@ def test_streams_of_the_score_matrix(dropout: bool) -> None:
     sign = 1 if dropout else -1
     assert fused - turned[0] == pytest.approx(sign * device.stream(2.5 * scores, 0))
     assert backward - turned[1] == pytest.approx(sign * device.stream(2.5 * scores, 0))
-    endless = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
+    endless = Calibration(families={KIND.family: GpuFamily(matmul_efficiency=1e9)})
     quick = Device(KIND, endless, "fp16", "deepspeed-2021")
     batched = (
         2 * quick.family.kernel_seconds + 2 * (1024 * 128 * 2 + 1024**2) * 12 / 2 * 2 / quick._bytes_rate
@@ -178,7 +178,7 @@ def test_ends_of_the_model() -> None:
     assert embedding.forward_seconds == pytest.approx(device.stream(4 * 2 * TOKENS * 2048, 3))
     assert embedding.backward_seconds == 2 * embedding.forward_seconds
     for tp, columns in ((1, 50304), (4, 12608)):
-        quick = Calibration(families={KIND.family: Family(matmul_efficiency=1e9)})
+        quick = Calibration(families={KIND.family: GpuFamily(matmul_efficiency=1e9)})
         fast = Device(KIND, quick, "fp16")
         head = head_pass(model, fast, tp=tp, micro_batch=2)
         moved = 2 * (TOKENS * 2048 + 2048 * columns + TOKENS * columns)

@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from planner.calibration.values import Calibration, Family
+from planner.calibration.values import Calibration, GpuFamily
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.stragglers import backups, deviation_of_largest, expected_largest, stretch
@@ -32,7 +32,7 @@ def replicas(count: int, zero: int = 1) -> Plan:
 
 
 def estimator(sigma: float) -> Estimator:
-    return Estimator(where(8), TRAINED, Calibration(families={"A100": Family(sigma=sigma)}))
+    return Estimator(where(8), TRAINED, Calibration(families={"A100": GpuFamily(sigma=sigma)}))
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 10, 64, 1000, 100_000])
@@ -89,7 +89,7 @@ def test_many_at_once() -> None:
 def test_without_sigma_nothing_changes() -> None:
     """To the last bit."""
     for chosen in (replicas(8), replicas(64, zero=3)):
-        known = Estimator(where(8), TRAINED, Calibration(families={"A100": Family()})).estimate(chosen)
+        known = Estimator(where(8), TRAINED, Calibration(families={"A100": GpuFamily()})).estimate(chosen)
         assert known == estimator(0.0).estimate(chosen)
         assert known.breakdown.straggler_seconds == 0.0
 
@@ -128,7 +128,7 @@ def test_what_the_user_measured_holds_under_all_kernels() -> None:
     from planner.calibration.values import Constant
 
     own = Calibration(
-        families={"A100": Family(sigma=0.04)},
+        families={"A100": GpuFamily(sigma=0.04)},
         constants=(Constant(name="families.A100.sigma", value=0.04, provenance="measured"),),
     )
     both = merged(shipped(), sourced(own))

@@ -10,7 +10,7 @@ import yaml
 
 from planner import catalog
 from planner.calibration.file import Entry, LinksEntries, WrittenCalibration, load_calibration
-from planner.calibration.values import Family, Framework, LayerPoint, Link, LinkPoint, Residual
+from planner.calibration.values import Framework, GpuFamily, LayerPoint, Link, LinkPoint, Residual
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.file import ClusterFile, PoolFile, load_cluster
 from planner.cluster.offers import load_offers
@@ -86,7 +86,7 @@ def test_every_example_is_yaml() -> None:
         ShortReplicas,
         WrittenCalibration,
         Entry,
-        Family,
+        GpuFamily,
         Framework,
         Link,
         LinksEntries,

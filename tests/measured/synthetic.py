@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from math import exp
 from typing import Any, TypeVar
 
-from planner.calibration.values import Calibration, Family, Framework, Link
+from planner.calibration.values import Calibration, Framework, GpuFamily, Link
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.measured.priors import priors
@@ -16,7 +16,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import GPUS, cluster, gpt, pool
 
-Part = TypeVar("Part", Family, Framework, Link)
+Part = TypeVar("Part", GpuFamily, Framework, Link)
 
 BEFORE = priors(("A100",))
 """What is known before the fit."""

@@ -9,7 +9,7 @@ import pytest
 
 from planner import catalog
 from planner.calibration.file import shipped
-from planner.calibration.values import Calibration, Constant, Family, Framework, Link
+from planner.calibration.values import Calibration, Constant, Framework, GpuFamily, Link
 from planner.measured.fit import (
     GUESSED,
     LEAST_SPREAD,
@@ -44,7 +44,7 @@ from tests.worlds import GPUS, cluster, pool
 
 MODEL = named(1024)
 MATMUL = Parameter("families", "A100", "matmul_efficiency")
-PARTS = {"families": Family, "frameworks": Framework, "links": Link}
+PARTS = {"families": GpuFamily, "frameworks": Framework, "links": Link}
 
 
 def one(**fields_of_plan: str) -> Run:
@@ -57,7 +57,7 @@ def test_every_constant_of_the_step_time_has_a_prior() -> None:
 
     How much step times vary is in no published run, nor what layers take that were measured alone.
     """
-    assert set(FAMILY) == {field.name for field in fields(Family)} - {"sigma"}
+    assert set(FAMILY) == {field.name for field in fields(GpuFamily)} - {"sigma"}
     assert {field.name for field in fields(Framework)} - set(FRAMEWORK) == {
         "runtime_bytes",
         "allocator_slack",
@@ -192,14 +192,14 @@ def test_what_is_known_before() -> None:
     """What a calibration says and how sure it is of it, else the prior."""
     said = Constant(name=MATMUL.dotted[0], value=0.7, provenance="fitted", spread=0.02)
     sure = replace(said, spread=1e-9)
-    known = Calibration(families={"A100": Family(matmul_efficiency=0.7)}, constants=(said,))
+    known = Calibration(families={"A100": GpuFamily(matmul_efficiency=0.7)}, constants=(said,))
     assert (MATMUL.value(known), MATMUL.spread(known)) == (0.7, 0.02)
     assert MATMUL.spread(replace(known, constants=(sure,))) == LEAST_SPREAD
     launch = Parameter("families", "A100", "launch_seconds")
     assert launch.spread(known) == family_prior("A100", "launch_seconds").spread
     assert (
         Parameter("families", "A100.torch", "attention_efficiency").value(known)
-        == Family().attention_efficiency
+        == GpuFamily().attention_efficiency
     )
 
 

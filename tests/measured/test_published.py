@@ -15,7 +15,7 @@ import pytest
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.measured.fit import certain
-from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, Row, load_table
+from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, MeasuredRow, load_table
 from planner.measured.values import Run, Table
 from planner.plan.values import Offload
 
@@ -209,7 +209,7 @@ def test_the_document_names_the_columns() -> None:
     table = re.findall(r"^\| `(\w+)` \| (.+) \|$", DOC.read_text(encoding="utf-8"), re.MULTILINE)
     assert tuple(name for name, _ in table) == COLUMNS
     assert [meaning for _, meaning in table] == [
-        str(field.description).replace("``", "`") for field in Row.model_fields.values()
+        str(field.description).replace("``", "`") for field in MeasuredRow.model_fields.values()
     ]
 
 

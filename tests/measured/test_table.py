@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.measured.table import COLUMNS, Row, load_table, parse_row
+from planner.measured.table import COLUMNS, MeasuredRow, load_table, parse_row
 from planner.ranges import BATCH, CARDS, DEVICES, FFN, HEADS, LAYERS, NODE_DEVICES, ROWS, WIDTH
 
 GOOD = {
@@ -325,7 +325,7 @@ def test_what_is_written_is_read_back(
     cells |= {"id": text, "step_seconds": repr(seconds), "peak_memory_bytes": repr(size)}
     cells |= {"stage_layers": " ".join(map(str, layers)), "fits": "yes" if switch else "no"}
     row = parse_row(cells)
-    assert isinstance(row, Row)
+    assert isinstance(row, MeasuredRow)
     assert {name: getattr(row, name) for name in NUMBERS} == counts
     assert (row.step_seconds, row.peak_memory_bytes) == (seconds, size)
     assert (row.stage_layers, row.fits, row.id) == (tuple(layers), switch, text)
@@ -336,5 +336,5 @@ def test_what_is_written_is_read_back(
 def test_any_cells_are_read_or_refused(cells: dict[str, str]) -> None:
     """Nothing that a cell holds is a crash, and every complaint names a column."""
     found = parse_row(cells)
-    if not isinstance(found, Row):
+    if not isinstance(found, MeasuredRow):
         assert {column for column, _, _ in found} <= set(COLUMNS)

@@ -15,7 +15,7 @@ from planner.calibration.values import (
     ASSUMED_FAMILY,
     Calibration,
     Constant,
-    Family,
+    GpuFamily,
     KernelPoint,
     Link,
     LinkPoint,
@@ -152,7 +152,7 @@ def test_all_changes_that_the_target_runs() -> None:
 
 def test_another_speed_by_hand() -> None:
     """Shares of peaks and rates are multiplied and overheads divided, of the family under all kernels alone."""
-    family = Family(
+    family = GpuFamily(
         matmul_efficiency=0.5,
         vector_efficiency=0.4,
         attention_efficiency=0.3,
@@ -162,7 +162,7 @@ def test_another_speed_by_hand() -> None:
         link_efficiency=0.6,
         sigma=0.1,
     )
-    twice = Family(
+    twice = GpuFamily(
         matmul_efficiency=1.0,
         vector_efficiency=0.8,
         attention_efficiency=0.6,

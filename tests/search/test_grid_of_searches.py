@@ -15,7 +15,7 @@ from planner.calibration.values import ASSUMED
 from planner.errors import UsageError
 from planner.ranges import TIME_LIMIT
 from planner.search import sweep
-from planner.search.sweep import RESULTS, Grid, SweepPoint, _limits, _plan, solved, sweep_points
+from planner.search.sweep import RESULTS, Sweep, SweepPoint, _limits, _plan, solved, sweep_points
 from tests import worlds
 from tests.report import examples
 from tests.worlds import cluster, gpt, group, pool
@@ -25,8 +25,8 @@ FILES: dict[str, Any] = {"clusters": ("a.yaml", "b.yaml"), "models": ("m.yaml",)
 
 def test_how_many_searches() -> None:
     """Every cluster with every model with every combination of options."""
-    assert Grid(**FILES).points == 2
-    assert Grid(**FILES, options={"zero": (0, 1, 2), "tp": (1, [1, 2])}).points == 12
+    assert Sweep(**FILES).points == 2
+    assert Sweep(**FILES, options={"zero": (0, 1, 2), "tp": (1, [1, 2])}).points == 12
 
 
 def test_ranges_of_a_sweep() -> None:
@@ -36,7 +36,7 @@ def test_ranges_of_a_sweep() -> None:
         *({"gap": gap} for gap in (0.0, 1.0)),
     )
     for allowed in ends:
-        assert Grid(**FILES, **allowed)
+        assert Sweep(**FILES, **allowed)
     for changes in (
         {"time_limit": -0.5},
         {"time_limit": 2 * TIME_LIMIT.most},
@@ -47,7 +47,7 @@ def test_ranges_of_a_sweep() -> None:
         {"options": {"zero": ()}},
     ):
         with pytest.raises(ValidationError):
-            Grid(**{**FILES, **changes})
+            Sweep(**{**FILES, **changes})
 
 
 def point(**options: Any) -> SweepPoint:
@@ -93,7 +93,7 @@ def test_plans_in_a_row() -> None:
 
 def test_points_in_the_order_of_the_file() -> None:
     """Each cluster with each model with each combination, the last option changing quickest; no two have one key."""
-    grid = Grid(
+    grid = Sweep(
         clusters=("a.yaml", "b.yaml"),
         models=("m.yaml", "n.yaml"),
         options={"zero": (0, 1), "tp": (1, [1, 2])},

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED, Calibration, Family
+from planner.calibration.values import ASSUMED, Calibration, GpuFamily
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Topology
@@ -183,7 +183,7 @@ def test_the_unit_of_time_does_not_matter(seed: int) -> None:
         assert again.step_seconds == pytest.approx(slow.estimate.step_seconds / 2, rel=1e-12)
 
 
-def half(family: Family) -> Family:
+def half(family: GpuFamily) -> GpuFamily:
     """Constant times of a family halved."""
     return replace(family, kernel_seconds=family.kernel_seconds / 2, launch_seconds=family.launch_seconds / 2)
 

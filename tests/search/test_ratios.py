@@ -14,7 +14,7 @@ from planner.calibration.values import (
     ASSUMED,
     Calibration,
     Constant,
-    Family,
+    GpuFamily,
     LayerPoint,
     Link,
     LinkPoint,
@@ -63,7 +63,7 @@ def constants(family: str, spread: float, provenance: str = "fitted") -> tuple[C
 def calibration(*own: Constant) -> Calibration:
     """Runs of the old family are known; constants of both, and what is said of the new ones."""
     return Calibration(
-        families={name: Family(matmul_efficiency=0.7) for name in ("Old", "New")},
+        families={name: GpuFamily(matmul_efficiency=0.7) for name in ("Old", "New")},
         residuals=(Residual(family="Old", framework="megatron", rows=50, spread=0.1),),
         constants=(*constants("Old", 0.03), *own),
         default_spread=UNKNOWN,
@@ -183,9 +183,9 @@ def test_a_faster_device_takes_so_much_less_time() -> None:
     known = replace(
         calibration(*constants("New", 0.05)),
         families={
-            "New": Family(matmul_efficiency=0.6),
-            "New.megatron": Family(matmul_efficiency=0.4),
-            "Old": Family(),
+            "New": GpuFamily(matmul_efficiency=0.6),
+            "New.megatron": GpuFamily(matmul_efficiency=0.4),
+            "Old": GpuFamily(),
         },
     )
     plan = worlds.plan("megatron", 0, [24], [(worlds.group("new", "new", share=64, steps=32),)])

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from planner.training.smoke_device import Seen, address, is_kind, runs_on
-from planner.training.smoke_run import FAULT, UNKNOWN, WARNING, Findings, Row, device_rows, layer_rows
+from planner.training.smoke_run import FAULT, UNKNOWN, WARNING, CheckRow, Findings, device_rows, layer_rows
 
 SPEC: dict[str, Any] = {
     "ranks": [
@@ -38,7 +38,7 @@ def seen(rank: int, **changes: Any) -> Seen:
     return replace(usual, **changes)
 
 
-def faults(*changed: Seen) -> list[Row]:
+def faults(*changed: Seen) -> list[CheckRow]:
     """What is not as it should be on four ranks."""
     ranks = {own.rank: own for own in (*(seen(rank) for rank in range(4)), *changed)}
     return [row for row in device_rows(SPEC, list(ranks.values()), False) if row.verdict != "ok"]

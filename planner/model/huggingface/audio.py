@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.model.huggingface.families import Config, Family, Shape
+from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head
 from planner.model.huggingface.products import added, linear
 
@@ -227,16 +227,16 @@ def _quantised(config: Config) -> int:
 
 
 _SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-AUDIO: dict[str, Family] = {
-    **dict.fromkeys(("wav2vec2", "unispeech", "unispeech-sat"), Family(_wav2vec, _SIZES, _unlike)),
-    "hubert": Family(_wav2vec, _SIZES, _unlike),
-    "data2vec-audio": Family(_data2vec, _SIZES, _unlike),
-    "wav2vec2-bert": Family(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
-    "parakeet_ctc": Family(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
-    "sew-d": Family(_sew_d, (*_SIZES, "max_position_embeddings"), _sew_d_unlike),
-    "wav2vec2-conformer": Family(_conformed, _SIZES, _conformed_unlike),
-    "sew": Family(_sew, _SIZES, _sew_unlike),
-    "wavlm": Family(_wavlm, _SIZES, _unlike),
+AUDIO: dict[str, ModelType] = {
+    **dict.fromkeys(("wav2vec2", "unispeech", "unispeech-sat"), ModelType(_wav2vec, _SIZES, _unlike)),
+    "hubert": ModelType(_wav2vec, _SIZES, _unlike),
+    "data2vec-audio": ModelType(_data2vec, _SIZES, _unlike),
+    "wav2vec2-bert": ModelType(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
+    "parakeet_ctc": ModelType(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
+    "sew-d": ModelType(_sew_d, (*_SIZES, "max_position_embeddings"), _sew_d_unlike),
+    "wav2vec2-conformer": ModelType(_conformed, _SIZES, _conformed_unlike),
+    "sew": ModelType(_sew, _SIZES, _sew_unlike),
+    "wavlm": ModelType(_wavlm, _SIZES, _unlike),
 }
 """Models of sound, by ``model_type``."""
 _HEADS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.model.huggingface.encoder_decoders import ENCODER_DECODERS, T5_LENGTH, decoded
 from planner.model.huggingface.encoders import ENCODER_HEADS, ENCODERS
-from planner.model.huggingface.families import FAMILIES, Config, Family, Shape
+from planner.model.huggingface.families import MODEL_TYPES, Config, ModelType, Shape
 from planner.model.huggingface.heads import Head, heads_of, with_head
 from planner.model.huggingface.products import added, attention, feeds, linear
 from planner.model.huggingface.vision import VISION, VISION_HEADS, vision
@@ -15,7 +15,7 @@ from planner.model.huggingface.vision_stages import VISION_STAGE_HEADS, VISION_S
 from planner.model.spec import ModelSpec, ProductSpec
 from planner.ranges import LAYERS
 
-_READ = {**FAMILIES, **ENCODERS, **VISION, **VISION_STAGES}
+_READ = {**MODEL_TYPES, **ENCODERS, **VISION, **VISION_STAGES}
 _HEADS = {**ENCODER_HEADS, **VISION_HEADS, **VISION_STAGE_HEADS}
 _OF_DECODERS = {"kind": "decoder", "final_norm": False}
 _STACK = ("layers", "hidden", "heads", "ffn", "learned_positions", "embedding_norm", "final_norm", "front")
@@ -97,7 +97,7 @@ def _blip(config: Config) -> Shape:
     """A decoder like BERT, every layer of which attends to an image."""
     text = config["text_config"]
     names = {"type_vocab_size": 0, "model_type": "bert"}
-    decoder = {**FAMILIES["bert"].build({**text, **names}), **_OF_DECODERS}
+    decoder = {**MODEL_TYPES["bert"].build({**text, **names}), **_OF_DECODERS}
     return joined(vision(config["vision_config"]), decoder)
 
 
@@ -194,23 +194,23 @@ def _pair_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 
 _PARTS = (("encoder", ""), ("decoder", ""))
-COMPOSITES: dict[str, Family] = {
-    "blip": Family(
+COMPOSITES: dict[str, ModelType] = {
+    "blip": ModelType(
         _blip, (), parts=(("text_config", "blip_text_model"), ("vision_config", "blip_vision_model"))
     ),
-    "encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
-    "florence2": Family(
+    "encoder-decoder": ModelType(_pair, (), _pair_unlike, parts=_PARTS),
+    "florence2": ModelType(
         _florence2,
         (),
         _florence2_unlike,
         parts=(("text_config", "bart"), ("vision_config", "florence_vision")),
     ),
-    "pix2struct": Family(
+    "pix2struct": ModelType(
         _pix2struct,
         (),
         parts=(("text_config", "pix2struct_text_model"), ("vision_config", "pix2struct_vision_model")),
     ),
-    "vision-encoder-decoder": Family(_pair, (), _pair_unlike, parts=_PARTS),
+    "vision-encoder-decoder": ModelType(_pair, (), _pair_unlike, parts=_PARTS),
 }
 """Models of two, by ``model_type``."""
 COMPOSITE_HEADS: dict[str, dict[str, Head]] = {

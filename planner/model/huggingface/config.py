@@ -20,21 +20,21 @@ from planner.model.huggingface.families import (
     EXPERT_PICKS,
     SHARED_COUNTS,
     Config,
-    Family,
+    ModelType,
     Seeing,
     Shape,
     first_of,
     mixed_dense,
     with_runs,
 )
-from planner.model.huggingface.families import FAMILIES as ONE_STACK
+from planner.model.huggingface.families import MODEL_TYPES as ONE_STACK
 from planner.model.huggingface.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.huggingface.mixed_layers import MIXED_LAYERS
 from planner.model.huggingface.remote_code import REMOTE_CODE, REMOTE_CODE_HEADS
 from planner.model.huggingface.seamless import SEAMLESS, SEAMLESS_HEADS
 from planner.model.huggingface.several_towers import SEVERAL_TOWERS
 from planner.model.huggingface.speech import SPEECH, SPEECH_HEADS, talker
-from planner.model.huggingface.towers import TOWERS, Beside
+from planner.model.huggingface.towers import TOWERS, TowersType
 from planner.model.huggingface.vision import VISION, VISION_HEADS
 from planner.model.huggingface.vision_stages import VISION_STAGE_HEADS, VISION_STAGES
 from planner.model.spec import Precision
@@ -44,7 +44,7 @@ USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
 """Tokens of a sequence, and about those of an optimizer step, when nobody says: as most models are pretrained."""
 
 BESIDE = {**TOWERS, **SEVERAL_TOWERS}
-FAMILIES = {
+MODEL_TYPES = {
     **ONE_STACK,
     **ENCODERS,
     **ENCODER_DECODERS,
@@ -98,7 +98,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
     try:
         fail_on(_of_its_own(whole) or _unsupported(document))
         fail_on(_wrong_types(whole))
-        family = FAMILIES[str(config["model_type"])]
+        family = MODEL_TYPES[str(config["model_type"])]
         fail_on(_wrong_numbers(document, family.needed))
         fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
         shape = _finished(_built(family, document, whole), document)
@@ -160,7 +160,7 @@ def _finished(shape: Shape, document: Document) -> Shape:
     }
 
 
-def _built(family: Family, document: Document, whole: Document) -> Shape:
+def _built(family: ModelType, document: Document, whole: Document) -> Shape:
     """The shape of a configuration whose needed keys are in order."""
     shape = family.build(document.data)
     if not {"state", "encoder", "block", "ahead", "behind"} & {*shape}:
@@ -190,7 +190,7 @@ def _with_head(shape: Shape, config: Config) -> Shape:
 
 def supported() -> tuple[str, ...]:
     """Values of ``model_type`` that can be read."""
-    return tuple(sorted({*FAMILIES, *BESIDE, *_SPEAKING}))
+    return tuple(sorted({*MODEL_TYPES, *BESIDE, *_SPEAKING}))
 
 
 def further_tokens(document: Document) -> int:
@@ -254,17 +254,17 @@ def _filled(document: Document) -> Document:
     if (other := _other_kind(kind, document.data)) is not None:
         kind = other
         document = replace(document, root=replace(document.root, data={**document.data, "model_type": kind}))
-    beside, family = BESIDE.get(kind), FAMILIES.get(kind)
+    beside, family = BESIDE.get(kind), MODEL_TYPES.get(kind)
     kinds: dict[str, tuple[str, ...]] = {}
     kinds |= {key: (each,) for key, each in family.parts} if family is not None else {}
     if beside is not None:
-        kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, Beside) else ()))
-        kinds[beside.text if isinstance(beside, Beside) else "text_config"] = (_TEXTS.get(kind, "llama"),)
+        kinds[_section(beside)] = (beside.tower, *(beside.towers if isinstance(beside, TowersType) else ()))
+        kinds[beside.text if isinstance(beside, TowersType) else "text_config"] = (_TEXTS.get(kind, "llama"),)
         kinds |= {
             key: (_OWN_FURTHER.get(kind, _FURTHER[key]),)
-            for key, _ in (beside.further if isinstance(beside, Beside) else ())
+            for key, _ in (beside.further if isinstance(beside, TowersType) else ())
         }
-        kinds |= {key: (each,) for key, each in (beside.optional if isinstance(beside, Beside) else ())}
+        kinds |= {key: (each,) for key, each in (beside.optional if isinstance(beside, TowersType) else ())}
     if kind in _BARE and not document.data.get("vision_config") and document.part("text_config") is not None:
         document = _with_empty(document, "vision_config")
     parts = {key: _inside(document, key, each) for key, each in kinds.items()}
@@ -308,7 +308,7 @@ def _with_empty(document: Document, key: str) -> Document:
 
 
 def _section(beside: Seeing) -> str:
-    return beside.section if isinstance(beside, Beside) else "vision_config"
+    return beside.section if isinstance(beside, TowersType) else "vision_config"
 
 
 _TEXTS = {"blip-2": "opt", "gemma3": "gemma3_text", "shieldgemma2": "gemma3_text", "idefics2": "mistral"}
@@ -386,12 +386,12 @@ def _text_of(document: Document) -> Document:
     config = document.data
     kind = str(config.get("model_type"))
     beside = BESIDE.get(kind)
-    key = beside.text if isinstance(beside, Beside) else "text_config"
+    key = beside.text if isinstance(beside, TowersType) else "text_config"
     flat = not isinstance(config.get(key), dict)
     if beside is not None and flat:
         fail_on(_tower_problems(document, beside))
         return document
-    if (kind in FAMILIES and beside is None) or flat:
+    if (kind in MODEL_TYPES and beside is None) or flat:
         fail_on(_unread_parts(document))
         return document
     text = _part(document, key)
@@ -400,11 +400,13 @@ def _text_of(document: Document) -> Document:
     if beside is not None:
         fail_on(_tower_problems(document, beside))
         further = (
-            [name for name, _ in (*beside.further, *beside.optional)] if isinstance(beside, Beside) else []
+            [name for name, _ in (*beside.further, *beside.optional)]
+            if isinstance(beside, TowersType)
+            else []
         )
         towers = [name for name in towers if name not in (_section(beside), *further)]
     sizes = [name for name in ("patch_size", "image_size") if config.get(name) is not None]
-    if sizes and kind not in FAMILIES and beside is None:
+    if sizes and kind not in MODEL_TYPES and beside is None:
         problems = [document.problem((sizes[0],), "images beside the text decoder are not supported yet")]
         raise SpecError(tuple(problems))
     if not towers:
@@ -422,7 +424,7 @@ _NAMED = ("llava_llama", "llava_mistral", "llava_qwen")
 
 def _unread_parts(document: Document) -> list[Problem]:
     """What a repository's own code adds to a type, and heads that were taken away."""
-    family = FAMILIES.get(str(document.data.get("model_type")))
+    family = MODEL_TYPES.get(str(document.data.get("model_type")))
     read = {key for key, _ in family.parts} if family is not None else {*_UNREAD}
     return [
         document.problem(
@@ -448,12 +450,12 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     """What of a tower is missing, or not that of its model."""
     section = _section(beside)
     if document.part(section) is None:
-        if isinstance(beside, Beside) and beside.towerless:
+        if isinstance(beside, TowersType) and beside.towerless:
             return []
         return [document.problem((section,), "missing, expected the configuration of the tower")]
     tower = _part(document, section)
     kind = tower.data.get("model_type")
-    others = beside.towers if isinstance(beside, Beside) else ()
+    others = beside.towers if isinstance(beside, TowersType) else ()
     if kind not in (None, beside.tower, str(document.data["model_type"]), *others):
         what = f"expected {beside.tower}, got {shown(kind)}: other towers are not supported yet"
         return [tower.problem(("model_type",), what)]
@@ -468,7 +470,7 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
         if not str(name).endswith((SEES, *_SEEING))
     ]
     problems += _out_of_range(tower, beside.needed)
-    for key, needed in beside.further if isinstance(beside, Beside) else ():
+    for key, needed in beside.further if isinstance(beside, TowersType) else ():
         if document.part(key) is None:
             problems.append(document.problem((key,), "missing, expected a configuration"))
         else:
@@ -512,7 +514,7 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     beside = BESIDE.get(str(config.get("model_type")))
     if beside is None:
         return shape
-    if isinstance(beside, Beside) and beside.whole is not None:
+    if isinstance(beside, TowersType) and beside.whole is not None:
         return beside.whole(config, shape)
     return {**shape, "tower": beside.build(config, shape["hidden"])}
 
@@ -525,9 +527,9 @@ def _unsupported(document: Document) -> list[Problem]:
     config = document.data
     known = f"supported: {', '.join(supported())}; or write the shape as a model file"
     kind = str(config.get("model_type") or "")
-    if kind in BESIDE and kind not in FAMILIES:
+    if kind in BESIDE and kind not in MODEL_TYPES:
         return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
-    if kind not in FAMILIES:
+    if kind not in MODEL_TYPES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
         inside = _READS.get(kind, "")
         if document.part(inside) is not None:
@@ -560,13 +562,13 @@ def _unsupported(document: Document) -> list[Problem]:
             hint = f"expected a name that ends in {', '.join(wanted[:3])}"
             problems.append(document.problem(("architectures", index), what, hint))
     named = first_given(config, EXPERT_COUNTS)
-    without = not (FAMILIES[kind].experts or FAMILIES[kind].any_experts)
+    without = not (MODEL_TYPES[kind].experts or MODEL_TYPES[kind].any_experts)
     if without and config.get(named) not in (None, 0, 1):
         problems.append(document.problem((named,), f'experts in a model of type "{kind}" are not supported'))
-    unlike = FAMILIES[kind].unlike
+    unlike = MODEL_TYPES[kind].unlike
     for key, what in unlike(config) if unlike else ():
         problems.append(document.problem(tuple(key.split(".")), f"{what} are not supported yet"))
-    contrary = FAMILIES[kind].contrary
+    contrary = MODEL_TYPES[kind].contrary
     for key, what in contrary(config) if contrary else ():
         problems.append(document.problem(tuple(key.split(".")), what))
     return problems
@@ -598,7 +600,7 @@ _SHARED = (
 
 
 def _wrong_numbers(document: Document, needed: tuple[str, ...]) -> list[Problem]:
-    family = FAMILIES[str(document.data["model_type"])]
+    family = MODEL_TYPES[str(document.data["model_type"])]
     given = [key for key in _OPTIONAL if document.data.get(key) is not None]
     given = [key for key in given if key not in (*needed, *family.listed)]
     experts = family.experts
@@ -753,7 +755,7 @@ def _wrong_stacks(document: Document) -> list[Problem]:
             problems.append(document.problem((key,), "missing, expected the configuration of a stack"))
             continue
         as_text = replace(part, root=replace(part.root, data={**part.data, "model_type": "gemma2"}))
-        problems += _wrong_numbers(as_text, FAMILIES["gemma2"].needed)
+        problems += _wrong_numbers(as_text, MODEL_TYPES["gemma2"].needed)
     return problems
 
 
@@ -762,7 +764,7 @@ def _undivided(document: Document) -> list[Problem]:
     width, heads = first_given(config, _HIDDEN), first_given(config, _HEADS)
     latent = config.get("kv_lora_rank") is not None
     # Stages list theirs.
-    attends = config.get(heads) is not None and heads not in FAMILIES[str(config["model_type"])].listed
+    attends = config.get(heads) is not None and heads not in MODEL_TYPES[str(config["model_type"])].listed
     two = str(config["model_type"]) in ENCODER_DECODERS
     widths = ("head_dim", "d_kv") if two else ("head_dim", "kv_channels", "attention_head_size")
     own = first_of(config, widths) is not None
@@ -784,7 +786,7 @@ def _undivided(document: Document) -> list[Problem]:
     ]
     number, picked = first_given(config, EXPERT_COUNTS), first_given(config, EXPERT_PICKS)
     # Where experts may be none, a single one is none.
-    several = not FAMILIES[str(config["model_type"])].any_experts or config.get(number) != 1
+    several = not MODEL_TYPES[str(config["model_type"])].any_experts or config.get(number) != 1
     if several and config.get(number) and config.get(picked) and config[picked] > config[number]:
         what = f"expected at most {number} {config[number]}, got {config[picked]}"
         problems.append(document.problem((picked,), what))

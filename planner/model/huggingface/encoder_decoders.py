@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from planner.files.messages import shown
-from planner.model.huggingface.families import Config, Family, Kind, Shape, in_blocks, llama
+from planner.model.huggingface.families import Config, Kind, ModelType, Shape, in_blocks, llama
 from planner.model.huggingface.heads import decoder_alone
 from planner.model.huggingface.products import added, linear
 from planner.model.huggingface.vision import patches_of
@@ -453,34 +453,34 @@ _T5 = ("d_model", "d_kv", "d_ff", "num_layers", "num_heads", "vocab_size")
 _HEARD = (*_SIZES, "max_source_positions", "max_target_positions")
 _FINAL: dict[str, Any] = {"embedding_norm": False, "final_norm": True}
 
-ENCODER_DECODERS: dict[str, Family] = {
-    "bart": Family(bart, _BART),
-    "bigbird_pegasus": Family(_bigbird, _BART),
-    "blenderbot": Family(partial(bart, offset=0, **_FINAL), _BART),
-    "blenderbot-small": Family(partial(bart, offset=0), _BART),
-    "dia": Family(
+ENCODER_DECODERS: dict[str, ModelType] = {
+    "bart": ModelType(bart, _BART),
+    "bigbird_pegasus": ModelType(_bigbird, _BART),
+    "blenderbot": ModelType(partial(bart, offset=0, **_FINAL), _BART),
+    "blenderbot-small": ModelType(partial(bart, offset=0), _BART),
+    "dia": ModelType(
         _dia,
         (),
         _dia_unlike,
         parts=(("encoder_config", "dia_encoder"), ("decoder_config", "dia_decoder")),
         contrary=_dia_contrary,
     ),
-    "fsmt": Family(
+    "fsmt": ModelType(
         _fsmt, (*_SIZES[:-1], "max_position_embeddings", "src_vocab_size", "tgt_vocab_size"), _fsmt_unlike
     ),
-    "led": Family(_led, (*_SIZES, "max_encoder_position_embeddings", "max_decoder_position_embeddings")),
-    "longt5": Family(partial(_t5, tied=True), _T5, _longt5_unlike),
-    "m2m_100": Family(partial(bart, offset=None, **_FINAL), _BART),
-    "marian": Family(partial(bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
-    "moonshine": Family(_moonshine, ("hidden_size", "intermediate_size", "vocab_size")),
-    "mbart": Family(partial(bart, final_norm=True), _BART),
-    "mt5": Family(partial(_t5, tied=True), _T5),
-    "mvp": Family(bart, _BART, _prompts),
-    "nllb-moe": Family(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
-    "pop2piano": Family(_pop2piano, _T5),
-    "pegasus": Family(partial(bart, offset=0, **_FINAL), _BART),
-    "pegasus_x": Family(_pegasus_x, _BART),
-    "prophetnet": Family(
+    "led": ModelType(_led, (*_SIZES, "max_encoder_position_embeddings", "max_decoder_position_embeddings")),
+    "longt5": ModelType(partial(_t5, tied=True), _T5, _longt5_unlike),
+    "m2m_100": ModelType(partial(bart, offset=None, **_FINAL), _BART),
+    "marian": ModelType(partial(bart, offset=0, embedding_norm=False), _BART, _own_vocabulary),
+    "moonshine": ModelType(_moonshine, ("hidden_size", "intermediate_size", "vocab_size")),
+    "mbart": ModelType(partial(bart, final_norm=True), _BART),
+    "mt5": ModelType(partial(_t5, tied=True), _T5),
+    "mvp": ModelType(bart, _BART, _prompts),
+    "nllb-moe": ModelType(_nllb_moe, (*_BART, "num_experts"), _unequal_experts, any_experts=True),
+    "pop2piano": ModelType(_pop2piano, _T5),
+    "pegasus": ModelType(partial(bart, offset=0, **_FINAL), _BART),
+    "pegasus_x": ModelType(_pegasus_x, _BART),
+    "prophetnet": ModelType(
         _prophetnet,
         (
             *("hidden_size", "num_encoder_layers", "num_decoder_layers", "num_encoder_attention_heads"),
@@ -489,18 +489,20 @@ ENCODER_DECODERS: dict[str, Family] = {
         ),
         _prophetnet_unlike,
     ),
-    "plbart": Family(bart, _BART),
-    "speech_to_text": Family(_speech_to_text, _HEARD),
-    "switch_transformers": Family(_t5, (*_T5, "num_experts"), any_experts=True),
-    "t5": Family(partial(_t5, tied=True), _T5),
-    "t5gemma": Family(_t5gemma, (), parts=(("encoder", "t5_gemma_module"), ("decoder", "t5_gemma_module"))),
-    "udop": Family(_udop, _T5, _udop_unlike),
-    "umt5": Family(partial(_t5, each=True, tied=True), _T5),
-    "whisper": Family(_whisper, (*_HEARD, "num_mel_bins")),
+    "plbart": ModelType(bart, _BART),
+    "speech_to_text": ModelType(_speech_to_text, _HEARD),
+    "switch_transformers": ModelType(_t5, (*_T5, "num_experts"), any_experts=True),
+    "t5": ModelType(partial(_t5, tied=True), _T5),
+    "t5gemma": ModelType(
+        _t5gemma, (), parts=(("encoder", "t5_gemma_module"), ("decoder", "t5_gemma_module"))
+    ),
+    "udop": ModelType(_udop, _T5, _udop_unlike),
+    "umt5": ModelType(partial(_t5, each=True, tied=True), _T5),
+    "whisper": ModelType(_whisper, (*_HEARD, "num_mel_bins")),
 }
 """Encoder-decoders, by ``model_type``."""
-HALVES: dict[str, Family] = {
-    "trocr": Family(
+HALVES: dict[str, ModelType] = {
+    "trocr": ModelType(
         _trocr,
         (
             *("d_model", "decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),

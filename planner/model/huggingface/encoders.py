@@ -8,8 +8,8 @@ from planner.files.messages import shown
 from planner.model.huggingface.families import (
     COMMON,
     Config,
-    Family,
     Kind,
+    ModelType,
     Shape,
     bert,
     in_blocks,
@@ -618,18 +618,18 @@ BYTE_QUERY = 8 * 32
 """Width of the queries of bytes, which no configuration says."""
 
 
-ENCODERS: dict[str, Family] = {
-    "funnel": Family(
+ENCODERS: dict[str, ModelType] = {
+    "funnel": ModelType(
         _funnel,
         ("d_model", "n_head", "d_head", "d_inner", "num_decoder_layers", "vocab_size"),
         _funnel_unlike,
         contrary=_funnel_contrary,
     ),
-    "perceiver": Family(
+    "perceiver": ModelType(
         _perceiver,
         ("d_latents", "d_model", "num_latents", "num_self_attends_per_block", "max_position_embeddings"),
     ),
-    "reformer": Family(
+    "reformer": ModelType(
         _reformer,
         (
             *("hidden_size", "num_attention_heads", "attention_head_size", "feed_forward_size"),
@@ -638,33 +638,33 @@ ENCODERS: dict[str, Family] = {
         _reformer_unlike,
         contrary=_reformer_contrary,
     ),
-    "convbert": Family(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
-    "canine": Family(_canine, (*COMMON[:-1], "max_position_embeddings")),
-    "jina_embeddings_v3": Family(_jina, (*COMMON, "max_position_embeddings"), _untied),
-    "markuplm": Family(_markup, (*COMMON, "max_position_embeddings")),
-    "mra": Family(_mra, (*COMMON, "max_position_embeddings"), _untied),
-    "roc_bert": Family(_roc, (*COMMON, "max_position_embeddings"), _roc_unlike),
-    "xmod": Family(_xmod, (*COMMON, "max_position_embeddings"), _xmod_unlike),
-    "yoso": Family(_yoso, (*COMMON, "max_position_embeddings"), _untied),
-    "lilt": Family(_lilt, (*COMMON, "max_position_embeddings"), _untied),
-    "mobilebert": Family(_mobilebert, (*COMMON, "max_position_embeddings"), _mobilebert_unlike),
-    "rembert": Family(_rembert, (*COMMON, "max_position_embeddings"), _rembert_unlike),
-    "splinter": Family(_headless, (*COMMON, "max_position_embeddings"), _untied),
-    "squeezebert": Family(_squeezebert, (*COMMON, "max_position_embeddings"), _squeezebert_unlike),
-    "vilt": Family(_vilt, (*COMMON, "max_position_embeddings"), _vilt_unlike),
-    "fnet": Family(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
-    "visual_bert": Family(_visual, (*COMMON, "max_position_embeddings"), _untied),
-    "luke": Family(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
-    "nystromformer": Family(_nystromformer, (*COMMON, "max_position_embeddings"), _untied),
-    "albert": Family(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),
-    "deberta": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
-    "deberta-v2": Family(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
-    "dpr": Family(_dpr, (*COMMON, "max_position_embeddings")),
-    "esm": Family(_esm, (*COMMON, "max_position_embeddings"), _esm_unlike),
-    "flaubert": Family(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
-    "layoutlmv3": Family(_layoutlmv3, (*COMMON, "max_position_embeddings")),
-    "xlm": Family(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
-    "xlnet": Family(_xlnet, ("d_model", "n_layer", "n_head", "vocab_size"), _xlnet_unlike),
+    "convbert": ModelType(_convbert, (*COMMON, "max_position_embeddings"), _convbert_unlike),
+    "canine": ModelType(_canine, (*COMMON[:-1], "max_position_embeddings")),
+    "jina_embeddings_v3": ModelType(_jina, (*COMMON, "max_position_embeddings"), _untied),
+    "markuplm": ModelType(_markup, (*COMMON, "max_position_embeddings")),
+    "mra": ModelType(_mra, (*COMMON, "max_position_embeddings"), _untied),
+    "roc_bert": ModelType(_roc, (*COMMON, "max_position_embeddings"), _roc_unlike),
+    "xmod": ModelType(_xmod, (*COMMON, "max_position_embeddings"), _xmod_unlike),
+    "yoso": ModelType(_yoso, (*COMMON, "max_position_embeddings"), _untied),
+    "lilt": ModelType(_lilt, (*COMMON, "max_position_embeddings"), _untied),
+    "mobilebert": ModelType(_mobilebert, (*COMMON, "max_position_embeddings"), _mobilebert_unlike),
+    "rembert": ModelType(_rembert, (*COMMON, "max_position_embeddings"), _rembert_unlike),
+    "splinter": ModelType(_headless, (*COMMON, "max_position_embeddings"), _untied),
+    "squeezebert": ModelType(_squeezebert, (*COMMON, "max_position_embeddings"), _squeezebert_unlike),
+    "vilt": ModelType(_vilt, (*COMMON, "max_position_embeddings"), _vilt_unlike),
+    "fnet": ModelType(_fnet, (*COMMON[:2], *COMMON[3:], "max_position_embeddings"), _untied),
+    "visual_bert": ModelType(_visual, (*COMMON, "max_position_embeddings"), _untied),
+    "luke": ModelType(_luke, (*COMMON, "max_position_embeddings", "entity_vocab_size"), _untied),
+    "nystromformer": ModelType(_nystromformer, (*COMMON, "max_position_embeddings"), _untied),
+    "albert": ModelType(_albert, (*COMMON, "max_position_embeddings"), _albert_unlike),
+    "deberta": ModelType(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
+    "deberta-v2": ModelType(_deberta, (*COMMON, "max_position_embeddings"), _deberta_unlike),
+    "dpr": ModelType(_dpr, (*COMMON, "max_position_embeddings")),
+    "esm": ModelType(_esm, (*COMMON, "max_position_embeddings"), _esm_unlike),
+    "flaubert": ModelType(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
+    "layoutlmv3": ModelType(_layoutlmv3, (*COMMON, "max_position_embeddings")),
+    "xlm": ModelType(_xlm, ("n_layers", "n_heads"), _xlm_unlike),
+    "xlnet": ModelType(_xlnet, ("d_model", "n_layer", "n_head", "vocab_size"), _xlnet_unlike),
 }
 """Text encoders, by ``model_type``."""
 

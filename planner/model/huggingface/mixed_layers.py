@@ -9,8 +9,8 @@ from planner.model.huggingface.families import (
     COMMON,
     LATENT,
     Config,
-    Family,
     Kind,
+    ModelType,
     Shape,
     deepseek,
     first_of,
@@ -727,10 +727,10 @@ def _axk1(config: Config) -> Shape:
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")
 _HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
 
-MIXED_LAYERS: dict[str, Family] = {
-    "axk1": Family(_axk1, LATENT, mixed_dense, experts=True),
-    "deci": Family(_deci),
-    "deepseek_v4": Family(
+MIXED_LAYERS: dict[str, ModelType] = {
+    "axk1": ModelType(_axk1, LATENT, mixed_dense, experts=True),
+    "deci": ModelType(_deci),
+    "deepseek_v4": ModelType(
         _deepseek4,
         (
             *(*COMMON[:3], "vocab_size", "moe_intermediate_size", "head_dim", "q_lora_rank"),
@@ -739,18 +739,18 @@ MIXED_LAYERS: dict[str, Family] = {
         _deepseek4_unlike,
         experts=True,
     ),
-    "ernie4_5_vl_moe_text": Family(
+    "ernie4_5_vl_moe_text": ModelType(
         _ernie_vl, COMMON, _ernie_vl_unlike, experts=True, listed=("moe_intermediate_size",)
     ),
-    "gemma3n_text": Family(
+    "gemma3n_text": ModelType(
         _gemma3n,
         (*COMMON[:3], "vocab_size", "head_dim", "num_key_value_heads", "sliding_window"),
         _gemma3n_unlike,
     ),
     **dict.fromkeys(
-        ("gemma4_text", "gemma4_unified_text"), Family(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True)
+        ("gemma4_text", "gemma4_unified_text"), ModelType(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True)
     ),
-    "jetmoe": Family(
+    "jetmoe": ModelType(
         _jetmoe,
         (
             "num_hidden_layers",
@@ -762,16 +762,18 @@ MIXED_LAYERS: dict[str, Family] = {
         ),
         experts=True,
     ),
-    "xlstm": Family(_xlstm, ("num_hidden_layers", "hidden_size", "num_heads", "vocab_size"), _xlstm_unlike),
-    "hunyuan_v1_moe": Family(_hunyuan, COMMON, _hunyuan_unlike, any_experts=True),
-    "kimi_linear": Family(_kimi_linear, LATENT, _kimi_linear_unlike, experts=True),
-    "longcat_flash": Family(
+    "xlstm": ModelType(
+        _xlstm, ("num_hidden_layers", "hidden_size", "num_heads", "vocab_size"), _xlstm_unlike
+    ),
+    "hunyuan_v1_moe": ModelType(_hunyuan, COMMON, _hunyuan_unlike, any_experts=True),
+    "kimi_linear": ModelType(_kimi_linear, LATENT, _kimi_linear_unlike, experts=True),
+    "longcat_flash": ModelType(
         _longcat,
         (*_HEADED, "num_layers", "ffn_hidden_size", *LATENT[len(COMMON) :]),
         _longcat_unlike,
         any_experts=True,
     ),
-    "mimo_v2_flash": Family(
+    "mimo_v2_flash": ModelType(
         _mimo,
         (*COMMON, "head_dim", "v_head_dim", "num_key_value_heads", "moe_intermediate_size"),
         _mimo_unlike,
@@ -779,15 +781,15 @@ MIXED_LAYERS: dict[str, Family] = {
     ),
     **dict.fromkeys(
         ("minimax", "minimax_m1", "minimax_text_01"),
-        Family(_lightning, COMMON, _lightning_unlike, experts=True),
+        ModelType(_lightning, COMMON, _lightning_unlike, experts=True),
     ),
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_vl_text"),
-        Family(_minimax3, (*COMMON, "head_dim", "num_key_value_heads"), experts=True),
+        ModelType(_minimax3, (*COMMON, "head_dim", "num_key_value_heads"), experts=True),
     ),
-    "nemotron-nas": Family(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
-    "openelm": Family(_openelm, ("vocab_size",), listed=("num_kv_heads",)),
-    "zamba": Family(_zamba, COMMON, _zamba_unlike),
-    "zamba2": Family(_zamba2, (*COMMON[:3], "vocab_size"), _zamba_unlike),
+    "nemotron-nas": ModelType(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
+    "openelm": ModelType(_openelm, ("vocab_size",), listed=("num_kv_heads",)),
+    "zamba": ModelType(_zamba, COMMON, _zamba_unlike),
+    "zamba2": ModelType(_zamba2, (*COMMON[:3], "vocab_size"), _zamba_unlike),
 }
 """What is read of them, by ``model_type``."""

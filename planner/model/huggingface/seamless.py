@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planner.model.huggingface.audio import FRAMES, SECONDS
 from planner.model.huggingface.encoder_decoders import bart
-from planner.model.huggingface.families import Config, Family, Shape
+from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters
 from planner.model.huggingface.speech import conv
@@ -136,8 +136,8 @@ _SIZES = (
     *("decoder_attention_heads", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"),
     *("max_position_embeddings", "speech_encoder_layers", "num_adapter_layers"),
 )
-SEAMLESS: dict[str, Family] = dict.fromkeys(
-    ("seamless_m4t", "seamless_m4t_v2"), Family(_seamless, _SIZES, _unlike)
+SEAMLESS: dict[str, ModelType] = dict.fromkeys(
+    ("seamless_m4t", "seamless_m4t_v2"), ModelType(_seamless, _SIZES, _unlike)
 )
 """Both versions, by ``model_type``."""
 _HEADS = {

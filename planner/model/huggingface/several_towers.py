@@ -16,7 +16,7 @@ from planner.model.huggingface.families import (
     siglip_tower,
 )
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
-from planner.model.huggingface.towers import HEARD_TOKENS, Beside, conformer, no_tower
+from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, no_tower
 from planner.model.huggingface.vision import patches_of, sides
 from planner.ranges import LAYERS
 
@@ -679,10 +679,10 @@ _TALKING = (
 _CONFORMED = ("conf_num_hidden_layers", "conf_num_attention_heads", "conf_conv_kernel_size")
 _CODES = ("base_channels", "num_res_blocks", "latent_channels", "embed_dim", "num_embeddings", "in_channels")
 SEVERAL_TOWERS: dict[str, Seeing] = {
-    "chameleon": Beside(
+    "chameleon": TowersType(
         no_tower, "chameleon_vqgan", (*_CODES, "resolution"), section="vq_config", whole=_chameleon
     ),
-    "deepseek_vl_v2": Beside(
+    "deepseek_vl_v2": TowersType(
         no_tower,
         "vision",
         ("image_size",),
@@ -690,22 +690,22 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         optional=(("projector_config", "mlp_projector"),),
         whole=_deepseek_ocr,
     ),
-    "deepseek_vl_hybrid": Beside(
+    "deepseek_vl_hybrid": TowersType(
         no_tower,
         "siglip_vision_model",
         (*CLIP, "image_size"),
         further=(("high_res_vision_config", (*_SAM, "window_size")),),
         whole=_hybrid,
     ),
-    "exaone4_5": Beside(no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
-    "gemma3n": Beside(
+    "exaone4_5": TowersType(no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
+    "gemma3n": TowersType(
         no_tower,
         "gemma3n_vision",
         ("hidden_size", "vocab_size"),
         further=(("audio_config", ("hidden_size", "vocab_size", *_CONFORMED)),),
         whole=_gemma3n,
     ),
-    "gemma4_unified": Beside(
+    "gemma4_unified": TowersType(
         no_tower,
         "gemma4_unified_vision",
         ("mm_embed_dim", "mm_posemb_size", "patch_size"),
@@ -713,13 +713,13 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         towerless=True,
         whole=_unified,
     ),
-    "ernie4_5_vl_moe": Beside(
+    "ernie4_5_vl_moe": TowersType(
         no_tower,
         "ernie4_5_vl_moe_vision",
         ("depth", "num_heads", "hidden_size", "intermediate_size", "patch_size"),
         whole=_ernie,
     ),
-    "molmo2": Beside(
+    "molmo2": TowersType(
         no_tower,
         "molmo2_vision",
         (*CLIP, "num_key_value_heads", "head_dim"),
@@ -734,9 +734,9 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         ),
         whole=_molmo2,
     ),
-    "got_ocr2": Beside(no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
+    "got_ocr2": TowersType(no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
     **{
-        kind: Beside(
+        kind: TowersType(
             no_tower,
             f"{kind}_encoder",
             _TALKING,
@@ -746,14 +746,14 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         )
         for kind in ("granite_speech", "granite_speech_plus")
     },
-    "janus": Beside(
+    "janus": TowersType(
         no_tower,
         "janus_vision_model",
         ("num_hidden_layers", "hidden_size", "num_attention_heads", "image_size"),
         further=(("vq_config", _CODES),),
         whole=_janus,
     ),
-    "idefics": Beside(
+    "idefics": TowersType(
         no_tower,
         "idefics_vision",
         (
@@ -779,17 +779,17 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         ),
     ),
     **{
-        kind: Beside(no_tower, f"{kind}_vision", (*CLIP, "image_size"), whole=_minicpm46)
+        kind: TowersType(no_tower, f"{kind}_vision", (*CLIP, "image_size"), whole=_minicpm46)
         for kind in ("minicpmv4_6", "minicpmv4_7")
     },
-    "minicpmv": Beside(
+    "minicpmv": TowersType(
         no_tower,
         "siglip",
         (*CLIP, "image_size"),
         towers=("siglip_vision_model", "idefics2"),
         whole=minicpm_v,
     ),
-    "phi4_multimodal": Beside(
+    "phi4_multimodal": TowersType(
         no_tower,
         "phi4_multimodal_vision",
         (*CLIP, "image_size"),

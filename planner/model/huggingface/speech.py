@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import prod
 
-from planner.model.huggingface.families import COMMON, Config, Family, Shape, first_of, llama
+from planner.model.huggingface.families import COMMON, Config, ModelType, Shape, first_of, llama
 from planner.model.huggingface.heads import Head
 from planner.model.huggingface.products import added, feeds, linear, scores
 
@@ -205,21 +205,21 @@ def _bigvgan(given: Config) -> int:
 
 SPEAKS = "ForConditionalGeneration"
 _STACK = (*COMMON[:3], "vocab_size", "num_codebooks", "max_position_embeddings")
-SPEECH: dict[str, Family] = {
-    "csm": Family(
+SPEECH: dict[str, ModelType] = {
+    "csm": ModelType(
         _csm,
         (*_STACK, "intermediate_size"),
         _csm_unlike,
         parts=(("depth_decoder_config", "csm_depth_decoder_model"), ("codec_config", "mimi")),
     ),
-    "kyutai_speech_to_text": Family(
+    "kyutai_speech_to_text": ModelType(
         _kyutai,
         (*_STACK, "ffn_dim"),
         _codec_unlike("codec_config"),
         parts=(("codec_config", "mimi"),),
         contrary=_odd,
     ),
-    "moshi": Family(
+    "moshi": ModelType(
         _moshi,
         (*_STACK, "ffn_dim"),
         _codec_unlike("audio_encoder_config"),

@@ -579,7 +579,7 @@ HEARD_TOKENS = 750
 
 
 @dataclass(frozen=True, slots=True)
-class Beside(Seeing):
+class TowersType(Seeing):
     """One value of ``model_type`` with something other than one tower of images beside its text."""
 
     section: str = "vision_config"
@@ -613,7 +613,7 @@ TOWERS: dict[str, Seeing] = {
     **SEEING,
     # Queries read what the tower makes.
     **{
-        kind: Beside(
+        kind: TowersType(
             no_tower,
             f"{kind.replace('-', '_')}_vision_model",
             (*CLIP, "image_size"),
@@ -624,13 +624,13 @@ TOWERS: dict[str, Seeing] = {
     },
     # The tower of either is that of the other.
     **{
-        kind: Beside(
+        kind: TowersType(
             qwen3_tower, f"{kind}_vision", QWEN3_VISION, towers=("qwen3_5", "qwen3_5_vision", "qwen3_vl")
         )
         for kind in ("qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
     },
-    "aria": Beside(no_tower, "idefics3_vision", (*CLIP, "image_size"), whole=_aria),
-    "gemma4": Beside(
+    "aria": TowersType(no_tower, "idefics3_vision", (*CLIP, "image_size"), whole=_aria),
+    "gemma4": TowersType(
         no_tower,
         "gemma4_vision",
         CLIP,
@@ -638,42 +638,42 @@ TOWERS: dict[str, Seeing] = {
         towerless=True,
         optional=(("audio_config", "gemma4_audio"),),
     ),
-    "glm46v": Beside(
+    "glm46v": TowersType(
         _glm4v, "glm4v_vision", (*_GLM, "image_size"), towers=("glm4v_moe_vision", "glm46v_vision")
     ),
     "kimi_k25": Seeing(_kimi, "kimi_k25_vision", CLIP),
     "kimi_vl": Seeing(_kimi, "moonvit", CLIP),
     "lfm2_vl": Seeing(_lfm2, "siglip2_vision_model", (*CLIP, "num_patches")),
-    "minimax_m3_vl": Beside(
+    "minimax_m3_vl": TowersType(
         no_tower, "minimax_m3_vl_vision", CLIP, towers=("clip_vision_model",), whole=_minimax3
     ),
-    "video_llava": Beside(no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
+    "video_llava": TowersType(no_tower, "clip_vision_model", (*CLIP, "image_size"), whole=_video_llava),
     "aya_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
     "git": Seeing(_git, "git_vision_model", (*CLIP, "image_size")),
     "kosmos-2": Seeing(_kosmos2, "kosmos_2_vision_model", (*CLIP, "image_size")),
     "glm4v_moe": Seeing(_glm4v, "glm4v_moe_vision", (*_GLM, "image_size")),
     "cohere2_vision": Seeing(_aya, "siglip_vision_model", (*CLIP, "image_size")),
-    "voxtral": Beside(
+    "voxtral": TowersType(
         _voxtral,
         "voxtral_encoder",
         (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
         section="audio_config",
     ),
     "glm4v": Seeing(_glm4v, "glm4v_vision", (*_GLM, "image_size")),
-    "idefics2": Beside(
+    "idefics2": TowersType(
         _idefics2,
         "idefics2_vision",
         (*CLIP, "image_size"),
         further=(("perceiver_config", (*_PERCEIVER, "resampler_n_latents", "resampler_depth")),),
     ),
     "internvl": Seeing(_internvl, "internvl_vision", _SIDED),
-    "internvl_chat": Beside(_internvl, "intern_vit_6b", (*CLIP, "image_size"), text="llm_config"),
+    "internvl_chat": TowersType(_internvl, "intern_vit_6b", (*CLIP, "image_size"), text="llm_config"),
     "llama4": Seeing(_llama4, "llama4_vision_model", (*CLIP, "image_size")),
     **dict.fromkeys(
         ("llava", "llava_next", "llava_next_video"),
-        Beside(_llava, "clip_vision_model", CLIP, towers=("siglip_vision_model", "pixtral")),
+        TowersType(_llava, "clip_vision_model", CLIP, towers=("siglip_vision_model", "pixtral")),
     ),
-    "mllama": Beside(
+    "mllama": TowersType(
         no_tower,
         "mllama_vision_model",
         (
@@ -682,7 +682,7 @@ TOWERS: dict[str, Seeing] = {
         ),
         whole=_mllama,
     ),
-    "qwen2_audio": Beside(
+    "qwen2_audio": TowersType(
         _qwen2_audio,
         "qwen2_audio_encoder",
         (*_WHISPER, "max_source_positions"),
@@ -690,35 +690,37 @@ TOWERS: dict[str, Seeing] = {
     ),
     **dict.fromkeys(
         ("audioflamingo3", "musicflamingo"),
-        Beside(
+        TowersType(
             _flamingo,
             "audioflamingo3_encoder",
             (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
             section="audio_config",
         ),
     ),
-    "glmasr": Beside(
+    "glmasr": TowersType(
         _glm_asr,
         "glmasr_encoder",
         (*CLIP[:-1], "num_mel_bins", "max_position_embeddings"),
         section="audio_config",
     ),
-    "qwen3_asr": Beside(no_tower, "qwen3_asr_encoder", _CONVOLVED, section="audio_config", whole=_qwen3_asr),
-    "qwen2_5_omni_thinker": Beside(
+    "qwen3_asr": TowersType(
+        no_tower, "qwen3_asr_encoder", _CONVOLVED, section="audio_config", whole=_qwen3_asr
+    ),
+    "qwen2_5_omni_thinker": TowersType(
         no_tower,
         "qwen2_5_omni_vision_encoder",
         QWEN3_VISION,
         further=(("audio_config", (*_WHISPER, "max_source_positions", "n_window", "output_dim")),),
         whole=_qwen25_omni,
     ),
-    "qwen3_omni_moe_thinker": Beside(
+    "qwen3_omni_moe_thinker": TowersType(
         no_tower,
         "qwen3_omni_moe_vision_encoder",
         QWEN3_VISION,
         further=(("audio_config", _CONVOLVED),),
         whole=_qwen3_omni,
     ),
-    "voxtral_realtime": Beside(
+    "voxtral_realtime": TowersType(
         no_tower,
         "voxtral_realtime_encoder",
         (*CLIP[:-1], "num_mel_bins", "max_position_embeddings", "head_dim"),

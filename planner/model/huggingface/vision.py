@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from planner.model.huggingface.families import Config, Family, Shape
+from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head, labels_of
 from planner.model.huggingface.products import added, attention, feeds, linear
 
@@ -368,16 +368,16 @@ def _parts(kind: str) -> tuple[tuple[str, str], ...]:
     return ("text_config", f"{kind}_text_model"), ("vision_config", f"{kind}_vision_model")
 
 
-VISION: dict[str, Family] = {
-    "audio-spectrogram-transformer": Family(_spectrogram, _BOTH),
-    **dict.fromkeys(("beit", "data2vec-vision"), Family(_beit, _BOTH)),
-    "clip": Family(_clip, (), parts=_parts("clip")),
-    "chinese_clip": Family(_chinese_clip, (), parts=_parts("chinese_clip")),
-    "altclip": Family(_altclip, (), parts=_parts("altclip")),
-    "clipseg": Family(_clip, (), parts=_parts("clipseg")),
-    "metaclip_2": Family(_clip, (), parts=_parts("metaclip_2")),
-    **{kind: Family(_clip, (), parts=_parts(kind)) for kind in ("owlv2", "owlvit")},
-    "sam": Family(
+VISION: dict[str, ModelType] = {
+    "audio-spectrogram-transformer": ModelType(_spectrogram, _BOTH),
+    **dict.fromkeys(("beit", "data2vec-vision"), ModelType(_beit, _BOTH)),
+    "clip": ModelType(_clip, (), parts=_parts("clip")),
+    "chinese_clip": ModelType(_chinese_clip, (), parts=_parts("chinese_clip")),
+    "altclip": ModelType(_altclip, (), parts=_parts("altclip")),
+    "clipseg": ModelType(_clip, (), parts=_parts("clipseg")),
+    "metaclip_2": ModelType(_clip, (), parts=_parts("metaclip_2")),
+    **{kind: ModelType(_clip, (), parts=_parts(kind)) for kind in ("owlv2", "owlvit")},
+    "sam": ModelType(
         _sam,
         (),
         parts=(
@@ -385,24 +385,24 @@ VISION: dict[str, Family] = {
             ("mask_decoder_config", "sam_mask_decoder"),
         ),
     ),
-    "timesformer": Family(_timesformer, (*_BOTH, "num_frames")),
-    "yolos": Family(_yolos, _BOTH),
-    "clip_text_model": Family(clip_text, _TEXT),
-    "clip_vision_model": Family(clip_vision, _BOTH),
-    "deit": Family(partial(vision, ahead=2), _BOTH),
-    "dinov2": Family(_dinov2, _SIZES),
-    "dinov2_with_registers": Family(_dinov2, _SIZES),
-    "dinov3_vit": Family(_dinov3, _BOTH, _dinov3_unlike),
-    "ijepa": Family(_ijepa, _BOTH),
-    "siglip": Family(partial(_siglip, tower=siglip_vision), (), parts=_parts("siglip")),
-    "siglip2": Family(partial(_siglip, tower=siglip2_vision), (), parts=_parts("siglip2")),
-    "siglip2_vision_model": Family(siglip2_vision, _BOTH),
-    "siglip_text_model": Family(siglip_text, _TEXT),
-    "siglip_vision_model": Family(siglip_vision, _BOTH),
-    "videomae": Family(_video, (*_BOTH, "num_frames")),
-    "vit": Family(vision, _BOTH),
-    "vit_mae": Family(_masked, _BOTH),
-    "vit_msn": Family(vision, _BOTH),
+    "timesformer": ModelType(_timesformer, (*_BOTH, "num_frames")),
+    "yolos": ModelType(_yolos, _BOTH),
+    "clip_text_model": ModelType(clip_text, _TEXT),
+    "clip_vision_model": ModelType(clip_vision, _BOTH),
+    "deit": ModelType(partial(vision, ahead=2), _BOTH),
+    "dinov2": ModelType(_dinov2, _SIZES),
+    "dinov2_with_registers": ModelType(_dinov2, _SIZES),
+    "dinov3_vit": ModelType(_dinov3, _BOTH, _dinov3_unlike),
+    "ijepa": ModelType(_ijepa, _BOTH),
+    "siglip": ModelType(partial(_siglip, tower=siglip_vision), (), parts=_parts("siglip")),
+    "siglip2": ModelType(partial(_siglip, tower=siglip2_vision), (), parts=_parts("siglip2")),
+    "siglip2_vision_model": ModelType(siglip2_vision, _BOTH),
+    "siglip_text_model": ModelType(siglip_text, _TEXT),
+    "siglip_vision_model": ModelType(siglip_vision, _BOTH),
+    "videomae": ModelType(_video, (*_BOTH, "num_frames")),
+    "vit": ModelType(vision, _BOTH),
+    "vit_mae": ModelType(_masked, _BOTH),
+    "vit_msn": ModelType(vision, _BOTH),
 }
 """Models of images, by ``model_type``."""
 

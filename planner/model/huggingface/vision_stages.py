@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from planner.model.huggingface.families import Config, Family, Shape
+from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head, labels_of
 from planner.model.huggingface.products import added, attention, feeds, linear
 from planner.model.huggingface.vision import sides
@@ -286,15 +286,15 @@ def _resnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "depths", "last stages of one layer"
 
 
-VISION_STAGES: dict[str, Family] = {
-    **dict.fromkeys(("convnext", "convnextv2"), Family(_convnext, (), _unlike)),
-    "poolformer": Family(_poolformer, (), _unlike),
-    "pvt": Family(_pvt, (), _unlike, listed=("num_attention_heads",)),
-    "resnet": Family(_resnet, (), _resnet_unlike),
-    "segformer": Family(_segformer, (), _unlike, listed=("num_attention_heads",)),
+VISION_STAGES: dict[str, ModelType] = {
+    **dict.fromkeys(("convnext", "convnextv2"), ModelType(_convnext, (), _unlike)),
+    "poolformer": ModelType(_poolformer, (), _unlike),
+    "pvt": ModelType(_pvt, (), _unlike, listed=("num_attention_heads",)),
+    "resnet": ModelType(_resnet, (), _resnet_unlike),
+    "segformer": ModelType(_segformer, (), _unlike, listed=("num_attention_heads",)),
     **dict.fromkeys(
         ("donut-swin", "swin", "swinv2"),
-        Family(_swin, (), _unlike, listed=("num_heads", "num_attention_heads")),
+        ModelType(_swin, (), _unlike, listed=("num_heads", "num_attention_heads")),
     ),
 }
 """Models of images in stages, by ``model_type``."""

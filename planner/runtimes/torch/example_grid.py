@@ -25,7 +25,7 @@ OF_COLUMNS = (Replicate(), Shard(0))
 """Of what has a number for each channel."""
 
 
-class Grid:
+class GridRanks:
     """The ranks of a grid as this one sees them."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
@@ -86,7 +86,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     """``hidden @ weight.T`` in as many rounds as the grid has columns."""
 
     @staticmethod
-    def forward(context: Any, hidden: torch.Tensor, weight: torch.Tensor, grid: Grid) -> torch.Tensor:
+    def forward(context: Any, hidden: torch.Tensor, weight: torch.Tensor, grid: GridRanks) -> torch.Tensor:
         context.save_for_backward(hidden, weight)
         context.grid = grid
         rows = hidden.flatten(0, -2)
@@ -98,7 +98,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         hidden, weight = context.saved_tensors
-        grid: Grid = context.grid
+        grid: GridRanks = context.grid
         rows, back = hidden.flatten(0, -2), gradient.flatten(0, -2)
         of_rows, of_weight = torch.empty_like(rows), torch.empty_like(weight)
         for step in range(grid.side):
@@ -113,7 +113,7 @@ class _Rows(torch.autograd.Function):  # type: ignore[misc]
     """Rows of a table whose blocks go round the column."""
 
     @staticmethod
-    def forward(context: Any, tokens: torch.Tensor, table: torch.Tensor, grid: Grid) -> torch.Tensor:
+    def forward(context: Any, tokens: torch.Tensor, table: torch.Tensor, grid: GridRanks) -> torch.Tensor:
         context.save_for_backward(tokens, table)
         context.grid = grid
         found = table.new_zeros(*tokens.shape, table.shape[1])
@@ -126,7 +126,7 @@ class _Rows(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor, None]:
         tokens, table = context.saved_tensors
-        grid: Grid = context.grid
+        grid: GridRanks = context.grid
         of_table = torch.empty_like(table)
         for step in range(grid.side):
             places, here = _in_block(tokens, step, len(table))
@@ -148,7 +148,7 @@ class _Swapped(torch.autograd.Function):  # type: ignore[misc]
     """The block on the other side of the diagonal, whose gradient goes back there."""
 
     @staticmethod
-    def forward(context: Any, block: torch.Tensor, grid: Grid) -> torch.Tensor:
+    def forward(context: Any, block: torch.Tensor, grid: GridRanks) -> torch.Tensor:
         context.grid = grid
         return grid.swapped(block)
 
@@ -162,7 +162,7 @@ class _Normed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        context: Any, hidden: torch.Tensor, grid: Grid, centred: bool, epsilon: float
+        context: Any, hidden: torch.Tensor, grid: GridRanks, centred: bool, epsilon: float
     ) -> torch.Tensor:
         wide, channels = hidden.float(), hidden.shape[-1] * grid.side
 
@@ -193,7 +193,7 @@ class _Normed(torch.autograd.Function):  # type: ignore[misc]
 class GridLinear(nn.Module):  # type: ignore[misc]
     """A linear layer of which each rank has a block."""
 
-    def __init__(self, whole: nn.Linear, grid: Grid) -> None:
+    def __init__(self, whole: nn.Linear, grid: GridRanks) -> None:
         super().__init__()
         self.grid = grid
         self.weight = grid.spread(whole.weight, BY_ROWS_AND_COLUMNS)
@@ -207,7 +207,7 @@ class GridLinear(nn.Module):  # type: ignore[misc]
 class GridNorm(nn.Module):  # type: ignore[misc]
     """A norm over the channels of a row of ranks."""
 
-    def __init__(self, whole: Any, grid: Grid) -> None:
+    def __init__(self, whole: Any, grid: GridRanks) -> None:
         super().__init__()
         self.grid, self.centred = grid, isinstance(whole, nn.LayerNorm)
         self.epsilon = whole.eps if whole.eps is not None else torch.finfo(torch.float32).eps
@@ -224,7 +224,7 @@ class GridNorm(nn.Module):  # type: ignore[misc]
 class HeadNorm(nn.Module):  # type: ignore[misc]
     """A norm of the width of a head, whole on every rank, which sees some sequences and some heads."""
 
-    def __init__(self, whole: nn.RMSNorm, grid: Grid) -> None:
+    def __init__(self, whole: nn.RMSNorm, grid: GridRanks) -> None:
         super().__init__()
         self.width, self.epsilon = whole.normalized_shape, whole.eps
         self.weight = grid.spread(whole.weight, WHOLE)
@@ -237,7 +237,7 @@ class HeadNorm(nn.Module):  # type: ignore[misc]
 class GridEmbedding(nn.Module):  # type: ignore[misc]
     """The embedding: vocabulary by rows, channels by columns; a tied head multiplies by it."""
 
-    def __init__(self, whole: Embedding, grid: Grid) -> None:
+    def __init__(self, whole: Embedding, grid: GridRanks) -> None:
         super().__init__()
         self.grid = grid
         self.weight = grid.spread(whole.weight, (Shard(0), Shard(1)))
@@ -267,7 +267,7 @@ class GridHead(GridLinear):
         return of_row_ranks(super().forward(hidden), self.grid)
 
 
-def of_row_ranks(logits: torch.Tensor, grid: Grid) -> DTensor:
+def of_row_ranks(logits: torch.Tensor, grid: GridRanks) -> DTensor:
     """The logits of a row's ranks together, for a loss that never has all of a token's."""
     return DTensor.from_local(logits, grid.mesh["tensor"], (Shard(logits.ndim - 1),))
 
@@ -278,14 +278,14 @@ def of_columns(parameter: Any, dimension: int = 0) -> torch.Tensor:
     return local
 
 
-def grid_norm(whole: Any, grid: Grid) -> nn.Module:
+def grid_norm(whole: Any, grid: GridRanks) -> nn.Module:
     """A norm of the hidden width over a row; nothing where there is none."""
     return GridNorm(whole, grid) if isinstance(whole, nn.LayerNorm | nn.RMSNorm) else whole
 
 
 def split_on_grid(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """A module of the model with a block of each parameter on every rank of the mesh, most of them in place."""
-    grid = Grid(mesh)
+    grid = GridRanks(mesh)
     if isinstance(module, Embedding):
         return GridEmbedding(module, grid)
     if isinstance(module, Head):

@@ -64,7 +64,7 @@ def countable(nodes: Sequence[Nodes], pools: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _TypePrices:
     """Of one device type, each [price of a layer][of a stage][of a side]."""
 
     price: Numbers
@@ -150,7 +150,7 @@ class NodeRuns:
         most: Numbers = stage * depth + np.maximum(alone, paid + first + last)
         return most
 
-    def _kind(self, number: int, values: Sequence[Numbers], stage: Numbers, side: Numbers) -> _Kind:
+    def _kind(self, number: int, values: Sequence[Numbers], stage: Numbers, side: Numbers) -> _TypePrices:
         """What one device type needs as a price of its nodes, and what the ends of a pipeline exceed it by."""
         devices, runs = self._nodes[number].devices, self._runs(number, values, stage)
         spread = [
@@ -182,7 +182,7 @@ class NodeRuns:
             if one == other and (share == 1 or one):
                 first.append(run[..., _END, one, None] - one * side - price * share)
                 last.append(run[..., one, _END, None] - one * side - price * share)
-        return _Kind(
+        return _TypePrices(
             price,
             np.maximum.reduce(first),
             np.maximum.reduce(last),

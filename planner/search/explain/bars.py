@@ -16,7 +16,7 @@ from statistics import median
 from typing import Literal
 
 from planner.calibration.merge import LEAST_SPREAD, name_key
-from planner.calibration.values import ASSUMED_FAMILY, Calibration, Constant, Family, Link
+from planner.calibration.values import ASSUMED_FAMILY, Calibration, Constant, GpuFamily, Link
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator, work_of
 from planner.frozen import dataclass
@@ -100,7 +100,7 @@ def _owners(family: str, known: Iterable[str]) -> list[str]:
     return [family, *(name for name in known if name.startswith(f"{family}."))]
 
 
-def _faster(family: Family, factor: float) -> Family:
+def _faster(family: GpuFamily, factor: float) -> GpuFamily:
     return replace(
         family,
         matmul_efficiency=family.matmul_efficiency * factor,
@@ -145,7 +145,7 @@ def _spread(family: str, gpus: Iterable[str], plan: Plan, estimator: Estimator) 
     known = {constant.name: constant for constant in calibration.constants}
     before = _busy(plan, gpus, estimator)
     spreads, measured = [], False
-    for field in fields(Family):
+    for field in fields(GpuFamily):
         field_constant = _constant(family, kernels, field.name, known)
         spread = field_constant and (
             field_constant.spread or (LEAST_SPREAD if field_constant.provenance == "measured" else None)
