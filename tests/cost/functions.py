@@ -122,6 +122,10 @@ def _shared_node_sends() -> Iterator[Row]:
     for name, ends in {"forward": (first, last), "backward": (last, first)}.items():
         found = least_send(*ends, 1e8, Topology(on), CONSTANTS)
         yield from rows("sends", f"a node for both, {name}", {"least": found})
+    one, several = (slot("a", 4),), (slot("b", 2), slot("c", 2))
+    for name, ends in {"forward": (one, several), "backward": (several, one)}.items():
+        found = least_send(*ends, 1e8, Topology(on), CONSTANTS)
+        yield from rows("sends", f"two nodes behind one, {name}", {"least": found})
 
 
 MODELS: dict[str, ModelSpec] = {

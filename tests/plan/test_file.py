@@ -104,6 +104,17 @@ def test_files_of_before_a_key_are_read(tmp_path: Path) -> None:
     assert "digests.model" in str(error_of(path))
 
 
+def test_lists_of_the_inputs_may_be_written_out(tmp_path: Path) -> None:
+    """Four devices are the same as ``4 x A100``, and the digest is of what they mean."""
+    path, text = tmp_path / "plan.yaml", to_text(FILE)
+    written = text.replace("[4 x A100]", "[A100, A100, 2 x A100]").replace(
+        "['fast-[0-1]']", "[fast-0, fast-1]"
+    )
+    assert written != text
+    path.write_text(written)
+    assert cluster_digest(read(path).cluster) == cluster_digest(CLUSTER)
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """Data-parallel plans with a batch per device, and pipelines."""
