@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec, NicSpec, PoolSpec
 from planner.errors import PlanError
 from planner.plan.placement import Rank, agents, place, place_stages, ranks, split_nodes
 from planner.plan.values import Plan, ReplicaGroup, Stage
@@ -276,3 +277,31 @@ def test_rests_of_several_device_types_come_to_one_node(before: tuple[str, int])
     mixed = [group("p0", "A", 1, 1), group("p0", "B", 1, 1)]
     _, slots = place_stages([[group("p0", gpu, 1, count)], mixed], cluster(("AABB", 3)))
     assert [slot.first_node for slot in slots] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("target", "wide", "nodes"),
+    [("deepspeed", 100, (0, 0, 0)), ("megatron", 100, (0, 0, 1)), ("deepspeed", 50, (0, 0, 1))],
+)
+def test_one_network_for_all_keeps_off_nodes_that_have_ethernet_between_them(
+    target: str, wide: float, nodes: tuple[int, ...]
+) -> None:
+    """Where its two nodes reach each other by a wider Ethernet, one of them with the other pool has RDMA alone; a
+    runtime with a network for each group, or with RDMA between them, has the next stage on the next node."""
+    spec = cluster(("AA", 1), ("BB", 2))
+    pools = tuple(
+        pool.model_copy(
+            update={
+                "nics": tuple(
+                    NicSpec(fabric=fabric, bandwidth_gbps=rate)
+                    for fabric, rate in zip(("ib", "eth"), rates, strict=True)
+                )
+            }
+        )
+        for pool, rates in zip(spec.pools, ((200, 10), (80, wide)), strict=True)
+    )
+    fabrics = {"ib": FabricSpec(kind="infiniband"), "eth": FabricSpec(kind="ethernet")}
+    on = spec.model_copy(update={"pools": pools, "fabrics": fabrics})
+    stages = [(group(pool, gpu, 1, 1),) for pool, gpu in (("p1", "B"), ("p0", "A"), ("p1", "B"))]
+    found = place(replace(plan(*stages), target=target), on)
+    assert tuple(slot.first_node for (slot,) in found) == nodes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import get_args
 
 import pytest
 
 from planner.capabilities import OFFLOAD_PARTS, OffloadPart
-from planner.catalog import GpuSpec
+from planner.catalog import GpuSpec, gpu_spec
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import LoraSpec, ModelSpec, Optimizer
@@ -64,6 +65,18 @@ def test_what_cannot_fit_is_not_tried() -> None:
     some = Limits(target="megatron", offload=("none", "optimizer"))
     assert not may_fit(large, some)
     assert may_fit(large, Limits(target="deepspeed", offload=OFFLOAD_PARTS))
+
+
+def test_two_changes_where_none_alone_is_enough() -> None:
+    """Adapters on four bits need more than this card has, and all weights more than any other."""
+    alone = {"host": HostSpec(memory_gib=128), "nics": ()}
+    box = pool("box", "RTX-3090", per_node=1, nodes=1).model_copy(update=alone)
+    large = gpt(96, 8192, 64, precision="bf16", sequence_length=512)
+    on = cluster(box, gpus={"RTX-3090": gpu_spec("RTX-3090")})
+    hints = diagnose(Estimator(on, large), Limits(offload=OFFLOAD_PARTS)).hints
+    adapters = "training.lora: {rank: 16, base: nf4}, which trains adapters alone"
+    assert re.fullmatch(rf"fits with .* in place of every device and {re.escape(adapters)}", hints[0])
+    assert not any(hint.startswith("fits with training.lora") for hint in hints)
 
 
 def test_no_time_leaves_causes_alone() -> None:

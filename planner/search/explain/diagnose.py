@@ -196,21 +196,30 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
     if parted is not None:
         what = "which divides sequences of fewer tokens than are divided unasked"
         changes.append((f"{option_text('cp', used('cp', parted))}, {what}", parted))
-    yield from _best_first(changes)
-    yield from _best_first(
-        (what, scored)
-        for ways in _trainings(model)
-        for what, scored in _first((what, trial.plan(cluster, other, limits)) for what, other in ways)
-    )
-    nodes = _more_nodes(estimator, limits, trial)
-    if nodes:
-        yield nodes
-    larger = _larger_devices(estimator, limits, trial)
-    if larger:
-        yield larger
+    hints = [*_best_first(changes), *_best_first(_retrained(estimator, limits, trial))]
+    hints += filter(None, (_more_nodes(estimator, limits, trial), _larger_devices(estimator, limits, trial)))
+    # Whatever is changed alone, nothing fits.
+    yield from hints or _two_at_once(estimator, limits, trial)
     smaller = _smaller_model(estimator, limits, trial)
     if smaller:
         yield smaller
+
+
+def _retrained(estimator: Estimator, limits: Limits, trial: _Trial) -> Iterator[tuple[str, Scored | None]]:
+    """Of each way to train the model otherwise, what changes least and makes a plan fit."""
+    for ways in _trainings(estimator.model):
+        yield from _first((what, trial.plan(estimator.cluster, other, limits)) for what, other in ways)
+
+
+def _two_at_once(estimator: Estimator, limits: Limits, trial: _Trial) -> list[str]:
+    """More nodes, or larger devices, and the first training with which they are enough."""
+    for ways in _trainings(estimator.model):
+        for what, other in ways[-1:]:
+            changed = Estimator(estimator.cluster, other, estimator.calibration)
+            devices = _more_nodes(changed, limits, trial), _larger_devices(changed, limits, trial)
+            if any(devices):
+                return [f"{each} and {what}" for each in devices if each]
+    return []
 
 
 def _best_first(changes: Iterable[tuple[str, Scored | None]]) -> list[str]:
