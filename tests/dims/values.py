@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
-from planner.capabilities import Capabilities
+from planner.capabilities import ASKED_OFFLOAD_PARTS, OFFLOAD_PARTS, Capabilities
 from planner.cluster.topology import Topology
 from planner.dims.context import contexts
 from planner.dims.expert import foldings
@@ -91,16 +91,19 @@ def _of_devices(target: Capabilities, case: Case) -> dict[str, str]:
             (each.secondary, each.int8_weights, each.int4_gradients) for each in pluses if each.anything
         )
         for recompute, stages in product(("none", "full"), (False, True)):
-            kept = offloads(target, zero, recompute, None, model, kinds, stages=stages)  # type: ignore[arg-type]
+            kept = offloads(target, zero, recompute, PARTS, model, kinds, stages=stages)  # type: ignore[arg-type]
             where = f"offload of ZeRO {zero}, {recompute}" + (", stages" if stages else "")
             found[where] = _listed(
                 f"{each.optimizer}/{each.parameters}/{each.activations}/{each.ratio:g}"
+                + ("/super" if each.super_offload else "")
                 for each in kept
                 if each.anything
             )
     return found
 
 
+PARTS = (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PARTS)
+"""All that may leave the devices."""
 LIMITS: tuple[tuple[int, ...] | None, ...] = (None, (1, 2, 3), (4,))
 
 

@@ -88,6 +88,16 @@ def test_pipeline_timers_cover_the_steps_between_two_lines() -> None:
     assert last["sends and waiting"] == pytest.approx(0.01)
 
 
+def test_steps_that_a_line_of_the_pipeline_covers() -> None:
+    """All since the line before; the first one here comes after two."""
+    text = "".join(
+        f"steps: {steps} loss: 4.1 lm: 1.0 iter time (s): 0.400 samples/sec: 10.000\n"
+        for steps in (2, 12, 22)
+    )
+    lines = read(text, batch=4, pipeline=True)
+    assert [entry.start for entry in lines.steps.timed()] == [0, 2, 12]
+
+
 def test_memory_breakdown_of_a_real_run() -> None:
     """``see_memory_usage`` is of the first rank, and lengthens what it stands in."""
     lines = read(
