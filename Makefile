@@ -17,6 +17,9 @@ PACKAGES ?= cost,plan,emit,search
 SEED ?= 1
 JOBS ?= auto
 
+# See planner/cli/__init__.py.
+export OPENBLAS_NUM_THREADS ?= 1
+
 # Where Python must not keep its bytecode, every process that the tests, or the benchmark, start would compile hetplan anew.
 test test-slow fuzz bench-search: export PYTHONDONTWRITEBYTECODE =
 
