@@ -290,6 +290,14 @@ LEARNING = Case("data", 1, "adamw", steps=25)
 """Long enough that the loss falls."""
 SLOW = frozenset(
     (
+        Case("data", 0, "adamw"),
+        Case("data", 2, "adamw", "bf16"),
+        *(Case("data", zero, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)) for zero in (0, 2)),
+        Case("data", 1, "sgd", encoder=True),
+        Case("data", 1, "sgd", documents="packed"),
+        Case("data", 1, "sgd", documents="pairs"),
+        Case("data", 0, "sgd", cp=2),
+        Case("data", 1, "adamw", lora="whole"),
         *(Case("data", 3, optimizer) for optimizer in ("adamw", "lion")),
         Case("data", 3, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
         *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),

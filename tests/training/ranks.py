@@ -27,6 +27,7 @@ from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytest
 
@@ -42,8 +43,8 @@ IMPORTED_LATE = (
     "torch.distributed.tensor.parallel",
 )
 """Modules that programs load only while they train."""
-IMPORTED_BY_ENGINES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
-"""The same of every engine of DeepSpeed: it loads torch's compiler."""
+IMPORTED_BY_ENGINES = ("deepspeed.runtime.zero.muon.muon_optimizer", "transformers")
+"""The same of every engine of DeepSpeed."""
 
 
 def run(number: int, program: Path, *arguments: str | Path, log: Path, limit_seconds: float = 500.0) -> None:
@@ -177,8 +178,10 @@ def _status(job: int) -> int | None:
 @cache
 def _import_late() -> None:
     """Import what all jobs need and the tests did not."""
-    for name in (*IMPORTED_LATE, *(IMPORTED_BY_ENGINES if "deepspeed" in sys.modules else ())):
+    for name in IMPORTED_LATE:
         importlib.import_module(name)
+    if "deepspeed" in sys.modules:
+        _import_engines()
     for device in ("cuda", "mtia", "xpu"):
         # For a device that is not here torch keeps every seed with the stack that set it, slower than a small step.
         library: Any = importlib.import_module(f"torch.{device}")
@@ -186,6 +189,19 @@ def _import_late() -> None:
     _share_groups()
     _compile_once()
     gc.freeze()  # what all ranks have in common is no garbage
+
+
+def _import_engines() -> None:
+    """Load what engines of DeepSpeed do, without torch's compiler for an optimizer that none of them has.
+
+    The ranges that they open around most calls, for a profiler, take longer than some of the calls.
+    """
+    library: Any = importlib.import_module("deepspeed.runtime.compiler")
+    with patch.object(library, "compile", lambda: lambda function: function):
+        for name in IMPORTED_BY_ENGINES:
+            importlib.import_module(name)
+    marks: Any = importlib.import_module("deepspeed.utils.nvtx")
+    marks.enable_nvtx = False
 
 
 def _share_groups() -> None:

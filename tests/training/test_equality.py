@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.training.equality import (
     MATRIX,
     RANKS,
     SLOW,
+    STEPS,
     TORCH,
     WITH_DOCUMENTS,
     WITH_ENCODER,
@@ -40,6 +42,8 @@ ALLOWED = 1e-5
 """Distance from the reference over the way travelled, in fp32."""
 ALLOWED_HALF = 1e-3
 """Relative error of a loss in bf16, which has 8 significant bits."""
+QUICK_STEPS = 2
+"""Steps of the quick cases: all that a step leaves to the next one is in the second."""
 
 
 pytestmark = pytest.mark.usefixtures("no_third_party_warnings")
@@ -70,17 +74,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *WITH_FROZEN,
             LEARNING,
         )
-        cases = [other for other in every if (other in SLOW) == slow]
+        cases = [in_short(other) for other in every if (other in SLOW) == slow]
         name = "equality-slow" if slow else "equality"
         return once(tmp_path_factory, name, lambda root: train_all(root, cases)) / case.name
 
     return folder
 
 
+def in_short(case: Case) -> Case:
+    """The same with fewer steps, unless it is slow or as long as it is on purpose."""
+    return replace(case, steps=QUICK_STEPS) if case.steps == STEPS and case not in SLOW else case
+
+
 def each(cases: list[Case]) -> pytest.MarkDecorator:
     """A test for each case."""
     marked = [
-        pytest.param(case, id=case.name, marks=(pytest.mark.slow,) if case in SLOW else ()) for case in cases
+        pytest.param(case, id=case.name, marks=(pytest.mark.slow,) if case in SLOW else ())
+        for case in map(in_short, cases)
     ]
     return pytest.mark.parametrize("case", marked)
 
@@ -195,7 +205,8 @@ def test_losses_agree_in_bf16(trained: Trained, case: Case) -> None:
 @pytest.mark.parametrize("zero", range(4))
 def test_every_rank_has_its_own_batch(trained: Trained, zero: int) -> None:
     """The micro-batches differ, and their numbers too where ZeRO lets ranks keep step apart."""
-    table = json.loads((trained(Case("data", zero, "sgd")) / "batches.json").read_text())
+    folder = trained(in_short(Case("data", zero, "sgd")))
+    table = json.loads((folder / "batches.json").read_text())
     padding = [0] * 2 if zero >= 2 else []
     assert [table["batches"][row["batch"]]["micro_batches"] for row in table["ranks"]] == [
         [3, 3, *padding[1:]],
