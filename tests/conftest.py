@@ -74,3 +74,12 @@ def no_third_party_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@pytest.fixture
+def without_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches whose answers stand alone: to look at what else there was takes longer than a small search."""
+    from planner.search.explain.reasons import Found, Reasons
+
+    nothing = Found(alternatives=(), advice=(), idle_costs=(), limit_costs=(), cut=False)
+    monkeypatch.setattr(Reasons, "run", lambda reasons: nothing)

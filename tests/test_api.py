@@ -80,6 +80,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_from_files_to_a_launch_folder(folder: Path) -> None:
     """Limits hold, the prediction of the plan found is its estimate, and what is written is said."""
     cluster, model = (
@@ -101,6 +102,7 @@ def test_from_files_to_a_launch_folder(folder: Path) -> None:
         planner.emit(plan, cluster, model, folder / "run")
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_a_calibration_wins_over_the_shipped_one(folder: Path) -> None:
     """In predictions as in searches."""
     cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")

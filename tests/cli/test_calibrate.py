@@ -217,6 +217,7 @@ def point(gpu: str, model: str, source: str) -> LayerPoint:
     )
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command, tables: Path) -> None:
     """One for each: the model's shape, versions of torch, devices and fabrics of other clusters."""
     shape = "hidden 512, heads 8/8, ffn 2048, sequence 512, fp16, flash"

@@ -9,6 +9,8 @@ import pytest
 from planner.plan.file import read
 from tests.cli.running import Command
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 
 @pytest.fixture
 def sites(files: Path) -> Path:
@@ -23,13 +25,13 @@ pools:
 - name: near
   gpu: A100-SXM-80GB
   nodes: 2
-  gpus_per_node: 8
+  gpus_per_node: 4
   intra_node: nvlink3
   nics: [{fabric: near, bandwidth_gbps: 200}]
 - name: far
   gpu: A100-SXM-40GB
   nodes: 2
-  gpus_per_node: 8
+  gpus_per_node: 4
   intra_node: nvlink3
   nics: [{fabric: far, bandwidth_gbps: 200}]
 fabrics:
@@ -49,7 +51,7 @@ def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None
         "--target",
         "torch",
         "--global-batch",
-        "256",
+        "128",
         "--zero",
         "0,1",
     )
@@ -103,9 +105,9 @@ def test_islands_without_a_link(hetplan: Command, sites: Path) -> None:
     )
     apart = TWO_SITES.partition("links:")[0].replace("fabrics:\n", f"{third}fabrics:\n")
     (sites / "cluster.yaml").write_text(apart)
-    pools = "".join(f"- {{pool: {name}, count: 16, micro_batch: 1}}\n" for name in ("near", "far"))
+    pools = "".join(f"- {{pool: {name}, count: 8, micro_batch: 1}}\n" for name in ("near", "far"))
     exchange = "sync: {every: 8, islands: [[near], [far]]}\n"
     (sites / "short.yaml").write_text(f"target: torch\nreplicas:\n{pools}{exchange}")
-    result = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--global-batch", "32")
+    result = hetplan("predict", "cluster.yaml", "model.yaml", "short.yaml", "--global-batch", "16")
     assert result.code == 2
     assert "short.yaml:5: sync.islands: the pools far and near have no Ethernet in common" in result.err

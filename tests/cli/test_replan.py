@@ -13,6 +13,8 @@ from planner.plan.file import read
 from planner.search.replan import Replan, Replanner
 from tests.cli.running import MODEL, Command, asked_once
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 CLUSTER = """\
 name: four
 pools:

@@ -11,6 +11,8 @@ import hetplan as facade
 from planner.report.numbers import percent
 from tests.cli.running import Command
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 
 def larger(path: Path) -> None:
     """A model that fills its devices."""

@@ -10,6 +10,8 @@ from planner.catalog import gpu_spec
 from planner.plan.file import read
 from tests.cli.running import Command
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 MEMORIES = """\
 name: memories
 pools:

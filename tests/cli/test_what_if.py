@@ -16,6 +16,8 @@ from planner.errors import HetplanError, UsageError
 from planner.plan.file import cluster_part, read
 from tests.cli.running import ROOT, Command, asked_once
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
 SITES = load_cluster(ROOT / "cluster_specs" / "three_sites.yaml")
 

@@ -28,6 +28,7 @@ from planner.cost.schedules import (
     stage_paths,
     uniform_seconds,
 )
+from tests.quick import first
 
 SECONDS = st.floats(0.1, 10.0)
 UNEQUAL = st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1.0, 1.0 + 1e-9, 1.0 + 1e-3, 3.0, 1e6])
@@ -260,7 +261,7 @@ def test_the_ends_of_small_pipelines_that_hold_gradients_back_are_exact(batches:
             assert stage_ends(*durations, batches, held) == simulate(*durations, batches, held).stage_ends()
 
 
-@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 6, 7, 8, 9, 40])
+@pytest.mark.parametrize("batches", first(6, [1, 2, 3, 4, 8, 20, 5, 6, 7, 9, 40]))
 def test_the_ends_of_small_pipelines_are_exact(batches: int) -> None:
     """Four stages, forwards of 0, 1 or 3 seconds and backwards of 0, 1, 3 and 4 in any order."""
     for forward in product([0.0, 1.0, 3.0], repeat=4):

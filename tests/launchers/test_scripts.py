@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +39,19 @@ def test_scripts_parse(tmp_path: Path, launcher: str) -> None:
         subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
-def test_shellcheck_is_content(tmp_path: Path, launcher: str) -> None:
+def test_shellcheck_is_content(tmp_path: Path) -> None:
     """No warning of shellcheck; the files of env/, which are sourced, say that they are for bash."""
-    found = scripts(folder_by(tmp_path, launcher))
-    done = subprocess.run([str(SHELLCHECK), *found], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    folders = [folder_by(tmp_path / launcher, launcher) for launcher in sorted(LAUNCHERS)]
+    content(path for folder in folders for path in scripts(folder))
+
+
+def content(paths: Iterable[str], *options: str) -> None:
+    """Shellcheck is, with each text once."""
+    texts = {Path(path).read_text(): path for path in paths}
+    if texts:
+        command = [str(SHELLCHECK), *options, *texts.values()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 def folders(tmp_path: Path) -> Iterator[Path]:
@@ -69,15 +76,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
 
 def test_every_runtime_writes_sound_scripts(tmp_path: Path) -> None:
     """Those that are sourced too, as bash."""
-    for folder in folders(tmp_path):
-        found = scripts(folder)
-        sourced = [path for path in found if not Path(path).read_text().startswith("#!")]
-        for paths, options in (
-            (sorted({*found} - {*sourced}), []),
-            (sourced, ["-s", "bash"]),
-        ):
-            if paths:
-                done = subprocess.run(
-                    [str(SHELLCHECK), *options, *paths], capture_output=True, text=True, check=False
-                )
-                assert done.returncode == 0, done.stdout
+    found = {path for folder in folders(tmp_path) for path in scripts(folder)}
+    sourced = {path for path in found if not Path(path).read_text().startswith("#!")}
+    content(sorted(found - sourced))
+    content(sorted(sourced), "-s", "bash")

@@ -33,8 +33,14 @@ def trained(model: ModelSpec, seed: int) -> ModelSpec:
     return model.model_copy(update={"training": model.training.model_copy(update=changes)})
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("world", [with_constants, with_hosts, with_experts])
+@pytest.mark.parametrize(
+    ("world", "target"),
+    [
+        pytest.param(world, target, marks=() if (at + number) % 2 else (pytest.mark.slow,))
+        for at, world in enumerate((with_constants, with_hosts, with_experts))
+        for number, target in enumerate(TARGETS)
+    ],
+)
 def test_what_fits_is_tried(target: str, world: Callable[[int], Problem]) -> None:
     """Also once the reserve leaves a plan no byte to spare."""
     tight = 0

@@ -14,6 +14,7 @@ from planner.cost.pipeline_end import stage_ends
 from planner.search.bounds.layer_count import BEYOND, LayerCountBound, late
 from planner.search.bounds.rates import Policy, RequiredSend, Room, Speed, Work
 from planner.search.space.sends import Hops
+from tests.quick import first
 
 
 def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
@@ -86,7 +87,7 @@ def _end(
     return max(end + tail for end, tail in zip(ends, tails, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", first(150, range(300)))
 def test_no_cut_ends_sooner(seed: int) -> None:
     """Two device types, any order, any layers, with and without a slow link between the device types."""
     draw = random.Random(seed)
@@ -111,7 +112,7 @@ def test_no_cut_ends_sooner(seed: int) -> None:
 
 
 @pytest.mark.parametrize("v_shaped", [False, True])
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", first(50, range(100)))
 def test_quick_looks_leave_out_no_cut(seed: int, v_shaped: bool) -> None:
     """What the busiest stage of any cut takes at least is not above it, of both looks and at any depth."""
     draw = random.Random(seed)

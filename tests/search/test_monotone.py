@@ -17,6 +17,7 @@ from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.values import Limits, Silent
 from tests import worlds
+from tests.quick import first
 from tests.search.variants import three_pools
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def check_growth(small: ClusterSpec, large: ClusterSpec, model: ModelSpec, limit
         assert second.best.estimate.step_seconds * (1 - limits.gap) <= step * SLACK
 
 
-@pytest.mark.parametrize("seed", [4, 10])
+@pytest.mark.parametrize("seed", first(1, [10, 4]))
 def test_more_nodes_are_never_worse(seed: int) -> None:
     """Without a gap: the plan of the smaller cluster is one of the larger."""
     spec, model = worlds.small_problem(seed)
@@ -74,7 +75,7 @@ def test_more_nodes_are_never_worse(seed: int) -> None:
             check_growth(spec, grown(spec, index, 1), model, limits)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, [3, 1, 0, 2]))
 def test_wider_limits_are_never_worse(seed: int) -> None:
     """What was allowed before still is."""
     spec, model = worlds.small_problem(seed)

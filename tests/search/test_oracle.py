@@ -158,7 +158,7 @@ def met(values: Iterable[object], wanted: set[Any]) -> set[object]:
     return found
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", first(3, range(PARTS)))
 @given(seed=SEEDS)
 @settings(max_examples=5 // PARTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
@@ -399,8 +399,7 @@ def test_updates_during_the_backward() -> None:
     asked = Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), offload=(*OFFLOAD_PARTS, "super"))
     found = set()
     for seed in (0, 1, 2):
-        check(superchips(seed), asked)
-        best = search(*superchips(seed), asked, explain=False).best
+        best, _ = check(superchips(seed), asked)
         if best is not None and best.plan.offload.anything:
             found.add((best.plan.offload.super_offload, best.plan.offload.ratio < 1))
     assert {ahead for ahead, _ in found} == {True}

@@ -20,6 +20,7 @@ from planner.plan.checks import check_plan
 from planner.report.plan_table import plan_section
 from planner.search.solve import search
 from planner.search.values import Limits, SearchResult
+from tests.quick import first
 from tests.worlds import cluster, gpt, pool
 
 T4 = GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=320, tflops={"fp16": 65})
@@ -38,14 +39,14 @@ def solved(spec: ClusterSpec, model: ModelSpec, limits: Limits | None = None) ->
     "nodes",
     [
         ((1, 12),),
-        ((2, 6), (1, 8)),
         ((1, 17),),
         ((1, 16), (1, 1)),
+        pytest.param(((2, 6), (1, 8)), marks=pytest.mark.slow),
         pytest.param(((4, 8), (2, 8)), marks=pytest.mark.slow),
     ],
 )
 def test_any_total_of_gpus(nodes: tuple[tuple[int, int], ...]) -> None:
-    """12, 20, 48 and 17 devices: totals need not be powers of two, nor nodes of eight."""
+    """12, 17, 20 and 48 devices: totals need not be powers of two, nor nodes of eight."""
     pools = (
         pool(f"p{index}", ("A100", "V100")[index], nodes=count, per_node=each)
         for index, (count, each) in enumerate(nodes)
@@ -161,8 +162,16 @@ def test_three_kinds_work_together_when_it_pays() -> None:
     assert found.plan.devices == 6
 
 
-@pytest.mark.parametrize("target", ["megatron", "deepspeed", "flagscale"])
-@pytest.mark.parametrize("batch", [7, 17, 127])
+@pytest.mark.parametrize(
+    ("target", "batch"),
+    first(
+        5,
+        [
+            *(("megatron", 7), ("deepspeed", 7), ("flagscale", 17), ("deepspeed", 127), ("megatron", 127)),
+            *(("flagscale", 7), ("megatron", 17), ("deepspeed", 17), ("flagscale", 127)),
+        ],
+    ),
+)
 def test_a_prime_batch_is_kept_exactly(target: str, batch: int) -> None:
     """The shares add up to it; where equal shares are impossible fewer devices work, and nothing is rounded."""
     spec = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))

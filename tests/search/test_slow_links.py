@@ -25,6 +25,7 @@ from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
 from planner.targets import TARGETS
+from tests.quick import first
 from tests.worlds import cluster, gpt, pool
 
 
@@ -70,7 +71,7 @@ def test_every_pipeline_has_one_sequence(count: int, depth: int) -> None:
         waiting += zip(halves, inside, strict=True)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", first(25, range(40)))
 def test_tightened_sequences_lose_no_pipeline_that_fits(seed: int) -> None:
     """Of random parts, those pipelines stay whose islands hold their stages; without any there is no part."""
     draw = random.Random(seed)
@@ -152,11 +153,11 @@ def plans(stages: StageOptions) -> Iterator[tuple[tuple[Option, ...], float]]:
                 yield chosen, estimate.step_seconds
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
-def test_no_bound_of_a_crossing_is_above_a_plan(first: int) -> None:
+@pytest.mark.parametrize("start", first(1, range(0, 40, 10)))
+def test_no_bound_of_a_crossing_is_above_a_plan(start: int) -> None:
     """Every plan of a choice on slow links obeys the counted bound, ``once`` and the rows of its own sequence."""
     compared = 0
-    for seed in range(first, first + 20):
+    for seed in range(start, start + 10):
         for partition, choice in slow_choices(seed, 2):
             stages = StageOptions(choice, partition.estimator, Limits(), partition.islands)
             found = [*plans(stages)] if len(stages.compositions) <= 6 else []
