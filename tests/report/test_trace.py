@@ -26,7 +26,7 @@ from planner.report import trace as module
 from planner.report.trace import Trace, trace_of
 from planner.units import GIB
 from tests.cli.running import write_plan
-from tests.cost.test_step import PIPELINE, REPLICAS
+from tests.cost.test_timeline import PIPELINE, REPLICAS
 from tests.report import examples
 
 NAMED = {
