@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from planner.cluster.file import MOST_POOLS
+from planner.cluster.topology import Path as LinkPath
+from planner.cluster.topology import Topology
 from planner.files.document import MOST_BYTES
+from planner.report.inputs import SHOWN
 from tests.cli.running import Command, measured, measured_hetplan
 
 REFERENCE = """\
@@ -68,6 +71,7 @@ def many_pools(count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 def test_the_most_pools_are_checked(tmp_path: Path) -> None:
     """A thousand, all unequal: the pairs that the screen shows are priced, not half a million."""
     path = tmp_path / "cluster.yaml"
@@ -77,11 +81,19 @@ def test_the_most_pools_are_checked(tmp_path: Path) -> None:
     assert spent.cpu_seconds < 3 * reference_seconds()
 
 
-def test_the_links_of_many_pools(hetplan: Command, tmp_path: Path) -> None:
-    """The screen says what it leaves out; the document has every pair."""
+def test_the_links_of_many_pools(hetplan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen says what it leaves out, which is not priced either; the document has every pair."""
+    price, priced = Topology.path, set[frozenset[str]]()
+
+    def noted(topology: Topology, first: str, last: str) -> LinkPath:
+        priced.add(frozenset((first, last)))
+        return price(topology, first, last)
+
+    monkeypatch.setattr(Topology, "path", noted)
     path = tmp_path / "cluster.yaml"
-    path.write_text(many_pools(150))
+    path.write_text(many_pools(100))
     shown = hetplan("check", path)
-    assert "and 110 more pools; --json has the links between all" in shown.out
+    assert "and 60 more pools; --json has the links between all" in shown.out
+    assert len(priced) == SHOWN * (SHOWN + 1) / 2
     found = json.loads(hetplan("check", path, "--json").out)
-    assert len(found["links"]) == 150 * 151 / 2
+    assert len(found["links"]) == len(priced) == 100 * 101 / 2

@@ -16,8 +16,6 @@ from planner.errors import HetplanError, UsageError
 from planner.plan.file import cluster_part, read
 from tests.cli.running import ROOT, Command, asked_once
 
-pytestmark = pytest.mark.usefixtures("without_reasons")
-
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
 SITES = load_cluster(ROOT / "cluster_specs" / "three_sites.yaml")
 
@@ -128,6 +126,7 @@ def test_what_is_no_change(text: str, said: str, hint: str | None) -> None:
         assert hint in raised.value.hint
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_the_command(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is, and once for each change; a faster network is never slower."""
     asked_once(monkeypatch, what_if, "searched")
@@ -157,6 +156,7 @@ def test_training_can_change(hetplan: Command, files: Path) -> None:
     assert "expected a whole number" in done.err
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_equal_plans_stand_once_and_assumptions_are_told(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +172,7 @@ def test_equal_plans_stand_once_and_assumptions_are_told(
     assert [case["assumed"] is None for case in found] == [True, True, True, False]
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_the_calibration_goes_on_to_the_next_command(hetplan: Command, files: Path) -> None:
     """Doubts about it are told, and a search that keeps the plan takes it too."""
     Path("c.yaml").write_text("format: hetplan-calibration/1\n", encoding="utf-8")
@@ -209,6 +210,7 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
     assert done.err.startswith("error: what-if: expected a --change, or --sensitivity\n  hint: ")
 
 
+@pytest.mark.usefixtures("without_reasons")
 @pytest.mark.parametrize(
     "words",
     [

@@ -19,7 +19,7 @@ def test_llama_at_128k_tokens_on_two_device_types() -> None:
     """Eight H100 and eight A100 hold it by tensor parallelism, and without by context parallelism alone."""
     where = load_cluster(REPOSITORY / "cluster_specs/h100_a100.yaml")
     spec = load_model(REPOSITORY / "model_specs/llama_3_8b_128k.yaml")
-    limits = Limits(target="megatron", tp=(1,), micro_batch=(1,), gap=0.05)
+    limits = Limits(target="megatron", tp=(1,), micro_batch=(1,), recompute=("full",), gap=0.05)
     found = search(where, spec, ASSUMED, limits, explain=False)
     assert found.status == "optimal"
     assert found.best is not None

@@ -23,6 +23,7 @@ from planner.search.objectives.choose import choose
 from planner.search.objectives.loss import LossSearch, batches_around, sizes_to_loss, to_loss
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Scored
+from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.search.test_objectives import rated
 from tests.worlds import Problem, small_problem
@@ -68,9 +69,9 @@ def test_the_best_of_all_plans_of_all_batches(seed: int, critical: float) -> Non
     against_all(seed, critical)
 
 
-@pytest.mark.parametrize(("seed", "critical"), [(3, 100.0), (8, 1e5)])
+@pytest.mark.parametrize(("seed", "critical"), first(1, [(8, 1e5), (3, 100.0)]))
 def test_the_best_of_all_plans_of_all_batches_of_some(seed: int, critical: float) -> None:
-    """The same of two clusters."""
+    """The same of one cluster, and of another more slowly."""
     against_all(seed, critical)
 
 
@@ -97,7 +98,7 @@ def against_all(seed: int, critical: float) -> None:
 
 
 @given(SEEDS, CRITICAL)
-@FEW
+@settings(FEW, max_examples=2)
 def test_on_part_of_the_devices(seed: int, critical: float) -> None:
     """The best batch on sub-clusters is that of a search for each batch."""
     spec, model = small_problem(seed)

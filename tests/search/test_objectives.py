@@ -94,7 +94,7 @@ def test_the_best_of_all_sub_clusters(seed: int, objective: Objective, target: s
 
 
 @given(SEEDS, st.sampled_from(OBJECTIVES), TARGETS, st.sampled_from([0.7, 1.0, 1.3, 2.0]))
-@FEW
+@settings(FEW, max_examples=2)
 def test_limits_around_what_is_reached(seed: int, objective: Objective, target: str, factor: float) -> None:
     """Limits on cost and speed near those of the fastest plan, so that some bind and some exclude all."""
     spec, model, calibration = with_constants(seed)

@@ -72,7 +72,7 @@ def test_what_is_worth_it(found: Front) -> None:
 def test_limits_hold_for_every_point() -> None:
     """On devices and on speed; energy stands against time as well."""
     goal = Goal(objective="energy", use_at_most=(("a", 2),), min_tokens_per_second=20_000)
-    found = front(*problem(), ASSUMED, Limits(), goal)
+    found = front(*problem(), ASSUMED, Limits(target="deepspeed"), goal)
     assert found.points
     for point in found.points:
         assert devices_of(point.scored.plan)["a", "A100"] <= 2

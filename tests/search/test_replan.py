@@ -22,6 +22,8 @@ from planner.search.values import Goal, Limits
 from tests.report import examples
 from tests.worlds import cluster, gpt, group, plan, pool
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 TRAINED = gpt(8, 1024, 16, precision="bf16", global_batch=48)
 DAY = 86400.0
 
