@@ -14,6 +14,7 @@ from planner.launchers.registry import LAUNCHERS
 from planner.runtimes.interface import runtime
 from planner.runtimes.log import LogReader
 from planner.targets import NAMES, TARGETS, target
+from tests.quick import first
 from tests.runtimes.generated import cases, drawn
 from tests.worlds import cluster, group, model, plan, pool
 
@@ -84,11 +85,12 @@ def test_every_launcher(name: str, launcher: str) -> None:
     assert headings[at : at + len(start)] == start
 
 
-def test_generated_plans_keep_the_rules(name: str) -> None:
+@pytest.mark.parametrize("number", first(1, [30, 200]))
+def test_generated_plans_keep_the_rules(name: str, number: int) -> None:
     """What is emitted for a plan that the capabilities allow passes the runtime's own rules."""
     rules = import_module(f"tests.runtimes.{name}.rules")
     emitted = 0
-    for case in cases(target(name), 30, seed=3):
+    for case in cases(target(name), number, seed=3):
         try:
             files = emit(case.plan, case.cluster, case.model)
         except (EmitError, PlanError):
@@ -97,7 +99,7 @@ def test_generated_plans_keep_the_rules(name: str) -> None:
             {file.path: file.text for file in files}, job_of(case.plan, case.cluster, case.model)
         )
         emitted += 1
-    assert emitted >= 15
+    assert emitted >= number // 2
 
 
 def test_what_capabilities_forbid_is_refused(name: str) -> None:
@@ -111,9 +113,10 @@ def test_what_capabilities_forbid_is_refused(name: str) -> None:
     assert refused > 5
 
 
-def test_scripts_stand_on_their_own(name: str) -> None:
+@pytest.mark.parametrize("number", first(1, [6, 60]))
+def test_scripts_stand_on_their_own(name: str, number: int) -> None:
     """No import of the planner is left, every neighbour that is imported is there, and all of it compiles."""
-    for case in cases(target(name), 6, seed=8):
+    for case in cases(target(name), number, seed=8):
         try:
             files = {file.path: file.text for file in emit(case.plan, case.cluster, case.model)}
         except (EmitError, PlanError):

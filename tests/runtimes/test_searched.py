@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from importlib import import_module
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -60,16 +61,40 @@ def check(problem: Problem, asked: Limits) -> bool:
     return True
 
 
-@given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_proposals_with_experts_can_be_emitted(name: str, seed: int) -> None:
-    """Where the target trains them: experts whole, sharded or divided over devices."""
+def check_experts(name: str, seed: int) -> None:
+    """With experts, and without learned positions."""
     spec, model, calibration = with_experts(seed)
     check((spec, model.model_copy(update={"learned_positions": 0}), calibration), Limits(target=name))
 
 
-@given(SEEDS, st.sampled_from([plain, with_constants, with_shapes, several_nodes]))
+@given(SEEDS)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_proposals_with_experts_can_be_emitted(name: str, seed: int) -> None:
+    """Where the target trains them: experts whole, sharded or divided over devices."""
+    check_experts(name, seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_proposals_with_experts_can_be_emitted(name: str, seed: int) -> None:
+    """The same of more of them."""
+    check_experts(name, seed)
+
+
+PROBLEMS = st.sampled_from([plain, with_constants, with_shapes, several_nodes])
+
+
+@given(SEEDS, PROBLEMS)
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_proposals_can_be_emitted(name: str, seed: int, problem: Callable[[int], Problem]) -> None:
     """Random clusters and models, the best plan of each target."""
+    check(reshaped(problem(seed), seed), Limits(target=name))
+
+
+@pytest.mark.slow
+@given(SEEDS, PROBLEMS)
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_proposals_can_be_emitted(name: str, seed: int, problem: Callable[[int], Problem]) -> None:
+    """The same of more of them."""
     check(reshaped(problem(seed), seed), Limits(target=name))

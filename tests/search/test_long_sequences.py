@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from planner.calibration.values import ASSUMED
@@ -26,7 +27,9 @@ def test_llama_at_128k_tokens_on_two_device_types() -> None:
     assert found.best.plan.cp > 1
     assert found.best.estimate.devices == 16
     assert faults(found.best.plan, where, spec) == ()
-    whole = search(where, spec, ASSUMED, Limits(target="megatron", tp=(1,), cp=(1,)), explain=False)
+    whole = search(
+        where, spec, ASSUMED, replace(limits, cp=(1,), zero=(1,), offload=("none",)), explain=False
+    )
     assert whole.status == "infeasible"
 
 

@@ -101,6 +101,19 @@ def against_all(seed: int, critical: float) -> None:
 @settings(FEW, max_examples=2)
 def test_on_part_of_the_devices(seed: int, critical: float) -> None:
     """The best batch on sub-clusters is that of a search for each batch."""
+    on_part(seed, critical)
+
+
+@pytest.mark.slow
+@given(SEEDS, CRITICAL)
+@settings(FEW, max_examples=20)
+def test_many_on_part_of_the_devices(seed: int, critical: float) -> None:
+    """The same of more of them."""
+    on_part(seed, critical)
+
+
+def on_part(seed: int, critical: float) -> None:
+    """The search for the batch on two devices next to a search for each batch."""
     spec, model = small_problem(seed)
     steps = law(critical, model.training.sequence_length)
     goal = Goal(use_at_most=(("", 2),))

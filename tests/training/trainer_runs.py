@@ -65,8 +65,8 @@ class Run:
 
 
 MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
-QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero in (0, 3)]
-"""Every ZeRO stage with one optimizer, and the other with the first and the last."""
+QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero == 0]
+"""Every ZeRO stage with one optimizer, and the other with the first."""
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
 PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
 """Optimizers that the plan knows and TrainingArguments are not told of."""
