@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm
 
 from planner.calibration.values import Calibration, GpuFamily
 from planner.cluster.spec import ClusterSpec
@@ -19,6 +19,7 @@ from tests.worlds import GPUS, cluster, gpt, group, plan, pool
 
 GPU = GPUS["A100"].model_copy(update={"family": "A100"})
 TRAINED = gpt(8, precision="bf16", global_batch=256)
+NORMAL = NormalDist()
 
 
 def where(nodes: int) -> ClusterSpec:
@@ -39,7 +40,7 @@ def estimator(sigma: float) -> Estimator:
 def test_the_largest_of_several(number: int) -> None:
     """Next to the integral over the distribution of the largest."""
     exact = quad(
-        lambda z: z * number * norm.pdf(z) * norm.cdf(z) ** (number - 1),
+        lambda z: z * number * NORMAL.pdf(z) * NORMAL.cdf(z) ** (number - 1),
         -8,
         12,
         points=[0, 2, 4, 6],
