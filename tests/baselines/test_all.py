@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.baselines import registry
 from planner.baselines.registry import BASELINES, SHARED, baselines
 from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
@@ -169,7 +170,7 @@ def test_a_number_format_that_the_runtime_lacks_is_the_reason() -> None:
 
 def test_stock_runtimes_have_one_network_for_all_groups() -> None:
     """Two islands of RDMA: all but Holmes fall to the Ethernet between them; with one RDMA fabric nobody does."""
-    islands = [pool(name, "A100", 2, (nic(name), nic("eth", gbps=25)), per_node=4) for name in ("ib", "roce")]
+    islands = [pool(name, "A100", 2, (nic(name), nic("eth", gbps=25)), per_node=2) for name in ("ib", "roce")]
     apart = cluster(*islands)
     found = {item.family: item for item in baselines(apart, gpt(global_batch=64))}
     holmes, megatron = found["a stage per network (Holmes)"], found["even pipeline (Megatron-LM)"]
@@ -181,11 +182,11 @@ def test_stock_runtimes_have_one_network_for_all_groups() -> None:
     assert (
         seconds(megatron) > Estimator(apart, gpt(global_batch=64)).estimate(megatron.scored.plan).step_seconds
     )
-    joined = cluster(pool("a", nodes=2, per_node=4), pool("b", nodes=2, per_node=4))
+    joined = cluster(pool("a", nodes=2, per_node=2), pool("b", nodes=2, per_node=2))
     assert not any(SHARED in item.reason for item in baselines(joined, gpt(global_batch=64)))
 
 
-def test_holmes_gains_over_megatron_what_it_published() -> None:
+def test_holmes_gains_over_megatron_what_it_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 6, 7.5B on 4 nodes of InfiniBand and 4 of RoCE: 183 against 131 TFLOP/s, 1.40 times as fast.
 
     With the kernels of its scripts: where layers take less time, Ethernet is more of the step.
@@ -194,8 +195,11 @@ def test_holmes_gains_over_megatron_what_it_published() -> None:
     model = load_model(ROOT / "model_specs" / "gpt_7.5b.yaml")
     training = model.training.model_copy(update={"kernels": "megatron-2021"})
     model = model.model_copy(update={"training": training})
+    both = ("even pipeline (Megatron-LM)", "a stage per network (Holmes)")
+    monkeypatch.setattr(registry, "BASELINES", [entry for entry in BASELINES if entry.name in both])
     found = {item.family: item for item in baselines(spec, model, shipped())}
-    ratio = seconds(found["even pipeline (Megatron-LM)"]) / seconds(found["a stage per network (Holmes)"])
+    megatron, holmes = (seconds(found[name]) for name in both)
+    ratio = megatron / holmes
     assert 1.4 * 0.9 < ratio < 1.4 * 1.12
 
 
