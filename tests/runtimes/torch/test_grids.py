@@ -39,9 +39,9 @@ def on_grid(name: str, zero: int, grid: Grid, share: int, steps: int, *, ranks: 
     if grid.devices > ranks // 2:
         where = cluster(pool("one", ("A100",) * (ranks // 2), 2, (nic("eth", "lo"),)))
         groups = (group("one", "A100", tp=grid.devices, count=1, share=share, steps=steps),)
-    chosen = plan("torch", zero, [3], [groups], grid=grid, recompute=recompute, shard_size=size)
+    chosen = plan("torch", zero, [2], [groups], grid=grid, recompute=recompute, shard_size=size)
     batch = sum(each.count * each.local_batch for each in groups)
-    return Case(name, chosen, model(batch, layers=3, **changes), where)
+    return Case(name, chosen, model(batch, layers=2, **changes), where)
 
 
 SQUARE, DEEP = Grid(rows=2, columns=2), Grid(rows=2, columns=2, depth=2)
