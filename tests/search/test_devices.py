@@ -11,6 +11,7 @@ from planner.plan.checks import check_plan
 from planner.search.heuristics.quick import Wanted, everywhere, quick_plan
 from planner.search.solve import search
 from planner.search.values import Limits
+from tests.quick import first
 from tests.worlds import cluster, gpt, pool
 
 MODEL = gpt(global_batch=64)
@@ -21,7 +22,7 @@ def spec() -> ClusterSpec:
     return cluster(pool("a"), pool("b", "V100"))
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize("name", first(1, ["b", "a"]))
 def test_a_pool_alone_is_almost_as_good_as_a_search_of_it(name: str) -> None:
     """Within a tenth of the proven best, on its devices only, and a plan that its target runs."""
     found = quick_plan(Estimator(spec(), MODEL), Limits(), Wanted(pools=frozenset((name,))))
