@@ -22,7 +22,7 @@ OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("none", "optimizer", "parameters", "ac
 ASKED_OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("super",)
 """What a search has only where it is asked for: updates ahead of the norm of all gradients, which are not clipped."""
 Encoders = Literal["any", "bert", "none"]
-Experts = Literal["none", "whole", "parallel"]
+Experts = Literal["none", "whole", "replicas", "parallel"]
 ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
@@ -189,7 +189,12 @@ class Capabilities:
     encoders: Encoders = "any"
     """bert: with learned positions and without grouped-query attention only."""
     experts: Experts = "none"
-    """whole: every replica, which is then one device, has all experts; parallel: devices may have some each."""
+    """whole: every replica, which is then one device, has all experts; replicas: consecutive replicas of one device may
+    have some each; parallel: so may the devices of replicas, whatever divides all else."""
+    experts_zero: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages with which experts may be divided."""
+    experts_in_pipeline: bool = True
+    """True when experts may be divided with several pipeline stages too."""
     splits_experts: bool = False
     """True when devices may share the matrices of each expert."""
     context: tuple[ContextKind, ...] = ()

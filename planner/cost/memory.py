@@ -380,7 +380,7 @@ class Footprint:
         # Bytes of one layer that count for the dense part are a factor more or less for experts.
         self._expert_states = ways / optimizer_ways(load.zero, load.expert_dp) if model.experts else 1.0
         updated_on_host = offload.optimizer != "none"
-        self._device_type, self._tp = device_type, load.tp
+        self._device_type, self._tp, self._zero = device_type, load.tp, load.zero
         self._layer_elements: float = model.layer_parameters - model.expert_parameters
         self._expert_elements = experts_of(model, layers=1, expert_ways=load.folding.ways)
         here = {"first": load.first, "last": load.last}
@@ -491,9 +491,11 @@ class Footprint:
             + self._embedding * in_flight / layers
         )
         updated = self._updated(layers, elements)
+        # What else ZeRO divides, it divides as the optimizer's states.
+        weights, gradients = (updated if self._zero >= stage else elements for stage in (3, 2))
         return (
-            elements * self._weights + layers * self._frozen_layer + self._frozen_ends,
-            elements * self._gradients,
+            weights * self._weights + layers * self._frozen_layer + self._frozen_ends,
+            gradients * self._gradients,
             updated * self._states + self._end_states,
             activations,
             self._bucket * smaller(elements, BUCKET_ELEMENTS)
@@ -758,7 +760,7 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
         return 2.0 * size, whole
     if load.zero != 3:
         return size, whole
-    layer = max((run.kind.layer_parameters for run in model.runs), default=model.layer_parameters)
+    layer = max(_gathered_at_once(kind, load) for kind in [run.kind for run in model.runs] or [model])
     ends = model.embedding_parameters if load.first or load.last else 0
     layer += model.adapter_parameters + (load.tp - 1) * model.whole_adapter_parameters
     layer -= model.quantised_layer_parameters
@@ -767,6 +769,13 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
         live = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
         return size, size * (live + max(ends, _largest_matrix(model))) / load.tp + whole
     return size, 2.0 * size * max(2 * layer, ends) / load.tp + whole
+
+
+def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
+    """Elements of a layer that ZeRO 3 gathers, times the devices of a replica: of divided experts a device's own."""
+    ways = load.folding.ways
+    others = kind.layer_parameters - kind.expert_parameters
+    return others + kind.expert_parameters * load.tp / ways if ways > 1 else kind.layer_parameters
 
 
 def _largest_matrix(model: ModelSpec) -> float:

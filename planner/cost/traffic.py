@@ -61,14 +61,23 @@ class Traffic:
         ways = shape.folding.ways
         each = self.model.layers_each * (self.target.gathers_per_layer if shape.zero == 3 else 1)
         messages = layers * each
-        scatter = self._reduction_seconds(
-            shape,
-            ring,
-            trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways),
-            messages,
-        )
-        elements = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
-        gather = (ring.near or ring).gather_seconds(elements * self._sent_bytes(shape), messages)
+        trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        if ring.experts is None:
+            return self._micro_batch_passes(shape, ring, trained, gathered, messages)
+        # As at the end of a step.
+        experts = experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
+        others = replace(ring, experts=None)
+        dense = self._micro_batch_passes(shape, others, trained - experts, gathered - experts, messages)
+        routed = self._micro_batch_passes(shape, ring.experts, experts, experts, messages)
+        return dense[0] + routed[0], dense[1] + routed[1]
+
+    def _micro_batch_passes(
+        self, shape: Shape, ring: Ring, trained: float, gathered: float, messages: int
+    ) -> tuple[float, float]:
+        """The same over one ring, of so many elements that are trained and that are gathered."""
+        scatter = self._reduction_seconds(shape, ring, trained, messages)
+        gather = (ring.near or ring).gather_seconds(gathered * self._sent_bytes(shape), messages)
         return (gather if shape.zero == 3 else 0.0), scatter
 
     def _sent_bytes(self, shape: Shape) -> float:

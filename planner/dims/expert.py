@@ -13,8 +13,18 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices
+from planner.dims.sharding import trains_whole
 from planner.model.spec import ModelSpec
-from planner.plan.values import WHOLE_EXPERTS, Fault, Folding, Plan, ReplicaGroup, groups_of
+from planner.plan.values import (
+    WHOLE_EXPERTS,
+    Fault,
+    Folding,
+    Offload,
+    Plan,
+    ReplicaGroup,
+    groups_of,
+    in_words,
+)
 from planner.units import divisors
 
 
@@ -39,14 +49,17 @@ class ExpertParallelism(Dimension):
                 yield Fault((name,), f"the model {model.name} has no experts, expected 1, got {degree}")
             return
         degrees = sorted({group.tp for _, group in groups_of(plan)})
-        if target.experts != "parallel":
+        whole = _whole_in(plan, target, model)
+        if whole:
             for name, degree in self.traits(plan).items():
-                what = f"{target.name} keeps all experts on every device"
-                yield Fault((name,), f"{what}, expected 1, got {degree}")
-            if degrees != [1]:
-                what = f"{target.name} trains experts without tensor parallelism, expected tp 1"
-                yield Fault(("stages", 0, "replicas", 0, "tp"), f"{what}, got {degrees[-1]}")
+                yield Fault((name,), f"{whole}, expected 1, got {degree}")
+        if target.experts != "parallel" and degrees != [1]:
+            what = f"{target.name} trains experts without tensor parallelism, expected tp 1"
+            yield Fault(("stages", 0, "replicas", 0, "tp"), f"{what}, got {degrees[-1]}")
+        if whole or (target.experts != "parallel" and degrees != [1]):
             return
+        if target.experts == "replicas" and ep > 1:
+            yield from _beside_faults(plan)
         if degrees[-1] > 1 and not plan.sequence_parallel:
             what = (
                 f"{target.name} trains experts with tensor parallelism only where sequence parallelism is on"
@@ -100,6 +113,46 @@ class ExpertParallelism(Dimension):
                 yield Change(f"etp {other}", f"etp {other} instead of {etp}", changed)
 
 
+def _beside_faults(plan: Plan) -> Iterator[Fault]:
+    """What plans do not have beside experts that are divided over replicas of one device each."""
+    others = {
+        "shard_size": plan.shard_size is not None,
+        "zero_plus": plan.zero_plus.anything,
+        "offload": plan.offload.anything,
+        "backup": plan.backup > 0,
+        "sync": not plan.sync.exact,
+    }
+    for name in (name for name, used in others.items() if used):
+        yield Fault((name,), f"ep {plan.ep} divides experts over replicas that share all else, expected none")
+    if plan.unequal_shards:
+        yield Fault(("ep",), f"experts are divided with equal shards only, expected 1, got {plan.ep}")
+
+
+def _whole_in(plan: Plan, target: Capabilities, model: ModelSpec) -> str:
+    """Why a target keeps all experts on every device in such a plan; empty where it may divide them."""
+    if not divides_experts(target, model):
+        able = target.experts == "replicas"
+        what = f"{target.name} divides the experts of models that are trained whole"
+        return what if able else f"{target.name} keeps all experts on every device"
+    if plan.zero not in target.experts_zero:
+        return f"{target.name} divides experts with ZeRO {in_words(target.experts_zero)} only"
+    if plan.pp > 1 and not target.experts_in_pipeline:
+        return f"{target.name} keeps all experts on every device in a pipeline"
+    return ""
+
+
+def divides_experts(target: Capabilities, model: ModelSpec) -> bool:
+    """True when a target has plans that divide a model's experts."""
+    if model.experts is None:
+        return False
+    return target.experts == "parallel" or (target.experts == "replicas" and trains_whole(model))
+
+
+def divides_at(target: Capabilities, zero: int, offload: Offload) -> bool:
+    """True when it has them with a ZeRO stage, and with what leaves the devices."""
+    return zero in target.experts_zero and (target.experts == "parallel" or not offload.anything)
+
+
 def whole_because(target: Capabilities, model: ModelSpec) -> str:
     """Why a target does not divide the matrices of an expert of a model; empty where it does."""
     if not target.splits_experts:
@@ -129,11 +182,11 @@ def foldings(
 ) -> tuple[Folding, ...]:
     """Ways to divide experts that are worth trying for ``dp`` replicas of ``tp`` devices, of those that limits keep.
 
-    Devices that share an expert are some of one replica.
+    Devices that share an expert are some of one replica. Not every ZeRO stage goes with all of them (``divides_at``).
     """
     found = [WHOLE_EXPERTS]
     experts = model.experts
-    if experts is not None and target.experts == "parallel" and tp is not None and dp is not None:
+    if experts is not None and divides_experts(target, model) and tp is not None and dp is not None:
         split = (1,) if whole_because(target, model) else divisors(tp)
         found = [
             Folding(ep=together * tp // etp, etp=etp)

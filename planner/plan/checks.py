@@ -130,9 +130,10 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     path = ("target",)
     if model.experts is not None and row.experts == "none":
         yield Fault(path, f"hetplan trains no experts with {row.name} yet, expected a dense model")
-    if model.experts is not None and model.experts.capacity_factor is not None and row.experts == "whole":
+    capacity = None if model.experts is None else model.experts.capacity_factor
+    if capacity is not None and row.experts in ("whole", "replicas"):
         what = "drops no tokens of experts, expected no capacity_factor"
-        yield Fault(path, f"{row.name} {what}, got {model.experts.capacity_factor:g}")
+        yield Fault(path, f"{row.name} {what}, got {capacity:g}")
     if model.sinks and not row.sinks:
         yield Fault(path, f"hetplan trains no attention with sinks with {row.name} yet, expected none")
     strange = [kind for kind in model.states if row.states and kind not in row.states]

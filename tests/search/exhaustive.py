@@ -388,7 +388,7 @@ def _contexts(row: Capabilities, model: ModelSpec, tp: int, limits: Limits) -> l
 def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | None) -> list[Folding]:
     """Whole replicas that share the experts, each device as many as any other, or parts of them as large."""
     experts = model.experts
-    if experts is None or row.experts != "parallel" or tp is None or dp is None:
+    if experts is None or row.experts not in ("parallel", "replicas") or tp is None or dp is None:
         return [Folding()]
     return [
         Folding(ep=ep, etp=etp)

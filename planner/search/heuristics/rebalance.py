@@ -47,8 +47,9 @@ def rebalanced(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits
 def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) -> Scored | None:
     """Another batch for each replica, where the runtime lets them differ."""
     tp = plan.stages[0].replicas[0].tp
-    own = batch_per_replica(target(plan.target), estimator.model, tp) and plan.cp == 1 and plan.grid is None
-    if plan.backup or not own or (tp > 1 and not _searched(plan, seen)):
+    own = batch_per_replica(target(plan.target), estimator.model, tp)
+    together = plan.cp > 1 or plan.ep > 1 or plan.grid is not None
+    if plan.backup or together or not own or (tp > 1 and not _searched(plan, seen)):
         return None
     recompute = plan.stages[0].recompute
     parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}

@@ -16,7 +16,7 @@ from planner.cost.schedules import is_v_shaped
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
-from planner.dims.expert import foldings, holds_experts
+from planner.dims.expert import divides_at, foldings, holds_experts
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
@@ -239,6 +239,8 @@ def families(
         ]
         divided = foldings(row, model, tp, dp, limits.ep, limits.etp)
         for (zero, offload), folding in product(places, divided):
+            if folding != WHOLE_EXPERTS and not divides_at(row, zero, offload):
+                continue
             family = Family(
                 target=row.name,
                 zero=zero,
@@ -253,7 +255,7 @@ def families(
                 offload=offload,
             )
             yield family
-            if tp and dp and context == WHOLE and not offload.anything:
+            if tp and dp and context == WHOLE and folding == WHOLE_EXPERTS and not offload.anything:
                 for size in sizes.get((zero, tp), ()):
                     if size < dp and dp % size == 0:
                         yield family._replace(shard_size=size)
@@ -353,7 +355,8 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     divided = family.context.ways > 1 and not row.context_in_pipeline
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
-    return divided or crosses or split
+    apart = family.folding != WHOLE_EXPERTS and not row.experts_in_pipeline
+    return divided or crosses or split or apart
 
 
 def depths(
@@ -367,7 +370,8 @@ def depths(
         slots = sum(device_type.replicas(family.tp) for device_type in device_types) // family.dp
     most = min(model.layers, slots, MAX_DEPTH)
     # A batch per replica contains equal batches: with one stage the data-parallel search covers this family.
-    covered = family.tp is not None and family.context.ways == 1 and batch_per_replica(row, model, family.tp)
+    shares = family.context.ways > 1 or family.folding != WHOLE_EXPERTS
+    covered = family.tp is not None and not shares and batch_per_replica(row, model, family.tp)
     possible_depths: tuple[int, ...] = (
         (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
     )

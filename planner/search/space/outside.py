@@ -10,6 +10,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides
 from planner.dims.context import LEAST_TOKENS, offers_context
+from planner.dims.expert import divides_experts
 from planner.dims.grid import grid_faults
 from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, not_ahead
 from planner.dims.pipeline import MAX_INTERLEAVE
@@ -178,8 +179,8 @@ class _Left:
             yield "sequences divided over several device types, or over parts of several nodes"
         if model.experts is not None and row.experts == "parallel":
             yield "experts copied within a replica, or split over more devices than it has"
-            if devices > 1:
-                yield "expert-parallel groups of several device types, or on parts of several nodes"
+        if divides_experts(row, model) and devices > 1:
+            yield "expert-parallel groups of several device types, or on parts of several nodes"
         most = max(device_type.per_node for device_type in self.device_types)
         left_over = (
             tp
@@ -234,6 +235,8 @@ class _Left:
             unequal = "batches or micro-batches of unequal size"
             if divided:
                 yield f"replicas that share sequences, with {unequal}"
+            if devices > 1 and limits.ep != (1,) and divides_experts(row, model):
+                yield f"replicas that share experts, with {unequal}"
             if self.unlike and several:
                 yield f"tensor-parallel replicas with {unequal}"
         if self.grouped and devices > 2 and row.fewer_steps_zero:
