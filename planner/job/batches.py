@@ -79,6 +79,7 @@ def table_text(job: Job) -> str:
         "global_batch": plan.global_batch,
         "zero": plan.zero,
         **({} if plan.cp == 1 else {"context_parallel": plan.cp}),
+        **({} if plan.ep == 1 else {"expert_parallel": plan.ep}),
         **({} if plan.shard_size is None else {"shard_size": plan.shard_size}),
         **({} if plan.sync.exact else {"sync": _sync(job)}),
         **({"backup": plan.backup} if plan.backup else {}),
@@ -184,6 +185,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
     modules = (
         "hetplan_runtime",
         "example_context",
+        "example_experts",
         "example_model",
         "example_state",
         "example_beside",

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
 from planner.training.example_context import ALONE, Sharing
+from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
 
 ROTARY_BASE = 10_000.0
@@ -450,6 +451,7 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if experts.bias else None
         self.shared = FeedForward(shape, experts.shared_ffn) if experts.shared_ffn else None
         self.shared_gate = Linear(hidden, 1, bias=False) if experts.shared_gate else None
+        self.owners = ALL
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         tokens = hidden.flatten(0, -2)
@@ -459,10 +461,8 @@ class Experts(nn.Module):  # type: ignore[misc]
         weights = weights.to(hidden.dtype)
         expert, order = chosen.flatten().sort(stable=True)
         rows = order // self.top_k
-        ends = torch.bincount(expert, minlength=self.number).cumsum(0).to(torch.int32)
         inputs = self.brought(tokens)
-        inner = activated(self._product(inputs[rows], self.into, self.into_bias, ends, expert), self.gated)
-        outputs = self._product(inner, self.out, self.out_bias, ends, expert)
+        outputs = self.owners.apply(self._work, inputs[rows], torch.bincount(expert, minlength=self.number))
         mixed = torch.zeros_like(inputs).index_add(0, rows, outputs * weights.flatten()[order].unsqueeze(-1))
         mixed = self.back(mixed)
         if self.shared is not None:
@@ -471,12 +471,27 @@ class Experts(nn.Module):  # type: ignore[misc]
             mixed = mixed + gate * shared
         return mixed.view_as(hidden)
 
-    def _product(
-        self, rows: torch.Tensor, weight: torch.Tensor, bias: Any, ends: torch.Tensor, expert: torch.Tensor
-    ) -> torch.Tensor:
-        # Rows stand in the order of their experts; one without rows gets a gradient of zeros.
-        outputs = functional.grouped_mm(rows, weight.to(rows.dtype), offs=ends)
-        return outputs if bias is None else outputs + bias.to(rows.dtype)[expert]
+    def _work(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What the experts of this rank make of rows in their order, of which each has so many."""
+        inner = activated(self._product(rows, self.into, self.into_bias, counts), self.gated)
+        return self._product(inner, self.out, self.out_bias, counts)
+
+    def _product(self, rows: torch.Tensor, weight: Any, bias: Any, counts: torch.Tensor) -> torch.Tensor:
+        # An expert without rows gets a gradient of zeros.
+        ends = counts.cumsum(0).to(torch.int32)
+        outputs = functional.grouped_mm(rows, self.owners.own(weight).to(rows.dtype), offs=ends)
+        if bias is None:
+            return outputs
+        return outputs + self.owners.own(bias).to(rows.dtype).repeat_interleave(
+            counts, dim=0, output_size=len(rows)
+        )
+
+    def divide(self, owners: Owners, part: Callable[[nn.Parameter], nn.Parameter]) -> None:
+        """Leave this rank its part of the experts; all owners have drawn the same ones."""
+        self.owners = owners
+        for name in ("into", "out", "into_bias", "out_bias"):
+            if (whole := getattr(self, name)) is not None:
+                setattr(self, name, part(whole))
 
 
 def activated(hidden: torch.Tensor, gated: bool) -> torch.Tensor:

@@ -120,6 +120,8 @@ class RankPlan:
     """Consecutive replicas that share one copy of what ZeRO shards; None: all of them."""
     context_parallel: int = 1
     """Consecutive replicas that share the tokens of their sequences, a part each."""
+    expert_parallel: int = 1
+    """Consecutive replicas that have some of the experts of each layer, each others."""
     sync: SyncPlan | None = None
     """None where all replicas are exact."""
     backup: int = 0
@@ -470,6 +472,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),
+        expert_parallel=table.get("expert_parallel", 1),
         sync=_sync(table.get("sync")),
         backup=table.get("backup", 0),
         shards=tuple(table.get("shards", ())),

@@ -31,7 +31,12 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp._fully_shard._fsdp_common import (
+    FSDPMeshInfo,
+    HSDPMeshInfo,
+    ShardPlacementResult,
+)
+from torch.distributed.tensor import DTensor, Shard
 
 from planner.training.hetplan_runtime import RankPlan
 
@@ -68,6 +73,11 @@ class Layout:
         """``group``: ranks that are exact with this one; None for all."""
         self._replicas = self.mesh["copy"], self.mesh["shard"]
         """The replicas of this rank's stage, along each way in which they are spread: torch makes a mesh each time."""
+        self.experts: Any = None
+        """Those of ``mesh`` by the experts that they have, where these are divided."""
+        if plan.expert_parallel > 1:
+            self.experts = self._mesh(device, plan.grid, plan.expert_parallel)
+            self._experts_spread = self._spread_of(self.experts)
         self.working_type = working_type
         self.policies = {
             "mp_policy": MixedPrecisionPolicy(param_dtype=working_type, reduce_dtype=reduce_type),
@@ -76,15 +86,18 @@ class Layout:
         self._tied: Any = None
         self._pair: Any = None
 
-    def _mesh(self, device: str, ranks: tuple[int, ...]) -> DeviceMesh:
-        """Ranks that are exact among themselves by stage, copy, shard and place in the replica, in a grid by row."""
+    def _mesh(self, device: str, ranks: tuple[int, ...], owners: int = 1) -> DeviceMesh:
+        """Ranks that are exact among themselves by stage, copy, shard and place in the replica, in a grid by row.
+
+        Of experts that have other ``owners`` each a replica is all of these.
+        """
         plan = self.plan
-        replicas = len(ranks) // (len(plan.stages) * plan.tensor_rows * plan.tensor_parallel)
+        replicas = len(ranks) // (len(plan.stages) * plan.tensor_rows * plan.tensor_parallel * owners)
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
         shard = 1 if plan.zero == 0 else plan.shard_size or replicas
         rows = {"rows": plan.tensor_rows} if plan.tensor_rows > 1 else {}
         sizes = {"stage": len(plan.stages), "copy": replicas // shard, "shard": shard, **rows}
-        sizes["tensor"] = plan.tensor_parallel
+        sizes |= {"expert": owners} if owners > 1 else {"tensor": plan.tensor_parallel}
         names, shape = tuple(sizes), tuple(sizes.values())
         return DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names)
 
@@ -104,10 +117,46 @@ class Layout:
         # What a part shares with one that is spread already is spread with that.
         theirs = {each for each in module.parameters() if self._is_spread(each)} - _inside(module)
         others = theirs | frozen if self.plan.zero < 3 else theirs
-        ignored = {"ignored_params": others} if others else {}
-        several = self.plan.zero == 0 or self.plan.shard_size is not None
-        mesh = self.mesh["copy", "shard"] if several else self.mesh["shard"]
-        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **ignored)
+        more: dict[str, Any] = {"ignored_params": others} if others else {}
+        if self.experts is not None:
+            more["shard_placement_fn"] = self._placement
+        mesh = self.mesh["copy", "shard"] if self._several else self.mesh["shard"]
+        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **more)
+
+    @property
+    def _several(self) -> bool:
+        """True where there are several copies of what is sharded."""
+        return self.plan.zero == 0 or self.plan.shard_size is not None
+
+    def deal(self, weight: nn.Parameter) -> nn.Parameter:
+        """This rank's part of a weight of all experts of a layer, the first dimension of which counts these."""
+        mesh = self.experts["expert"]
+        own = weight.detach().chunk(mesh.size())[mesh.get_local_rank()].to(mesh.device_type, copy=True)
+        return nn.Parameter(DTensor.from_local(own, mesh, [Shard(0)]), requires_grad=weight.requires_grad)
+
+    def _spread_of(self, mesh: DeviceMesh) -> FSDPMeshInfo:
+        if self._several:
+            return HSDPMeshInfo(mesh["copy", "shard"], shard_mesh_dim=1, replicate_mesh_dim=0)
+        return FSDPMeshInfo(mesh["shard"], shard_mesh_dim=0)
+
+    def _placement(self, parameter: nn.Parameter) -> ShardPlacementResult | None:
+        """Experts are spread over the replicas that have the same ones, and cut where all get equally much."""
+        if not self._is_dealt(parameter):
+            return None
+        ways = self.experts["shard"].size()
+        own = parameter.to_local().shape
+        dim = next((dim for dim in range(2) if own[dim] % ways == 0), 0)
+        return ShardPlacementResult(Shard(dim), self._experts_spread)
+
+    @property
+    def owners(self) -> Any:
+        """The group of ranks that have all experts of a layer together; None where each has."""
+        return None if self.experts is None else self.experts["expert"].get_group()
+
+    @staticmethod
+    def _is_dealt(tensor: torch.Tensor) -> bool:
+        """True for a part of the experts' weights."""
+        return isinstance(tensor, DTensor) and "expert" in (tensor.device_mesh.mesh_dim_names or ())
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _start_alike(self, module: nn.Module) -> None:
@@ -117,7 +166,10 @@ class Layout:
             if self._is_spread(each) or local.is_meta:
                 continue
             sent = local.detach().to(self.mesh.device_type).contiguous()
-            for replicas in self._replicas:
+            alike = self._replicas
+            if self._is_dealt(each):
+                alike = self.experts["copy"], self.experts["shard"]
+            for replicas in alike:
                 if replicas.size() > 1:
                     torch.distributed.broadcast(sent, group_src=0, group=replicas.get_group())
             if sent.data_ptr() != local.data_ptr():

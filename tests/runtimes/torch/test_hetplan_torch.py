@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planner.capabilities import Schedule
+from planner.capabilities import Recompute, Schedule
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import (
@@ -234,6 +234,23 @@ def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: 
     )
 
 
+def shared(zero: int, *, ep: int = 2, stages: int = 1, how: Recompute = "none", **changes: Any) -> Case:
+    """Experts over pairs of ranks, which have batches of their own without a pipeline, or over all four."""
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, "experts": ROUTED, **changes}
+    name = name_of(f"experts-ep{ep}-pp{stages}", zero, changes)
+    where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),))) if ep == 4 else None
+    slots = [("big", "A100")] * 2 if ep == 4 else [("big", "A100"), ("small", "T4")]
+    shares = (4, 4) if stages == 2 or ep == 4 else (5, 2)
+    groups = [group(*slot, count=2, share=share, steps=2) for slot, share in zip(slots, shares, strict=True)]
+    if ep == 4:
+        groups = [group("big", "A100", count=4, share=3, steps=2)]
+    own = [tuple(groups)] if stages == 1 else [(each,) for each in groups]
+    chosen = plan("torch", zero, [2, 1] if stages == 2 else [2], own, ep=ep, recompute=how)
+    return Case(name, chosen, model(chosen.global_batch, layers=len(own) + 1, **changes), where)
+
+
+ROUTED = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
+BIASED_EXPERTS = ExpertsSpec(number=4, top_k=1, ffn=24, router_bias=True, bias=True)
 DELTA: dict[str, Any] = {
     "state": StateSpec(kind="delta", heads=4, head_dim=8, groups=2, size=8, conv_bias=False, chunk=8),
     "block": (RunSpec(mixer="state"), RunSpec()),
@@ -358,6 +375,10 @@ CASES = [
     named("halves", uneven(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(2, stages=2),
+    shared(0, optimizer="sgd", gated_mlp=True),
+    shared(1, ep=4, optimizer="sgd"),
+    shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
+    shared(2, stages=2, optimizer="sgd", how="selective"),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
 
@@ -387,8 +408,9 @@ RESUMED = [
         alike(3, optimizer="sgd", **SIZED),
         pipeline(1, [1, 2], steps=3, optimizer="sgd", **SIZED),
     ),
+    resumed("experts", shared(3, stages=2), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
 ]
-"""Plans that go on where another ended, with adapters and with layers of several sizes."""
+"""Plans that go on where another ended, with adapters, with layers of several sizes and with divided experts."""
 OTHERS = [
     over_nodes(1, 1, tp=2, stages=2, optimizer="sgd"),
     uneven(3, shard_size=2, precision="bf16"),
@@ -416,6 +438,17 @@ OTHERS = [
     named("sizes", ordered(pipeline(0, [3, 2], steps=4, optimizer="sgd", **SIZED), "zb-v", 2)),
     named("halves", pipeline(1, [2, 1], steps=2, optimizer="sgd", **HALVES)),
     named("lightning", pipeline(0, [1, 2], steps=2, optimizer="sgd", **LIGHTNING)),
+    resumed("experts", pipeline(2, [1, 2], steps=2, experts=ROUTED), shared(0, stages=2)),
+    shared(2),
+    *(shared(zero, optimizer="sgd") for zero in (1, 3)),
+    *(shared(zero, ep=4, gated_mlp=True) for zero in (0, 3)),
+    named("biased", shared(3, optimizer="sgd", experts=BIASED_EXPERTS)),
+    shared(1, precision="bf16", optimizer="sgd", how="selective"),
+    shared(2, precision="fp16", optimizer="sgd"),
+    shared(3, optimizer="lion", documents=PACKED),
+    named("halves", shared(1, optimizer="sgd", **HALVES)),
+    *(shared(zero, stages=2, optimizer="sgd", how="full") for zero in (0, 3)),
+    ordered(shared(1, stages=2, optimizer="sgd"), "zero-bubble"),
     pipeline(2, [3, 1], steps=2, optimizer="sgd"),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd"),
     ordered(pipeline(0, [3, 2, 2, 2], steps=4), "1f1b", 2),
