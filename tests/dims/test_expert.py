@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, tensor_ring
 from planner.cost.compute import expert_imbalance, expert_products, expert_rows, kept_rows
 from planner.cost.estimate import Estimator, estimate
-from planner.dims.expert import holds_experts
+from planner.cost.shape import shapes_of
+from planner.dims.expert import ExpertParallelism, divides_at, holds_experts
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.values import Folding, Plan
+from planner.plan.values import Folding, Offload, Plan, Sync
+from planner.targets import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
 EXPERTS = {"number": 8, "top_k": 2, "ffn": 48}
@@ -31,6 +34,27 @@ def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A1
     where = {"A100": "a", "T4": "b"}[gpu]
     replicas = (group(where, gpu, tp=tp, count=dp, share=16 // dp, steps=16 // dp),)
     return plan(target, 1, [4], [replicas], **{"sequence_parallel": tp > 1, **changes})
+
+
+UNEQUAL = replace(group("b", "T4", count=4, share=2), shard=2)
+SOME = replace(TARGETS["torch"], experts_zero=(0, 1), experts_in_pipeline=False)
+"""A runtime that divides experts in some plans alone."""
+
+
+@pytest.mark.parametrize(
+    ("zero", "stages", "what"),
+    [
+        (1, 1, []),
+        (2, 1, ["torch divides experts with ZeRO 0, 1 only, expected 1, got 2"]),
+        (1, 2, ["torch keeps all experts on every device in a pipeline, expected 1, got 2"]),
+    ],
+)
+def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[str]) -> None:
+    """Not with all ZeRO stages, nor in pipelines; and a search looks at no others."""
+    replicas = (group("a", "A100", count=4, share=4),)
+    chosen = plan("torch", zero, [4 // stages] * stages, [replicas] * stages, ep=2)
+    assert [fault.what for fault in ExpertParallelism().rules(chosen, SOME, mixture())] == what
+    assert divides_at(SOME, zero, chosen.offload) is (zero < 2)
 
 
 @pytest.mark.parametrize(
@@ -54,14 +78,36 @@ def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A1
             "ep 4 does not divide the 2 devices of these replicas: the experts of a layer stand on one device type",
         ),
         (
-            spread(target="torch", ep=2),
+            spread(target="flagscale", etp=2),
             mixture(),
-            "torch keeps all experts on every device, expected 1, got 2",
+            "flagscale keeps all experts on every device, expected 1, got 2",
         ),
         (
             spread(target="torch", etp=2),
             mixture(),
-            "torch keeps all experts on every device, expected 1, got 2",
+            "torch keeps experts whole on a device, expected 1, got 2",
+        ),
+        (
+            spread(target="torch", ep=2),
+            mixture(freeze=("embedding",)),
+            "torch divides the experts of models that are trained whole, expected 1, got 2",
+        ),
+        *(
+            (
+                spread(target="torch", ep=2, **other),
+                mixture(),
+                "ep 2 divides experts over replicas that share all else, expected none",
+            )
+            for other in (
+                {"shard_size": 2},
+                {"offload": Offload(optimizer="cpu", parameters="cpu")},
+                {"sync": Sync(every=8, islands=(("a",), ("b",)))},
+            )
+        ),
+        (
+            plan("torch", 1, [4], [(group("a", "A100", count=4, share=2), UNEQUAL)], ep=2),
+            mixture(),
+            "experts are divided with equal shards only, expected 1, got 2",
         ),
         (spread(etp=2), mixture(experts=None), "the model tiny has no experts, expected 1, got 2"),
         (spread(etp=5, dp=5), mixture(), "etp 5 does not divide the 48 channels of an expert"),
@@ -147,6 +193,52 @@ def test_experts_and_their_states_are_divided() -> None:
         assert memory.parameters_bytes == pytest.approx(2 * (dense + experts / ep))
         assert memory.gradients_bytes == pytest.approx(2 * (dense + experts / ep))
         assert memory.optimizer_bytes == pytest.approx(12 * (dense + experts) / 8)
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_what_zero_shards_of_divided_experts(zero: int) -> None:
+    """Over the replicas with the same ones, so that a device has as little of them whatever ep is."""
+    spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 2048})
+    chosen = {ep: replace(spread(target="torch", ep=ep), zero=zero) for ep in (1, 2, 8)}
+    found = {ep: estimate(one, CLUSTER, spec).stages[0].groups[0].memory for ep, one in chosen.items()}
+    experts = 4 * spec.expert_parameters
+    dense = spec.parameters - experts
+    for ep, memory in found.items():
+        if zero == 2:
+            assert memory.parameters_bytes == pytest.approx(2 * (dense + experts / ep))
+        assert memory.gradients_bytes == pytest.approx(found[1].gradients_bytes)
+        assert memory.gradients_bytes > 0
+        assert memory.optimizer_bytes == pytest.approx(12 * (dense + experts) / 8)
+        if zero == 3:
+            # Two layers gathered ahead, and their gradients, with the experts of a device.
+            layer = spec.layer_parameters - spec.expert_parameters * (1 - 1 / ep)
+            assert memory.buffers_bytes - found[1].buffers_bytes == pytest.approx(
+                8 * (layer - spec.layer_parameters) + 2 * (experts / ep - experts), abs=1
+            )
+
+
+def test_zero_3_gathers_the_experts_of_a_device_alone() -> None:
+    """Over those with the same ones: nobody where each device has others."""
+    spec = mixture(hidden=512, heads=8, head_dim=64, experts={**EXPERTS, "ffn": 2048})
+    estimator = Estimator(CLUSTER, spec, ASSUMED)
+    pricer = estimator.pricer("torch")
+    seconds = {}
+    for ep in (1, 2, 8):
+        chosen = replace(spread(target="torch", ep=ep), zero=3)
+        priced = estimator.price(chosen)
+        shape, ring = shapes_of(chosen)[0], priced.rings[0]
+        seconds[ep] = pricer.traffic.in_micro_batch(shape, ring, 4, True, True, 1)
+        dense = spec.parameters - 4 * spec.expert_parameters
+        others = replace(ring, experts=None)
+        wanted = others.gather_seconds(2 * dense, 4)
+        if ep == 8:
+            assert ring.of_experts.alone
+            assert seconds[ep][0] == pytest.approx(wanted)
+        if ep == 2:
+            wanted += ring.of_experts.gather_seconds(2 * 4 * spec.expert_parameters / 2, 4)
+            assert seconds[ep][0] == pytest.approx(wanted)
+    assert seconds[1][0] > seconds[2][0] > seconds[8][0]
+    assert seconds[1][1] > seconds[2][1] > seconds[8][1]
 
 
 def test_experts_shared_by_devices_hold_as_much() -> None:

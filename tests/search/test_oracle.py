@@ -687,6 +687,15 @@ def test_experts(seed: int, target: str | None) -> None:
     usual = limits(seed, "megatron")
     limited = (replace(usual, ep=(2, 4)), replace(usual, ep=(1, 3)), replace(usual, tp=(2, 4)))
     check(with_experts(seed), limited[seed % 3], QUICK)
+    check(dropless(with_experts(seed)), replace(limits(seed, "torch"), ep=(2, 3, 4, 8)), QUICK)
+
+
+def dropless(problem: Problem) -> Problem:
+    """The same with experts that have room for all tokens, as all runtimes but Megatron train them."""
+    spec, model, calibration = problem
+    assert model.experts is not None
+    experts = model.experts.model_copy(update={"capacity_factor": None})
+    return spec, model.model_copy(update={"experts": experts}), calibration
 
 
 @given(SEEDS)

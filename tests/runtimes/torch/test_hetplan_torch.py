@@ -234,10 +234,13 @@ def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: 
     )
 
 
-def shared(zero: int, *, ep: int = 2, stages: int = 1, how: Recompute = "none", **changes: Any) -> Case:
+def shared(
+    zero: int, *, ep: int = 2, cp: int = 1, stages: int = 1, how: Recompute = "none", **changes: Any
+) -> Case:
     """Experts over pairs of ranks, which have batches of their own without a pipeline, or over all four."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, "experts": ROUTED, **changes}
-    name = name_of(f"experts-ep{ep}-pp{stages}", zero, changes)
+    name = name_of(f"experts-ep{ep}" + f"-cp{cp}" * (cp > 1) + f"-pp{stages}", zero, changes)
+    ways = {"ep": ep, **({"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {})}
     where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),))) if ep == 4 else None
     slots = [("big", "A100")] * 2 if ep == 4 else [("big", "A100"), ("small", "T4")]
     shares = (4, 4) if stages == 2 or ep == 4 else (5, 2)
@@ -245,7 +248,7 @@ def shared(zero: int, *, ep: int = 2, stages: int = 1, how: Recompute = "none", 
     if ep == 4:
         groups = [group("big", "A100", count=4, share=3, steps=2)]
     own = [tuple(groups)] if stages == 1 else [(each,) for each in groups]
-    chosen = plan("torch", zero, [2, 1] if stages == 2 else [2], own, ep=ep, recompute=how)
+    chosen = plan("torch", zero, [2, 1] if stages == 2 else [2], own, recompute=how, **ways)
     return Case(name, chosen, model(chosen.global_batch, layers=len(own) + 1, **changes), where)
 
 
@@ -445,6 +448,7 @@ OTHERS = [
     named("biased", shared(3, optimizer="sgd", experts=BIASED_EXPERTS)),
     shared(1, precision="bf16", optimizer="sgd", how="selective"),
     shared(2, precision="fp16", optimizer="sgd"),
+    *(shared(3, ep=ep, cp=2, optimizer="sgd", gated_mlp=True) for ep in (2, 4)),
     shared(3, optimizer="lion", documents=PACKED),
     named("halves", shared(1, optimizer="sgd", **HALVES)),
     *(shared(zero, stages=2, optimizer="sgd", how="full") for zero in (0, 3)),
