@@ -598,6 +598,12 @@ CASES: dict[str, Case] = {
     "experts of torch": _case(
         NODE, llama(experts=experts(hidden=256)), "dp: 8, target: torch, zero: 3, recompute: selective"
     ),
+    "experts divided by torch": _case(
+        TWO, llama(experts=experts()), "dp: 8, ep: 4, target: torch, zero: 3, recompute: full"
+    ),
+    "experts divided by torch in a pipeline": _case(
+        TWO, llama(experts=experts()), "pp: 2, dp: 4, ep: 2, target: torch, zero: 2"
+    ),
     "tall experts, tp": _case(
         NODE, gpt(experts=experts(ffn=64, number=64, top_k=8)), "tp: 2, dp: 4, ep: 2, sequence_parallel: true"
     ),

@@ -186,7 +186,8 @@ def foldings(
     """
     found = [WHOLE_EXPERTS]
     experts = model.experts
-    if experts is not None and divides_experts(target, model) and tp is not None and dp is not None:
+    able = divides_experts(target, model) and (tp == 1 or target.experts == "parallel")
+    if experts is not None and able and tp is not None and dp is not None:
         split = (1,) if whole_because(target, model) else divisors(tp)
         found = [
             Folding(ep=together * tp // etp, etp=etp)
