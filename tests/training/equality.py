@@ -61,6 +61,8 @@ class Case:
     """Ranks that share the tokens of their sequences."""
     tp: int = 1
     """Ranks that share the layers of a replica."""
+    ep: int = 1
+    """Ranks that share the experts of a layer."""
     secondary: int | None = None
     """Ranks that keep a second copy of the parameters."""
     vocabulary: str = "tied"
@@ -87,6 +89,7 @@ class Case:
             *([self.unlike] if self.unlike else []),
             *([f"dense{self.dense}"] if self.dense else []),
             *([f"cp{self.cp}"] if self.cp > 1 else []),
+            *([f"ep{self.ep}"] if self.ep > 1 else []),
             *([f"hpz{self.secondary}"] if self.secondary else []),
             *([f"tp{self.tp}-{self.vocabulary}"] if self.tp > 1 else []),
             self.layout,
@@ -112,10 +115,13 @@ class Case:
                 group(*where, count=self.cp, share=share, steps=steps)
                 for where, share, steps in zip(POOLS, (6, 3), (2, 2), strict=True)
             )
-            return plan("deepspeed", self.zero, layers, [replicas], cp=self.cp, cp_kind="ulysses")
+            return plan("deepspeed", self.zero, layers, [replicas], cp=self.cp, cp_kind="ulysses", ep=self.ep)
         if self.tp > 1:
             how = "full" if self.zero == 2 else "none"
             return plan("deepspeed", self.zero, layers, [SPLIT], recompute=how)
+        if self.ep > 1:
+            how = "full" if self.zero == 2 else "none"
+            return plan("deepspeed", self.zero, layers, [SHARING[self.ep]], ep=self.ep, recompute=how)
         if self.layout == "data":
             plus = ZeroPlus(secondary=self.secondary)
             return plan("deepspeed", self.zero, layers, [UNEVEN], zero_plus=plus)
@@ -194,6 +200,11 @@ UNEVEN = (
 """Micro-batches 3+3, 2+2+1, 2 and 1: padded to three each with ZeRO 2 and 3."""
 SPLIT = (group("big", "A100", tp=2, share=5, steps=3), group("small", "T4", tp=2, share=4))
 """Two ranks for a replica; micro-batches 2+2+1 and 4."""
+SHARING = {
+    2: (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", count=2, share=2, steps=2)),
+    4: (group("big", "A100", count=4, share=5, steps=2),),
+}
+"""Pairs with batches of their own that share experts, micro-batches 3+2 and 1+1, and all ranks."""
 OWN: dict[str, Any] = {
     "vocab": 65,
     "qk_norm": True,
@@ -238,6 +249,15 @@ DIVIDED = [
     Case("data", 1, "adamw", cp=2, experts=True),
 ]
 """Two ranks for a sequence, each with a half of its tokens; both pairs with batches of their own."""
+WITH_DIVIDED_EXPERTS = [
+    *(Case("data", zero, "sgd", experts=True, ep=2) for zero in (1, 2, 3)),
+    *(Case("data", zero, "adamw", experts=True, ep=4) for zero in (1, 2, 3)),
+    Case("data", 3, "sgd", experts=True, dense=1, ep=2),
+    Case("data", 1, "lion", experts=True, ep=2),
+    Case("data", 2, "sgd", ep=2, unlike="halves"),
+    *(Case("data", zero, "sgd", cp=2, experts=True, ep=2) for zero in (1, 3)),
+]
+"""Pairs of ranks that have all experts of a layer together, and all four."""
 WITH_TENSOR = [
     *(Case("data", zero, "sgd", tp=2) for zero in range(4)),
     *(Case("data", zero, "adamw", tp=2, vocabulary="own") for zero in (1, 3)),
@@ -345,9 +365,11 @@ SLOW = frozenset(
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""
 
 
-def two_nodes() -> ClusterSpec:
-    """Two nodes with two devices each."""
+def nodes_of(case: Case) -> ClusterSpec:
+    """Two nodes with two devices each; one with all of them where they share experts."""
     cards = (nic("eth", "lo"),)
+    if case.ep == RANKS:
+        return cluster(pool("big", ("A100",) * RANKS, 1, cards))
     return cluster(pool("big", ("A100",) * 2, 1, cards), pool("small", ("T4",) * 2, 1, cards))
 
 
@@ -355,7 +377,7 @@ def train_all(folder: Path, cases: Sequence[Case]) -> None:
     """Emit every case into a folder of its own and train them all in one start of the ranks."""
     made = {case: folder / case.name for case in cases}
     for case, path in made.items():
-        write_folder(emit(case.plan(), two_nodes(), case.model()), path)
+        write_folder(emit(case.plan(), nodes_of(case), case.model()), path)
     jobs = [
         {
             "folder": str(path),

@@ -26,6 +26,8 @@ MODULES = (
     "hetplan_runtime",
     "example_adapters",
     "example_context",
+    "example_divided",
+    "example_experts",
     "example_model",
     "example_pipeline",
     "example_tensor",

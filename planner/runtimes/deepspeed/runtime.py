@@ -57,6 +57,7 @@ class DeepSpeed(Runtime):
         return (
             EmittedFile("ds_config.json", document(common_config(job.plan, job.model))),
             *example_files(job),
+            node_file("planner.runtimes.deepspeed.example_divided"),
             node_file("planner.runtimes.deepspeed.example_pipeline"),
             node_file("planner.runtimes.deepspeed.example_tensor"),
             node_file("planner.runtimes.deepspeed.train"),

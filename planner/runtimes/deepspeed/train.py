@@ -19,6 +19,7 @@ import deepspeed
 import deepspeed.ops
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.moe.utils import configure_moe_param_groups, is_moe_param
 from deepspeed.pipe import PipelineModule
 
 from planner.training.hetplan_runtime import RankPlan, load
@@ -38,6 +39,7 @@ from planner.training.example_model import (
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
+from planner.runtimes.deepspeed.example_divided import divide
 from planner.runtimes.deepspeed.example_pipeline import Steps, modules_of
 from planner.runtimes.deepspeed.example_tensor import SplitEmbedding, join, replicas, split_loss, with_layers
 
@@ -91,12 +93,14 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         how = checkpoint_of(config)
         encoder = Encoder(shape, plan.recompute, checkpoint=how) if shape.encoder is not None else None
         model = Transformer(shape, plan.recompute, how, sharing, encoder, embedding)
+    if plan.expert_parallel > 1:
+        divide(model, plan.expert_parallel, plan.zero)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
     mean_loss = loss_of if plan.tensor_parallel == 1 else partial(split_loss, vocab=shape.vocab)
     before = reference_of(engine, plan, shape, config, options.seed, sharing)
-    begin = resumed(engine, options)
+    begin = resumed(engine, plan, options)
     log = StepLog(plan)
     for step in steps_of(begin, options):
         losses = []
@@ -155,7 +159,7 @@ def with_resumption(config: dict[str, Any], options: argparse.Namespace) -> dict
     return config
 
 
-def resumed(engine: Any, options: argparse.Namespace) -> int:
+def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
     """Load the checkpoint to go on from, if any; returns the steps that were trained before."""
     origin = origin_of(options)
     if origin is None:
@@ -166,8 +170,13 @@ def resumed(engine: Any, options: argparse.Namespace) -> int:
             f"{origin}: checkpoints of DeepSpeed do not have all moments of `ratio` and `super_offload`: go on "
             "under a plan that has neither"
         )
+    if plan.expert_parallel > 1 and (origin / "latest_universal").exists():
+        raise SystemExit(f"{origin}: universal checkpoints have all experts: go on under a plan that divides none")
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
+    if plan.expert_parallel > 1 and plan.zero < 3:
+        # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own.
+        engine.optimizer.update_lp_params()
     return int(engine.global_steps)
 
 
@@ -213,7 +222,7 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
     if shape.preference is not None:
         for module in model.forward_funcs:
             module.remember()
-    begin = resumed(engine, options)
+    begin = resumed(engine, plan, options)
     log = StepLog(plan)
     for step in steps_of(begin, options):
         log.step(step, engine.train_batch(steps.begin(step)))
@@ -226,6 +235,8 @@ def train_pipeline(plan: RankPlan, shape: Shape, options: argparse.Namespace) ->
 def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_host: bool = False) -> Any:
     """The optimizer that the plan counted memory for; Adam ``on_host`` is DeepSpeed's for processors."""
     trained = [each for each in model.parameters() if each.requires_grad]
+    if any(is_moe_param(each) for each in trained):
+        trained = configure_moe_param_groups(trained)
     if shape.optimizer == "sgd":
         return torch.optim.SGD(trained, lr=options.lr, momentum=0.9)
     if shape.optimizer == "lion":
