@@ -265,6 +265,8 @@ class RankPlan:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
         if self.tensor_parallel > 1:
             raise ValueError("plans with tensor parallelism are not for Trainer")
+        if self.expert_parallel > 1:
+            raise ValueError("plans with expert parallelism are not for Trainer")
         config = self.deepspeed_config(path)
         return {
             **({"optim": PAGED[self.optimizer_states]} if self.optimizer_states in PAGED else {}),

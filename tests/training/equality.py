@@ -256,6 +256,8 @@ WITH_DIVIDED_EXPERTS = [
     Case("data", 1, "lion", experts=True, ep=2),
     Case("data", 2, "sgd", ep=2, unlike="halves"),
     *(Case("data", zero, "sgd", cp=2, experts=True, ep=2) for zero in (1, 3)),
+    Case("data", 1, "sgd", experts=True, ep=2, encoder=True),
+    Case("data", 2, "adamw", "bf16", experts=True, ep=2),
 ]
 """Pairs of ranks that have all experts of a layer together, and all four."""
 WITH_TENSOR = [
@@ -318,6 +320,11 @@ SLOW = frozenset(
         Case("data", 1, "sgd", documents="pairs"),
         Case("data", 0, "sgd", cp=2),
         Case("data", 1, "adamw", lora="whole"),
+        *(
+            case
+            for case in WITH_DIVIDED_EXPERTS
+            if (case.zero, case.ep, case.cp, case.dense) not in ((3, 2, 1, 0), (2, 4, 1, 0))
+        ),
         *(Case("data", 3, optimizer) for optimizer in ("adamw", "lion")),
         Case("data", 3, "adamw", "bf16", formats=(("reduce_dtype", "fp32"),)),
         *(Case(layout, zero, name) for layout in ("pp2", "pp4") for zero, name in ((0, "adamw"), (1, "sgd"))),

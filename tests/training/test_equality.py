@@ -22,6 +22,7 @@ from tests.training.equality import (
     SLOW,
     STEPS,
     TORCH,
+    WITH_DIVIDED_EXPERTS,
     WITH_DOCUMENTS,
     WITH_ENCODER,
     WITH_EXPERTS,
@@ -64,6 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             *HALF,
             *TORCH,
             *WITH_EXPERTS,
+            *WITH_DIVIDED_EXPERTS,
             *WITH_UNLIKE,
             *WITH_ENCODER,
             *WITH_DOCUMENTS,
@@ -118,6 +120,21 @@ def test_weights_of_experts_equal_one_process(trained: Trained, case: Case) -> N
     """Also of experts that a rank's micro-batch has not chosen: whole, sharded, and in pipelines."""
     wanted = reference_of(case, trained(case))
     assert max(weight_errors(trained(case), wanted)) < ALLOWED
+
+
+@each(WITH_DIVIDED_EXPERTS)
+def test_divided_experts_equal_one_process(trained: Trained, case: Case) -> None:
+    """Clipped by the norm over all of them: each rank has its part, and tokens of others have gone through it."""
+    wanted = reference_of(case, trained(case))
+    if case.precision == "bf16":
+        assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
+        return
+    assert max(weight_errors(trained(case), wanted, case.ep)) < ALLOWED
+    assert printed_losses(trained(case)) == pytest.approx(wanted.losses, rel=ALLOWED)
+    assert max(wanted.norms) > 1.4
+    held = torch.load(trained(case) / "weights-0.pt")
+    parts = {name for name, value in held.items() if value.shape != wanted.end[name].shape}
+    assert parts == {name for name in held if name.endswith(("experts.into", "experts.out"))}
 
 
 @each(WITH_ENCODER)

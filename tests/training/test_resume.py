@@ -11,6 +11,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
+from planner.model.spec import ExpertsSpec
 from planner.plan.values import Plan
 from tests.training import reference
 from tests.training.launching import launch, losses
@@ -128,6 +129,18 @@ def test_deepspeed_keeps_moments_in_eight_bits(tmp_path: Path, zero: int) -> Non
     whole = trained(tmp_path / "whole", chosen, HERE, "--steps", "4", **training)
     trained(tmp_path / "first", chosen, HERE, "--steps", "2", "--save", saved, **training)
     after = trained(tmp_path / "then", chosen, HERE, "--steps", "2", "--resume", saved, **training)
+    assert after == pytest.approx(whole[2:], rel=1e-5)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_deepspeed_keeps_divided_experts(tmp_path: Path, zero: int) -> None:
+    """Those of each rank, in its own checkpoints, from which the same plan goes on."""
+    pytest.importorskip("deepspeed")
+    saved, experts = str(tmp_path / "saved"), ExpertsSpec(number=4, top_k=2, ffn=24)
+    chosen = plan("deepspeed", zero, [4], [(group("a", "A100", count=2, share=4, steps=2),)], ep=2)
+    whole = trained(tmp_path / "whole", chosen, HERE, "--steps", "4", experts=experts)
+    trained(tmp_path / "first", chosen, HERE, "--steps", "2", "--save", saved, experts=experts)
+    after = trained(tmp_path / "then", chosen, HERE, "--steps", "2", "--resume", saved, experts=experts)
     assert after == pytest.approx(whole[2:], rel=1e-5)
 
 

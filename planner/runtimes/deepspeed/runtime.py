@@ -12,7 +12,9 @@ from planner.cost.memory import (
     SWAP_BUFFERS,
     SWAPPED_ELEMENTS,
     SWAPPED_TENSORS,
+    experts_of,
     largest_tensor,
+    layer_elements,
     sub_group_elements,
 )
 from planner.dims.sharding import gradients_of
@@ -182,7 +184,7 @@ def zero_section(plan: Plan, model: ModelSpec) -> dict[str, object]:
         section["sub_group_size"] = ceil(sub_group_elements(shard))
     if plan.zero < 3:
         return {**section, "allgather_bucket_size": bucket}
-    largest = max(kind.layer_parameters for kind in model.kinds)
+    largest = max(int(layer_elements(kind, tp=1, expert_ways=plan.folding.ways)) for kind in model.kinds)
     live = min(2 * largest, int(LIVE_ELEMENTS))
     plus = plan.zero_plus
     if plus.secondary:
@@ -250,8 +252,18 @@ def bucket_elements(plan: Plan, model: ModelSpec) -> int:
     It takes even numbers only.
     """
     smallest = min(stage.layers for stage in plan.stages) * model.layer_parameters
-    most = -(-(model.trained_parameters if plan.pp == 1 else smallest) // tensor_ways(plan))
+    whole = model.trained_parameters - experts_elsewhere(plan, model)
+    most = -(-(whole if plan.pp == 1 else smallest) // tensor_ways(plan))
     return min(int(BUCKET_ELEMENTS), most + most % 2)
+
+
+def experts_elsewhere(plan: Plan, model: ModelSpec) -> int:
+    """Elements of the experts that a device leaves to others."""
+    every, own = (
+        experts_of(model, layers=model.layers, expert_ways=ways, first=True, last=True)
+        for ways in (1, plan.folding.ways)
+    )
+    return int(every - own)
 
 
 RUNTIME = DeepSpeed()
