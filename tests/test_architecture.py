@@ -19,6 +19,7 @@ PACKAGE = ROOT / "planner"
 
 HOMES: dict[str, tuple[str, ...]] = {
     "deepspeed": (
+        "runtimes/deepspeed/example_divided.py",
         "runtimes/deepspeed/example_pipeline.py",
         "runtimes/deepspeed/example_tensor.py",
         "runtimes/deepspeed/train.py",
@@ -40,6 +41,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "torch": (
         "measure",
+        "runtimes/deepspeed/example_divided.py",
         "runtimes/deepspeed/example_pipeline.py",
         "runtimes/deepspeed/example_tensor.py",
         "runtimes/deepspeed/train.py",

@@ -183,6 +183,8 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         raise EmitError(
             "launcher accelerate: its FSDP and DeepSpeed have no stages or tensor parallelism", hint=INSTEAD
         )
+    if plan.ep > 1:
+        raise EmitError("launcher accelerate: its FSDP and DeepSpeed divide no experts", hint=INSTEAD)
     if plan.offload.ratio < 1 or plan.offload.super_offload:
         what = "its configuration has no share of an offloaded optimizer and no SuperOffload"
         raise EmitError(f"launcher accelerate: {what}", hint=INSTEAD)

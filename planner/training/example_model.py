@@ -686,6 +686,11 @@ class Head(nn.Module):  # type: ignore[misc]
         return self.project(hidden)
 
 
+def as_it_is(module: nn.Module) -> nn.Module:
+    """A module on a device that holds all of it."""
+    return module
+
+
 class Transformer(nn.Module):  # type: ignore[misc]
     """The whole model on one rank, for runs without a pipeline."""
 
@@ -697,13 +702,17 @@ class Transformer(nn.Module):  # type: ignore[misc]
         sharing: Sharing = ALONE,
         encoder: Any = None,
         embedding: type[Embedding] = Embedding,
+        place: Callable[[nn.Module], nn.Module] = as_it_is,
     ) -> None:
-        """``encoder`` is an ``Encoder`` of ``example_encoder.py``, where the model has one."""
+        """``encoder`` is an ``Encoder`` of ``example_encoder.py``, where the model has one.
+
+        ``place`` takes each new layer and gives what stands in its place.
+        """
         super().__init__()
         self.embedding: Any = embedding(shape, sharing)
         self.encoder = encoder
         self.layers = nn.ModuleList(
-            Layer(shape, recompute, checkpoint, sharing, kind=kind) for kind in shape.kinds
+            place(Layer(shape, recompute, checkpoint, sharing, kind=kind)) for kind in shape.kinds
         )
         self.finish = Finish(shape)
         self.head = None if shape.tied_embeddings else Head(shape)

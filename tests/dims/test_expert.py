@@ -16,7 +16,7 @@ from planner.cost.shape import shapes_of
 from planner.dims.expert import ExpertParallelism, divides_at, holds_experts
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.values import Folding, Offload, Plan, Sync
+from planner.plan.values import Folding, Offload, Plan, Sync, ZeroPlus
 from planner.targets import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
@@ -33,7 +33,8 @@ def spread(*, dp: int = 8, tp: int = 1, target: str = "megatron", gpu: str = "A1
     """One stage of equal replicas."""
     where = {"A100": "a", "T4": "b"}[gpu]
     replicas = (group(where, gpu, tp=tp, count=dp, share=16 // dp, steps=16 // dp),)
-    return plan(target, 1, [4], [replicas], **{"sequence_parallel": tp > 1, **changes})
+    zero = changes.pop("zero", 1)
+    return plan(target, zero, [4], [replicas], **{"sequence_parallel": tp > 1, **changes})
 
 
 UNEQUAL = replace(group("b", "T4", count=4, share=2), shard=2)
@@ -103,6 +104,21 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
                 {"offload": Offload(optimizer="cpu", parameters="cpu")},
                 {"sync": Sync(every=8, islands=(("a",), ("b",)))},
             )
+        ),
+        (
+            spread(target="deepspeed", ep=2, zero=0),
+            mixture(),
+            "deepspeed divides experts with ZeRO 1, 2, 3 only, expected 1, got 2",
+        ),
+        (
+            plan("deepspeed", 1, [2, 2], [(group("a", "A100", count=4, share=4),)] * 2, ep=2),
+            mixture(),
+            "deepspeed keeps all experts on every device in a pipeline, expected 1, got 2",
+        ),
+        (
+            spread(target="deepspeed", ep=2, zero=3, zero_plus=ZeroPlus(secondary=2)),
+            mixture(),
+            "ep 2 divides experts over replicas that share all else, expected none",
         ),
         (
             plan("torch", 1, [4], [(group("a", "A100", count=4, share=2), UNEQUAL)], ep=2),

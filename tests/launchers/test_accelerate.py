@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from planner.cluster.spec import HostSpec
-from planner.emit.interface import emit, write_folder
+from planner.emit.interface import emit, folder_files, job_of, write_folder
 from planner.errors import EmitError
+from planner.model.spec import ExpertsSpec
 from planner.plan.values import Offload, Plan
 from tests.launchers.stand_ins import SSH, folder_of, run
 from tests.launchers.test_engines import one_pool
@@ -70,6 +71,10 @@ def test_what_it_cannot_express(tmp_path: Path) -> None:
         folder_of(tmp_path, "accelerate", staged, where)
     with pytest.raises(EmitError, match="does not start megatron"):
         folder_of(tmp_path, "accelerate", two_nodes("megatron", 1), where)
+    spec = model(8, layers=4, experts=ExpertsSpec(number=4, top_k=2, ffn=24))
+    apart = plan("deepspeed", 1, [4], [(group("big", "A100-SXM-80GB", count=4, share=2),)], ep=2)
+    with pytest.raises(EmitError, match="divide no experts"):
+        folder_files(job_of(apart, where, spec), "accelerate")
     shared = Offload(optimizer="cpu", ratio=0.5)
     pools = tuple(each.model_copy(update={"host": HostSpec(link_gBps=10)}) for each in where.pools)
     with pytest.raises(EmitError, match="no share of an offloaded optimizer and no SuperOffload"):

@@ -3,6 +3,7 @@ together, and of ranks that have the same ones, over which their gradients are r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from deepspeed.utils import groups
 from torch import nn
 
 from planner.training.example_experts import Owners
-from planner.training.example_model import Experts
+from planner.training.example_model import Experts, as_it_is
 
 
 class Replicas(Owners):
@@ -34,11 +35,14 @@ class Marked(MoE):  # type: ignore[misc]
         """The groups are there already."""
 
 
-def divide(model: nn.Module, ways: int, zero: int) -> None:
-    """Leave this rank its part of the experts of each layer (collective)."""
+def dividing(ways: int, zero: int) -> Callable[[nn.Module], nn.Module]:
+    """A function that leaves this rank its part of a new module's experts (collective)."""
+    if ways == 1:
+        return as_it_is
     name = f"ep_size_{ways}"
     groups._create_expert_and_data_parallel(ways)
-    owners, place = Replicas(ways, groups._get_expert_parallel_group(name)), groups._get_expert_parallel_rank(name)
+    owners = Replicas(ways, groups._get_expert_parallel_group(name))
+    place = groups._get_expert_parallel_rank(name)
 
     def part(whole: Any) -> nn.Parameter:
         with GatheredParameters([whole]):
@@ -52,8 +56,12 @@ def divide(model: nn.Module, ways: int, zero: int) -> None:
             whole.convert_to_zero_parameters([own])
         return own
 
-    for each in model.modules():
-        if isinstance(each, Experts):
-            each.divide(owners, part)
-            if zero < 3:
-                each.divided = Marked(name, each.number)
+    def divide(module: nn.Module) -> nn.Module:
+        for each in module.modules():
+            if isinstance(each, Experts):
+                each.divide(owners, part)
+                if zero < 3:
+                    each.divided = Marked(name, each.number)
+        return module
+
+    return divide

@@ -39,7 +39,7 @@ from planner.training.example_model import (
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
-from planner.runtimes.deepspeed.example_divided import divide
+from planner.runtimes.deepspeed.example_divided import dividing
 from planner.runtimes.deepspeed.example_pipeline import Steps, modules_of
 from planner.runtimes.deepspeed.example_tensor import SplitEmbedding, join, replicas, split_loss, with_layers
 
@@ -89,12 +89,13 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         for key in ("ratio", "super_offload", "cpuadam_cores_perc"):
             config["zero_optimization"]["offload_optimizer"].pop(key, None)
     sharing = packing_of(shape) or sharing_of(plan)
+    divide = dividing(plan.expert_parallel, plan.zero)
     with deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=members, enabled=plan.zero == 3):
         how = checkpoint_of(config)
-        encoder = Encoder(shape, plan.recompute, checkpoint=how) if shape.encoder is not None else None
-        model = Transformer(shape, plan.recompute, how, sharing, encoder, embedding)
-    if plan.expert_parallel > 1:
-        divide(model, plan.expert_parallel, plan.zero)
+        encoder = None
+        if shape.encoder is not None:
+            encoder = divide(Encoder(shape, plan.recompute, checkpoint=how))
+        model = Transformer(shape, plan.recompute, how, sharing, encoder, embedding, divide)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
@@ -171,7 +172,9 @@ def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
             "under a plan that has neither"
         )
     if plan.expert_parallel > 1 and (origin / "latest_universal").exists():
-        raise SystemExit(f"{origin}: universal checkpoints have all experts: go on under a plan that divides none")
+        raise SystemExit(
+            f"{origin}: universal checkpoints have all experts: go on under a plan that divides none"
+        )
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
     if plan.expert_parallel > 1 and plan.zero < 3:

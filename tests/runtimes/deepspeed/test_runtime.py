@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import estimate
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import LoraSpec, RunSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, RunSpec
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan, ZeroPlus
-from planner.runtimes.deepspeed.runtime import common_config
+from planner.runtimes.deepspeed.runtime import common_config, zero_section
 from planner.training import hetplan_runtime as batches
 from planner.training.example_model import Transformer, load_shape
 from tests.worlds import cluster, group, model, plan, pool
@@ -115,6 +115,24 @@ def test_buckets_of_adapters() -> None:
     assert isinstance(found, dict)
     assert found["reduce_bucket_size"] == adapted.trained_parameters < adapted.layer_parameters
     assert found["stage3_prefetch_bucket_size"] == adapted.layer_parameters
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_buckets_of_divided_experts(zero: int) -> None:
+    """Are as large as what a device has of them, and no larger."""
+    spec = model(8, layers=4, experts=ExpertsSpec(number=4, top_k=2, ffn=24))
+    before, after = (
+        zero_section(plan("deepspeed", zero, [4], [(group("a", "A100", count=4, share=2),)], ep=ep), spec)
+        for ep in (1, 4)
+    )
+
+    def less(key: str) -> Any:
+        return cast("int", before[key]) - cast("int", after[key])
+
+    sent = 3 * spec.expert_parameters // 4
+    assert less("reduce_bucket_size") == pytest.approx(4 * sent, abs=1)
+    if zero == 3:
+        assert less("stage3_max_reuse_distance") == sent
 
 
 def test_clipping() -> None:
