@@ -604,6 +604,9 @@ CASES: dict[str, Case] = {
     "experts divided by torch in a pipeline": _case(
         TWO, llama(experts=experts()), "pp: 2, dp: 4, ep: 2, target: torch, zero: 2"
     ),
+    "experts divided by deepspeed": _case(
+        TWO, llama(experts=experts()), "dp: 8, ep: 4, target: deepspeed, zero: 3"
+    ),
     "tall experts, tp": _case(
         NODE, gpt(experts=experts(ffn=64, number=64, top_k=8)), "tp: 2, dp: 4, ep: 2, sequence_parallel: true"
     ),

@@ -134,7 +134,8 @@ def test_divided_experts_equal_one_process(trained: Trained, case: Case) -> None
     assert max(wanted.norms) > 1.4
     held = torch.load(trained(case) / "weights-0.pt")
     parts = {name for name, value in held.items() if value.shape != wanted.end[name].shape}
-    assert parts == {name for name in held if name.endswith(("experts.into", "experts.out"))}
+    divided = ("experts.into", "experts.out", "experts.into_bias", "experts.out_bias")
+    assert parts == {name for name in held if name.endswith(divided)}
 
 
 @each(WITH_ENCODER)
