@@ -126,6 +126,10 @@ def _beside_faults(plan: Plan) -> Iterator[Fault]:
         yield Fault((name,), f"ep {plan.ep} divides experts over replicas that share all else, expected none")
     if plan.unequal_shards:
         yield Fault(("ep",), f"experts are divided with equal shards only, expected 1, got {plan.ep}")
+    if plan.zero < 2 and len({group.accumulation_steps for _, group in groups_of(plan)}) > 1:
+        # With ZeRO 2 and 3 all run as many, some of them without sequences.
+        what = "replicas that share experts run equally many micro-batches with ZeRO 0 and 1"
+        yield Fault(("ep",), f"{what}, expected 1, got {plan.ep}")
 
 
 def _whole_in(plan: Plan, target: Capabilities, model: ModelSpec) -> str:

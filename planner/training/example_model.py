@@ -450,7 +450,7 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if experts.bias else None
         self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if experts.bias else None
         self.shared = FeedForward(shape, experts.shared_ffn) if experts.shared_ffn else None
-        self.shared_gate = Linear(hidden, 1, bias=False) if experts.shared_gate else None
+        self.shared_gate = Linear(shape.hidden, 1, bias=False) if experts.shared_gate else None
         self.owners = ALL
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

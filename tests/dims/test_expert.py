@@ -120,6 +120,20 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
             mixture(),
             "ep 2 divides experts over replicas that share all else, expected none",
         ),
+        *(
+            (
+                plan(
+                    target,
+                    1,
+                    [4],
+                    [(group("a", "A100", count=4, share=3, steps=3), group("b", "T4", count=4, share=1))],
+                    ep=2,
+                ),
+                mixture(),
+                "replicas that share experts run equally many micro-batches with ZeRO 0 and 1, expected 1, got 2",
+            )
+            for target in ("torch", "deepspeed")
+        ),
         (
             plan("torch", 1, [4], [(group("a", "A100", count=4, share=2), UNEQUAL)], ep=2),
             mixture(),

@@ -29,7 +29,7 @@ from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import StepBatches, dealt, packing_of
 from planner.training.example_experts import Owners
-from planner.training.example_model import Experts, Layer, Shape, load_shape, objective
+from planner.training.example_model import Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
@@ -144,9 +144,8 @@ def placing(layout: Layout) -> Callable[[torch.nn.Module], torch.nn.Module]:
     owners = Owners(layout.plan.expert_parallel, layout.owners)
 
     def place(module: torch.nn.Module) -> torch.nn.Module:
-        for each in module.modules() if owners.ways > 1 else ():
-            if isinstance(each, Experts):
-                each.divide(owners, layout.deal)
+        if isinstance(module, Layer) and module.experts is not None and owners.ways > 1:
+            module.experts.divide(owners, layout.deal)
         module.to(DEVICE)
         if layout.plan.tensor_rows > 1:
             module = split_on_grid(module, layout.mesh["rows", "tensor"])

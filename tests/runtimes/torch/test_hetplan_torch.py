@@ -253,6 +253,7 @@ def shared(
 
 
 ROUTED = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
+GATED_EXPERTS = ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20, shared_gate=True)
 BIASED_EXPERTS = ExpertsSpec(number=4, top_k=1, ffn=24, router_bias=True, bias=True)
 DELTA: dict[str, Any] = {
     "state": StateSpec(kind="delta", heads=4, head_dim=8, groups=2, size=8, conv_bias=False, chunk=8),
@@ -451,6 +452,8 @@ OTHERS = [
     *(shared(3, ep=ep, cp=2, optimizer="sgd", gated_mlp=True) for ep in (2, 4)),
     shared(3, optimizer="lion", documents=PACKED),
     named("halves", shared(1, optimizer="sgd", **HALVES)),
+    named("encoder", shared(1, optimizer="sgd", **SWITCH)),
+    named("gate", shared(0, optimizer="sgd", gated_mlp=True, experts=GATED_EXPERTS)),
     *(shared(zero, stages=2, optimizer="sgd", how="full") for zero in (0, 3)),
     ordered(shared(1, stages=2, optimizer="sgd"), "zero-bubble"),
     pipeline(2, [3, 1], steps=2, optimizer="sgd"),
