@@ -690,6 +690,13 @@ def test_experts(seed: int, target: str | None) -> None:
     check(dropless(with_experts(seed)), replace(limits(seed, "torch"), ep=(2, 3, 4, 8)), QUICK)
 
 
+def test_experts_that_deepspeed_divides() -> None:
+    """In plans of one stage alone, whose bound has the experts of a device and not all of them."""
+    found, _ = check(dropless(with_experts(129)), replace(limits(129, "deepspeed"), ep=(2, 4)))
+    assert found is not None
+    assert (found.plan.ep, found.plan.zero) == (2, 1)
+
+
 def dropless(problem: Problem) -> Problem:
     """The same with experts that have room for all tokens, as all runtimes but Megatron train them."""
     spec, model, calibration = problem
@@ -757,6 +764,8 @@ def test_shared_experts_are_the_best_now_and_then() -> None:
 def test_many_problems_with_experts(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_experts(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+    asked = replace(limits(seed, ("torch", "deepspeed")[seed % 2]), ep=(2, 3, 4, 8))
+    check(dropless(with_experts(PARTS * seed + part)), asked, 2 * QUICK)
 
 
 UNLIKE_TARGETS = st.sampled_from(["torch", "deepspeed", "megatron", None])

@@ -495,6 +495,7 @@ class Rates:
             )
         # The longest backward hides most.
         shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
+        shape = replace(shape, folding=family.folding)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         return pricer.tail_seconds(shape, group, ring, last) / model.layers
 
