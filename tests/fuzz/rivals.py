@@ -178,6 +178,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     if plan.zero >= 2 and plan.pp == 1 and len(steps) > 1:
         return "ZeRO 2 or 3 with padding"
     own_batches = plan.pp == 1 and batch_per_replica(target(plan.target), model, groups[0].tp)
+    own_batches &= plan.ep == 1
     if not own_batches and any(
         len({(group.pool, group.gpu) for group in stage.replicas}) > 1 for stage in plan.stages
     ):
@@ -571,8 +572,10 @@ def other_tensor_degree(field: Field, plan: Plan) -> Plan | None:
 
 
 def other_rule(field: Field, plan: Plan) -> Plan | None:
-    """Another ZeRO stage, recomputation, interleaving or runtime."""
-    how = field.rng.randrange(4)
+    """Another ZeRO stage, recomputation, interleaving or runtime; another division of experts."""
+    how = field.rng.randrange(4 if field.model.experts is None else 6)
+    if how >= 4 and field.model.experts is not None:
+        return replace(plan, ep=field.rng.choice(divisors(field.model.experts.number)), shard_size=None)
     if how == 0:
         return replace(plan, zero=field.rng.randrange(4), shard_size=None)
     if how == 1:

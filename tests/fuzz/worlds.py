@@ -89,7 +89,10 @@ def draw_world(seed: int, index: int) -> World:
     """The world of this number."""
     rng = random.Random(f"world {seed} {index}")
     cluster, model = _cluster(rng), _model(rng)
-    return World(cluster, model, _limits(rng, model))
+    limits = _limits(rng, model)
+    # Draws of their own: what else a world is does not depend on them.
+    model |= _experts(random.Random(f"experts {seed} {index}"), model)
+    return World(cluster, model, limits)
 
 
 # ---------------------------------------------------------------- clusters
@@ -201,6 +204,15 @@ def _model(rng: random.Random) -> Yaml:
     if rng.random() < 0.2:
         found["ffn"] = rng.choice((2 * hidden, 3 * hidden, 11_008))
     return found
+
+
+def _experts(rng: random.Random, model: Yaml) -> Yaml:
+    """Experts in place of the feed-forwards of one decoder in six."""
+    if model["kind"] == "encoder" or rng.random() > 1 / 6:
+        return {}
+    number = rng.choice((2, 3, 4, 8, 16, 64))
+    size = rng.choice((model["hidden"] // 2, 2 * model["hidden"], 64))
+    return {"experts": {"number": number, "top_k": rng.randint(1, min(number, 4)), "ffn": size}}
 
 
 def _training(rng: random.Random) -> Yaml:
