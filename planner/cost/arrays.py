@@ -6,6 +6,7 @@ float, as for the dual numbers of ``planner.measured.dual``, which these functio
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import cast
 
 import numpy as np
@@ -36,3 +37,10 @@ def smaller(one: float, other: float) -> float:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.minimum(one, other)
     return other if other < one else one
+
+
+def finite(number: float) -> float:
+    """The number of each case, 0 where it is infinite."""
+    if isinstance(number, np.ndarray):
+        return np.where(np.isfinite(number), number, 0.0)
+    return number if isfinite(number) else 0.0

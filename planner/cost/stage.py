@@ -15,7 +15,7 @@ from planner.calibration.values import Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
-from planner.cost.arrays import Numbers, as_array, as_number, larger
+from planner.cost.arrays import Numbers, as_array, as_number, finite, larger
 from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
@@ -135,7 +135,9 @@ def layer_price(
     ahead, back = moved.forward_seconds, moved.backward_seconds
     whole = recompute == "full"
     partly = recompute == "selective" and by_operation
-    forward = with_host(one.forward_seconds + ahead + routing, one.host_seconds) - ahead - routing
+    # Where tokens cannot reach their experts that alone takes forever.
+    moving = finite(routing)
+    forward = with_host(one.forward_seconds + ahead + moving, one.host_seconds) - ahead - moving
     again = 0.0
     if whole:
         again = forward
@@ -145,13 +147,13 @@ def layer_price(
         if model.training.attention == "unfused":
             device += one.attention_seconds
         # As in the whole layer, so that no part of it takes longer.
-        beside = 0.5 * ahead + routing
+        beside = 0.5 * ahead + moving
         again = with_host(device + beside, one.host_seconds) - beside
     elif recompute == "selective":
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + back + routing, one.host_seconds) - back - routing,
+        backward_seconds=with_host(one.backward_seconds + back + moving, one.host_seconds) - back - moving,
         recompute_seconds=again,
         collective_forward=ahead,
         collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
@@ -637,7 +639,7 @@ class Pricer:
             tensor_backward_seconds=tensor_backward,
             routing_seconds=routing_forward + routing_backward,
             context_seconds=context_forward + context_backward,
-            straggler_seconds=(slowest - 1.0) * (own_forward + own_backward),
+            straggler_seconds=(slowest - 1.0) * finite(own_forward + own_backward),
             host_seconds=slowest * host,
             zero_seconds=exposed_forward + exposed_backward,
             offload_seconds=wait_forward + wait_backward,

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 
 from planner.calibration.values import Framework
 from planner.capabilities import Capabilities
-from planner.cost.arrays import larger, smaller
+from planner.cost.arrays import finite, larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.memory import experts_of, gathered_of, trained_of
@@ -120,9 +120,9 @@ class Traffic:
         if ring.dropped:
             # Who is in is known when the gradients are whole, and weights are there before anybody computes.
             return EndTraffic(reduction_seconds=reduction, gather_seconds=gather)
-        reduced, hidden = self.exposed(reduction, backward_seconds * self._overlaps_reduction(shape))
+        reduced, hidden = self.exposed(reduction, finite(backward_seconds) * self._overlaps_reduction(shape))
         gathered, hidden_gather = self.exposed(
-            gather, forward_seconds * self.target.overlaps_parameter_gather
+            gather, finite(forward_seconds) * self.target.overlaps_parameter_gather
         )
         return EndTraffic(
             reduction_seconds=reduced, gather_seconds=gathered, hidden_seconds=hidden + hidden_gather

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from planner.cost.arrays import as_array, larger, smaller
+from planner.cost.arrays import as_array, finite, larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape, chunk_layers
@@ -167,3 +167,6 @@ def test_numbers_keep_their_kind() -> None:
     assert smaller(one, other) is one
     assert larger(cast("float", np.array([1.0, 5.0])), 2.0) == pytest.approx([2.0, 5.0])
     assert smaller(2.0, cast("float", np.array([1.0, 5.0]))) == pytest.approx([1.0, 2.0])
+    assert finite(one) is one
+    assert finite(float("inf")) == 0.0
+    assert finite(cast("float", np.array([1.0, np.inf]))) == pytest.approx([1.0, 0.0])
