@@ -367,3 +367,17 @@ def test_the_busiest_device_has_more_than_the_mean() -> None:
     assert expert_rows(roomy, tp=1, tokens=100, ep=1) == 200
     assert kept_rows(roomy, tp=1, tokens=100, ep=4) == expert_rows(mixture(), tp=1, tokens=100, ep=4)
     assert kept_rows(capped, tp=1, tokens=100, ep=4) == 250
+
+
+def test_experts_over_equal_pools() -> None:
+    """Equal pools are as good as one: two of their nodes may have the experts together, and no unlike ones."""
+    equal = pool("a", "A100", 1, per_node=2), pool("b", "A100", 1, per_node=2)
+    groups = tuple(group(name, "A100", count=2, share=4) for name in "ab")
+    chosen = plan("megatron", 1, [4], [groups], ep=4)
+    assert faults(chosen, cluster(*equal), mixture()) == ()
+    other = equal[1].model_copy(update={"reserve_gib": 3.0})
+    found = faults(chosen, cluster(equal[0], other), mixture())
+    assert {fault.path[:5] for fault in found} == {
+        ("stages", 0, "replicas", index, "count") for index in range(2)
+    }
+    assert all("expected groups of 4 devices" in fault.what for fault in found)
