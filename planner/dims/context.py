@@ -14,7 +14,7 @@ from dataclasses import replace
 from planner.capabilities import Capabilities, ContextKind
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, allowed, node_devices
+from planner.dims.dimension import Change, Dimension, allowed, node_devices, runs_of
 from planner.dims.expert import holds_experts
 from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
@@ -64,7 +64,7 @@ class ContextParallelism(Dimension):
         yield from (
             Fault(path, what) for tp in degrees for what in context_faults(plan.context, target, model, tp)
         )
-        for where, group in groups_of(plan):
+        for where, group in runs_of(plan):
             if group.count % plan.cp:
                 what = f"cp {plan.cp} does not divide these {group.count} replicas"
                 yield Fault((*where, "count"), f"{what}: a sequence stays on one device type")
@@ -74,7 +74,7 @@ class ContextParallelism(Dimension):
         if plan.cp == 1:
             return
         per_node = node_devices(cluster)
-        for where, group in groups_of(plan):
+        for where, group in runs_of(plan, cluster):
             here, together = per_node[group.pool, group.gpu], group.tp * plan.cp
             if not holds_experts(group, together, here):
                 what = f"expected groups of tp {group.tp} x cp {plan.cp} devices that lie in a node or fill nodes of"

@@ -7,14 +7,17 @@ capabilities, and what the dimension divides or keeps; what that costs in second
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
+from planner.errors import KeyPath
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, groups_of
+from planner.plan.equal_pools import likeness
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,22 @@ class Dimension:
 def node_devices(cluster: ClusterSpec) -> dict[tuple[str, str], int]:
     """Devices of each type on one node of its pool, by pool and GPU."""
     return {(pool.name, gpu): pool.devices.count(gpu) for pool in cluster.pools for gpu in {*pool.devices}}
+
+
+def runs_of(plan: Plan, cluster: ClusterSpec | None = None) -> Iterator[tuple[KeyPath, ReplicaGroup]]:
+    """The groups of a plan, those next to each other as one where replicas of both may share experts or sequences.
+
+    They are of one device type; on a ``cluster`` also of equal pools, which are as good as one.
+    """
+    names = {pool.name: likeness(pool) for pool in cluster.pools} if cluster else {}
+
+    def alike(item: tuple[KeyPath, ReplicaGroup]) -> tuple[object, ...]:
+        path, group = item
+        return path[:2], names.get(group.pool), group.gpu, group.tp
+
+    for _, items in groupby(groups_of(plan), key=alike):
+        (path, first), *others = items
+        yield path, replace(first, count=first.count + sum(group.count for _, group in others))
 
 
 def single_device_faults(plan: Plan, what: str, replicas: str) -> Iterator[Fault]:

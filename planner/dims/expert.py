@@ -6,18 +6,15 @@ arXiv:2504.14960): a group of ``ep x etp`` devices is all devices of some consec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
-from planner.dims.dimension import Change, Dimension, allowed, node_devices
+from planner.dims.dimension import Change, Dimension, allowed, node_devices, runs_of
 from planner.dims.sharding import trains_whole
-from planner.errors import KeyPath
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import likeness
 from planner.plan.values import (
     WHOLE_EXPERTS,
     Fault,
@@ -91,8 +88,7 @@ class ExpertParallelism(Dimension):
         if folding.ways == 1:
             return
         per_node = node_devices(cluster)
-        names = {pool.name: likeness(pool) for pool in cluster.pools}
-        for where, group in runs_of(plan, names):
+        for where, group in runs_of(plan, cluster):
             own = per_node[group.pool, group.gpu]
             if not holds_experts(group, folding.ways, own):
                 what = f"expected groups of {folding.ways} devices (ep x etp) that lie in a node or fill nodes of"
@@ -115,22 +111,6 @@ class ExpertParallelism(Dimension):
             if target.splits_experts and plan.folding.ways % other == 0:
                 changed = replace(plan, ep=plan.folding.ways // other, etp=other)
                 yield Change(f"etp {other}", f"etp {other} instead of {etp}", changed)
-
-
-def runs_of(plan: Plan, names: Mapping[str, str] | None = None) -> Iterator[tuple[KeyPath, ReplicaGroup]]:
-    """The groups of a plan, those next to each other as one where devices of both may share experts.
-
-    They are of one device type, on pools that have the same of ``names``: equal pools are as good as one.
-    """
-
-    def alike(item: tuple[KeyPath, ReplicaGroup]) -> tuple[object, ...]:
-        path, group = item
-        return path[:2], names[group.pool] if names else "", group.gpu, group.tp
-
-    for _, items in groupby(groups_of(plan), key=alike):
-        each = list(items)
-        path, first = each[0]
-        yield path, replace(first, count=sum(group.count for _, group in each))
 
 
 def _beside_faults(plan: Plan) -> Iterator[Fault]:

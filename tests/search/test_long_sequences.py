@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from planner.calibration.values import ASSUMED
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
 from planner.plan.checks import faults
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.worlds import cluster, model, pool
+from tests.worlds import cluster, gpt, model, pool
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,3 +45,19 @@ def test_what_does_not_fit_names_context_parallelism() -> None:
     assert found.diagnosis is not None
     what = "fits with --cp 2, which divides sequences of fewer tokens than are divided unasked"
     assert any(hint.startswith(what) for hint in found.diagnosis.hints)
+
+
+def test_sequences_over_nodes_of_equal_pools() -> None:
+    """Equal pools are as good as one: the second of three pairs of nodes lies in both, and starts."""
+    pools = tuple(pool(name, "A100", nodes=3, per_node=1) for name in "ab")
+    spec = gpt(2, 512, 8, sequence_length=32_768, global_batch=3, precision="bf16")
+    asked = Limits(target="megatron", cp=(2,), pp=(1,), tp=(1,))
+    split, whole = (
+        search(cluster(*each), spec, limits=asked, explain=False).best
+        for each in (pools, (pool("a", "A100", nodes=6, per_node=1),))
+    )
+    assert split is not None
+    assert whole is not None
+    assert [group.count for group in split.plan.stages[0].replicas] == [3, 3]
+    assert split.estimate.step_seconds == pytest.approx(whole.estimate.step_seconds)
+    assert faults(split.plan, cluster(*pools), spec) == ()
