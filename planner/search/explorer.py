@@ -413,9 +413,8 @@ class Explorer:
                     parts.update(range(self._count + 1, self._count + 1 + len(families)))
                 elif tries[_way(family)] < QUICK_TRIES:
                     best = self.best
-                    tries[_way(family)] += (
-                        QUICK_TRIES if self._first.of_family(family, self.deadline.check) else 1
-                    )
+                    fits = self._first.of_family(family, self.deadline.check) < float("inf")
+                    tries[_way(family)] += QUICK_TRIES if fits else 1
                     vain[family.target, family.network] += 1
                     if self.best is not best:
                         vain.clear()

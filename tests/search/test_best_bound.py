@@ -151,3 +151,16 @@ def test_bounds_of_what_memory_does_not_hold() -> None:
     assert (found.once(2, 5.0), found.once(3, 5.0)) == (inf, 6.0)
     assert (found.crossed(2, 1, 1), found.crossed(3, 1, 1)) == (inf, 4.0)
     assert [found.holds(depth) for depth in (1, 2, 3)] == [False, False, True]
+
+
+def test_deep_pipelines_have_no_more_chunks() -> None:
+    """Several chunks, and divided backwards, count at no more stages than there are micro-batches."""
+    plain, full = np.array([10.0, 6.0, 4.0, 3.0]), np.array([9.0, 5.0, 2.0, 1.0])
+    ramp = SimpleNamespace(bounds=lambda chunks, divided=False: plain if chunks == 1 else full)
+    for steps, depth, expected in ((1, 4, 3.0), (2, 2, 5.0), (2, 3, 4.0), (3, 3, 2.0), (8, 4, 1.0)):
+        bounds = object.__new__(UniformBounds)
+        bounds._family, bounds._holds = FAMILY._replace(micro_batches=steps), np.ones(4, dtype=bool)
+        bounds.__dict__["_ramp"] = ramp
+        assert bounds.least(depth) == expected
+        bounds._holds = np.zeros(4, dtype=bool)
+        assert bounds.least(depth) == inf

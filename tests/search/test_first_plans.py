@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from math import inf
 from unittest.mock import patch
 
 import pytest
@@ -215,31 +216,57 @@ def test_stages_on_wanted_devices() -> None:
 
 @pytest.mark.parametrize("better", [False, True])
 def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
-    """Of the groups that promise most, the most replicas first; groups that promise too little are left."""
-    explorer, families = opened()
-    first, asked = FirstPlans(explorer), list[tuple[int, int]]()
-    explorer.cutoff_seconds = 1e9
+    """Of the groups that promise most, the most replicas first, then what else has the best number of them.
 
-    def looked(family: Family, check: object) -> bool:
-        asked.append((family.batch // (family.dp or 1), family.dp or 1))
-        explorer.cutoff_seconds /= 2 if better else 1
-        return True
+    Groups that differ from these in recomputation only, and groups that promise too little, are left.
+    """
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[tuple[int, int, int]]()
+
+    def looked(family: Family, check: object) -> float:
+        number = family.dp or 1
+        asked.append((family.batch // number, number, family.zero))
+        return float(number if better else -number)
 
     partition = explorer.partition(families[0])
     groups = sorted(grouped(families), key=lambda group: _promised_seconds(group, partition))
+    sizes = list(dict.fromkeys((group.first.batch // (group.first.dp or 1)) for group in groups))[:2]
     with patch.object(first, "of_family", looked):
         first.promising((group, partition) for group in groups[::-1])
-    sizes = [group.first.micro_batch for group in groups[:2]]
-    numbers = [sorted({family.dp or 1 for family in group.families}, reverse=True) for group in groups[:2]]
-    expected = [
-        (size, dp) for size, each in zip(sizes, numbers, strict=True) for dp in each[: None if better else 1]
-    ]
+    expected = list[tuple[int, int, int]]()
+    for size in sizes:
+        group = next(group for group in groups if group.first.micro_batch == size)
+        stages = {(family.dp or 1, family.zero) for family in group.families}
+        numbers = sorted({number for number, _ in stages}, reverse=True)
+        tried = numbers if better else numbers[:2]
+        best = tried[-1] if better else tried[0]
+        most = {number: max(zero for other, zero in stages if other == number) for number in tried}
+        expected += [(size, number, most[number]) for number in tried]
+        expected += [(size, best, zero) for zero in reversed(range(most[best])) if (best, zero) in stages]
     assert asked == expected
     explorer.cutoff_seconds = _promised_seconds(groups[1], partition)
     asked.clear()
     with patch.object(first, "of_family", looked):
         first.promising((group, partition) for group in groups)
-    assert {size for size, _ in asked} == {sizes[0]}
+    assert {size for size, *_ in asked} == {groups[0].first.micro_batch}
+
+
+def test_a_number_of_replicas_is_left_only_when_none_of_its_families_has_a_plan() -> None:
+    """Where the one that takes least memory has none, the next one is asked, and fewer replicas after them."""
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[tuple[int, int]]()
+    most = max(family.dp or 1 for family in families)
+    group = next(
+        group for group in grouped(families) if {0, 1} <= {f.zero for f in group.families if f.dp == most}
+    )
+
+    def looked(family: Family, check: object) -> float:
+        asked.append((family.dp or 1, family.zero))
+        return inf if family.dp == most else 1.0
+
+    with patch.object(first, "of_family", looked):
+        assert first._most_replicas(group, lambda: None)
+    assert asked[:3] == [(most, 1), (most, 0), (max(f.dp or 1 for f in group.families if f.dp != most), 1)]
 
 
 def test_first_plans_by_one_means_alone() -> None:

@@ -87,9 +87,12 @@ class UniformBounds:
         """No plan with at most ``depth`` stages is faster; infinite when it fits in no memory."""
         if not self.holds(depth):
             return inf
-        # Further stages, more chunks, divided backwards and free sends only shorten this one.
+        # Further stages and free sends only shorten this one.
+        plain = self._ramp.bounds(1)[depth - 1]
+        # So do more chunks and divided backwards, which pipelines have that are no deeper than there are micro-batches.
         divided = any(divides(each) for each in TARGETS[self._family.target].schedules)
-        return float(self._ramp.bounds(MAX_INTERLEAVE, divided=divided)[depth - 1])
+        full = min(depth, self._family.micro_batches)
+        return float(min(plain, self._ramp.bounds(MAX_INTERLEAVE, divided=divided)[full - 1]))
 
     def bounds(
         self, depths: Sequence[int], chunks: int, cutoff: float = inf, schedule: Schedule = "1f1b"

@@ -77,15 +77,22 @@ def group_rates(group: Group, bounds: FamilyBounds) -> list[tuple[int, float]]:
 
 
 def group_bound(group: Group, bounds: FamilyBounds) -> float:
-    """No plan of the group is faster than all devices at the best rate of its micro-batches, without other traffic."""
+    """No plan of the group is faster than all devices at the best rate of its micro-batches, without other traffic.
+
+    Nor than a micro-batch that meets only devices of the fastest type.
+    """
     family, model = group.first, bounds.estimator.model
     if family.tp is None or family.dp is None:
         return 0.0
-    rate = sum(slots * each for slots, each in group_rates(group, bounds))
+    rates = group_rates(group, bounds)
+    rate = sum(slots * each for slots, each in rates)
+    if not rate:
+        return inf
     # Replicas that share sequences have a part of each micro-batch.
     steps = model.training.global_batch * family.dp // family.batch
     # T >= L m / sum over devices of layers of a micro-batch a second
-    return model.layers * steps / rate if rate else float("inf")
+    # 1F1B: T >= sum over stages of f + b >= L / best rate; divided backwards: p <= m stages, T >= m L / p / best rate
+    return model.layers * max(steps / rate, 1 / max(each for _, each in rates))
 
 
 def members(

@@ -325,7 +325,8 @@ THRIFTY_PLANS = 6
 """Choices of them that are planned."""
 
 PROMISING = 2
-"""Groups of families of which the first good plans come."""
+"""Targets of which the first good plans come, and groups of families of each, that differ in more than recomputation;
+as many again with divided experts."""
 
 GRACE_SECONDS = 0.5
 """After the time limit, for a good plan where some plan is known."""
@@ -362,7 +363,7 @@ class FirstPlans:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
-        self._fits: dict[Family, bool] = {}
+        self._seconds: dict[Family, float] = {}
 
     def any(self, partition: NetworkPartition, families: Iterable[Family]) -> None:
         """A plan before anything else is known: of families that take little memory, the most replicas that fit.
@@ -375,10 +376,8 @@ class FirstPlans:
             depth = self._shallowest(partition, family)
             if depth:
                 planned += 1
-                if (
-                    self._plan(Choice(family=family, depth=depth, interleave=1), partition)
-                    or planned == THRIFTY_PLANS
-                ):
+                choice = Choice(family=family, depth=depth, interleave=1)
+                if self._plan(choice, partition) < inf or planned == THRIFTY_PLANS:
                     return
 
     def evenly(self, choices: Sequence[DataParallel], partition: NetworkPartition) -> None:
@@ -420,52 +419,73 @@ class FirstPlans:
     def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
         """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
 
-        Fewer replicas, whose pipelines are deeper, follow as long as they are faster. The first plan comes whatever the
-        time.
+        What a group should take leaves out all traffic, so that it does not compare divided experts with whole ones,
+        nor targets. The first plan comes whatever the time.
         """
         promises = (
             (_promised_seconds(group, partition), group)
             for group, partition in groups
             if group.first.dp is not None
         )
-        planned = 0
+        planned: dict[bool, dict[str, set[tuple[object, ...]]]] = {False: {}, True: {}}
+        """With divided experts or not, by target: how the groups that were planned work on a micro-batch."""
         for seconds, group in sorted(promises, key=lambda item: item[0]):
-            if planned == PROMISING or seconds >= self.explorer.incumbent:
+            if seconds >= self.explorer.incumbent:
                 return
-            fits = False
-            # One family of each number of replicas: the one that takes least memory.
-            of_number = {
-                family.dp or 1: family for family in sorted(group.families, key=lambda item: item.zero)
-            }
-            for _, family in sorted(of_number.items(), reverse=True):
-                before = self.explorer.incumbent
-                check = self.explorer.deadline.check if planned or fits else self._check
-                if self._shallowest(self.explorer.partition(family), family) and self.of_family(
-                    family, check
-                ):
-                    fits = True
-                    if self.explorer.incumbent >= before:
-                        break
-            planned += fits
+            targets, name = planned[group.first.folding.ways > 1], group.first.target
+            known, work = targets.get(name, set()), group.first.equal_work[1:]
+            if work in known or len(known) == PROMISING or (not known and len(targets) == PROMISING):
+                continue
+            check = self.explorer.deadline.check if any(planned.values()) else self._check
+            if self._most_replicas(group, check):
+                targets[name] = {*known, work}
 
-    def of_family(self, family: Family, check: Callable[[], None]) -> bool:
-        """Quick plans at a few depths, ``check`` before each; False when none fits."""
-        if family not in self._fits:
-            self._fits[family] = self._of_family(family, check)
-        return self._fits[family]
+    def _most_replicas(self, group: Group, check: Callable[[], None]) -> bool:
+        """Quick plans of one group, ``check`` before each until one fits; False when none does.
 
-    def _of_family(self, family: Family, check: Callable[[], None]) -> bool:
-        partition, fits = self.explorer.partition(family), False
+        From the most replicas on, of each number the family that takes least memory; fewer replicas, whose pipelines
+        are deeper, follow as long as they are faster; then the other families of the best number, which send less.
+        """
+        numbers: dict[int, list[Family]] = {}
+        for family in sorted(group.families, key=lambda item: -item.zero):
+            numbers.setdefault(family.dp or 1, []).append(family)
+        least, others = inf, list[Family]()
+        for _, alike in sorted(numbers.items(), reverse=True):
+            seconds = inf
+            while alike and seconds == inf:
+                seconds = self._seconds_of(alike.pop(0), check)
+            if seconds >= least:
+                if seconds < inf:
+                    break
+                continue
+            least, others, check = seconds, alike, self.explorer.deadline.check
+        for family in others:
+            self._seconds_of(family, check)
+        return least < inf
+
+    def _seconds_of(self, family: Family, check: Callable[[], None]) -> float:
+        """Step of the best quick plan of a family, whose layers may have no room at all."""
+        roomy = self._shallowest(self.explorer.partition(family), family)
+        return self.of_family(family, check) if roomy else inf
+
+    def of_family(self, family: Family, check: Callable[[], None]) -> float:
+        """Step of the best of quick plans at a few depths, ``check`` before each; infinite when none fits."""
+        if family not in self._seconds:
+            self._seconds[family] = self._of_family(family, check)
+        return self._seconds[family]
+
+    def _of_family(self, family: Family, check: Callable[[], None]) -> float:
+        partition, least = self.explorer.partition(family), inf
         possible = partition.depths(family, self.explorer.limits)
         for depth in self._sample(family, possible) if possible else ():
             check()
             wanted = self.explorer.incumbent
             if partition.bounds.bound(family, depth, 1, wanted) < wanted:
-                fits |= self._plan(Choice(family=family, depth=depth, interleave=1), partition)
-        return fits
+                least = min(least, self._plan(Choice(family=family, depth=depth, interleave=1), partition))
+        return least
 
-    def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> bool:
-        """Offer a quick plan of a choice; False when none fits."""
+    def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> float:
+        """Offer a quick plan of a choice; its step, infinite when none fits."""
         explorer = self.explorer
         before = explorer.best
         scored = greedy(choice, partition.estimator, explorer.limits, scorer=explorer.estimator, **options)
@@ -474,7 +494,7 @@ class FirstPlans:
             self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
         if explorer.best is not before:
             self._promising = choice
-        return scored is not None
+        return scored.estimate.step_seconds if scored is not None else inf
 
     def refine(self) -> None:
         """More orders of the device types for the choices whose quick plans were fastest."""
