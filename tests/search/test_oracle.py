@@ -694,7 +694,8 @@ def test_experts_that_deepspeed_divides() -> None:
     """In plans of one stage alone, whose bound has the experts of a device and not all of them."""
     found, _ = check(dropless(with_experts(129)), replace(limits(129, "deepspeed"), ep=(2, 4)))
     assert found is not None
-    assert (found.plan.ep, found.plan.zero) == (2, 1)
+    assert found.plan.ep == 2
+    assert found.plan.zero in (1, 2)
 
 
 def dropless(problem: Problem) -> Problem:

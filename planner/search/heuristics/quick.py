@@ -328,6 +328,9 @@ PROMISING = 2
 """Targets of which the first good plans come, and groups of families of each, that differ in more than recomputation;
 as many again with divided experts."""
 
+VAIN = 8
+"""Groups in a row without a better plan after which the search for good first plans ends."""
+
 GRACE_SECONDS = 0.5
 """After the time limit, for a good plan where some plan is known."""
 
@@ -429,16 +432,19 @@ class FirstPlans:
         )
         planned: dict[bool, dict[str, set[tuple[object, ...]]]] = {False: {}, True: {}}
         """With divided experts or not, by target: how the groups that were planned work on a micro-batch."""
+        vain = 0
         for seconds, group in sorted(promises, key=lambda item: item[0]):
-            if seconds >= self.explorer.incumbent:
+            if seconds >= self.explorer.incumbent or vain == VAIN:
                 return
             targets, name = planned[group.first.folding.ways > 1], group.first.target
             known, work = targets.get(name, set()), group.first.equal_work[1:]
             if work in known or len(known) == PROMISING or (not known and len(targets) == PROMISING):
                 continue
             check = self.explorer.deadline.check if any(planned.values()) else self._check
+            before = self.explorer.incumbent
             if self._most_replicas(group, check):
                 targets[name] = {*known, work}
+            vain = vain + 1 if before < inf and self.explorer.incumbent == before else 0
 
     def _most_replicas(self, group: Group, check: Callable[[], None]) -> bool:
         """Quick plans of one group, ``check`` before each until one fits; False when none does.
