@@ -309,21 +309,12 @@ class Explorer:
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
         self._raise_floor()
+        self._first_plan()
         listed = []
-        for row, name, partition, families in searched(
-            self.estimator, self.limits, one_degree=self.one_degree, runner=self._runner
-        ):
+        for row, name, partition, families in self._searched(self.limits):
+            self._first.check_later()
             listed.append((row, name, partition, grouped(families)))
-            self._partitions[row.name, name] = partition
             partition.bounds.rates.expect(families)
-            if self.best is not None:
-                self.deadline.check_wish()
-                continue
-            self._first.any(partition, families)
-            if self.best is None and partition.whole:
-                self._first.evenly(
-                    tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
-                )
         whole = [(groups, partition) for _, _, partition, groups in listed if partition.whole]
         self._first.promising((group, partition) for groups, partition in whole for group in groups)
         for row, name, partition, groups in listed:
@@ -337,6 +328,26 @@ class Explorer:
             if self.limits.grids:
                 self._open_grids(row)
         self._taken_bound = float("inf")
+
+    def _searched(self, limits: Limits) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
+        """All families of these limits by target, name of the partition, and partition."""
+        for row, name, partition, families in searched(
+            self.estimator, limits, one_degree=self.one_degree, runner=self._runner
+        ):
+            self._partitions[row.name, name] = partition
+            yield row, name, partition, families
+
+    def _first_plan(self) -> None:
+        """Any plan at all, whatever the time: of the smallest micro-batches, whose families are few."""
+        smallest = min(self.limits.micro_batch or (1,))
+        for row, _, partition, families in self._searched(replace(self.limits, micro_batch=(smallest,))):
+            self._first.any(partition, families)
+            if self.best is None and partition.whole:
+                self._first.evenly(
+                    tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
+                )
+            if self.best is not None:
+                return
 
     def _raise_floor(self) -> None:
         """All devices at the best rate that each has in any plan, before any other bound is known."""

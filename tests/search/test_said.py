@@ -55,7 +55,7 @@ def said(found: SearchResult) -> Iterator[str]:
 
 
 FAMILIES = """\
-optimal 359 93
+optimal 324 93
 torch: ZeRO-2: chosen 1.0000
 torch: ZeRO-1: as fast 1.0000
 deepspeed: ZeRO-3: ZeRO gathers +2 % 1.0122
@@ -87,7 +87,7 @@ zero (3,) instead of (1,): 0.3489
 target ('deepspeed',) instead of ('torch',): 0.2373
 """
 IDLE = """\
-optimal 136 26
+optimal 130 26
 torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +1 % 1.0035
@@ -129,7 +129,7 @@ def test_what_a_search_says(spec: ClusterSpec, model: ModelSpec, limits: Limits,
 
 
 CHEAP = """\
-optimal 48 0
+optimal 47 0
 deepspeed: ZeRO-0: chosen 1.0000
 deepspeed: ZeRO-1: cost of a token: +0% 1.0000
 deepspeed: ZeRO-2: cost of a token: +0% 1.0000
@@ -137,7 +137,7 @@ deepspeed: ZeRO-3: cost of a token: +9% 1.0916
 for speed: cost of a token: +572% 0.4636
 """
 FRUGAL = """\
-optimal 138 0
+optimal 137 0
 deepspeed: ZeRO-0: chosen 1.0000
 deepspeed: ZeRO-1: energy of a token: +0% 1.0000
 deepspeed: ZeRO-2: energy of a token: +0% 1.0000
@@ -145,7 +145,7 @@ deepspeed: ZeRO-3: energy of a token: +8% 1.0846
 for speed: energy of a token: +144% 0.2312
 """
 FEW = """\
-optimal 96 8
+optimal 92 8
 deepspeed: ZeRO-3: chosen 1.0000
 deepspeed: ZeRO-1: gradient sync +6 % 1.0203
 deepspeed: ZeRO-2: gradient sync +4 % 1.0203

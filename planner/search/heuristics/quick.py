@@ -328,11 +328,11 @@ PROMISING = 2
 """Targets of which the first good plans come, and groups of families of each, that differ in more than recomputation;
 as many again with divided experts."""
 
-VAIN = 8
+VAIN = 32
 """Groups in a row without a better plan after which the search for good first plans ends."""
 
 GRACE_SECONDS = 0.5
-"""After the time limit, for a good plan where some plan is known."""
+"""After the time limit, for a good plan."""
 
 
 class RunningSearch(Protocol):
@@ -408,43 +408,51 @@ class FirstPlans:
         return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
 
     def _check(self) -> None:
-        """Before a first plan, which comes whatever the time, unless only a faster one than a known one is wanted.
+        """Before a first plan, which comes whatever the time, unless only a faster one than a known one is wanted."""
+        if self.explorer.cutoff_seconds < inf:
+            self.explorer.deadline.check()
+        self.explorer.deadline.check_wish()
 
-        Where some plan is known, a good one has ``GRACE_SECONDS`` more.
-        """
-        explorer = self.explorer
-        if explorer.cutoff_seconds < float("inf"):
-            explorer.deadline.check()
-        elif explorer.best is not None:
-            explorer.deadline.later(GRACE_SECONDS).check()
-        explorer.deadline.check_wish()
+    def check_later(self) -> None:
+        """Before a good plan, which has ``GRACE_SECONDS`` more than there are, unless one is known."""
+        known = self.explorer.cutoff_seconds < inf
+        self.explorer.deadline.later(0.0 if known else GRACE_SECONDS).check()
 
     def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
         """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
 
-        What a group should take leaves out all traffic, so that it does not compare divided experts with whole ones,
-        nor targets. The first plan comes whatever the time.
+        What a group should take leaves out all traffic, so that it compares neither targets nor divided experts with
+        whole ones; these are far fewer and come first.
         """
-        promises = (
-            (_promised_seconds(group, partition), group)
-            for group, partition in groups
-            if group.first.dp is not None
-        )
-        planned: dict[bool, dict[str, set[tuple[object, ...]]]] = {False: {}, True: {}}
-        """With divided experts or not, by target: how the groups that were planned work on a micro-batch."""
+        several = [(group, partition) for group, partition in groups if group.first.dp is not None]
+        check = self.check_later
+        for divided in (False, True):
+            alike = [pair for pair in several if (pair[0].first.folding.ways > 1) is divided]
+            if self._of_groups(alike, check):
+                check = self.explorer.deadline.check
+
+    def _of_groups(self, groups: Iterable[tuple[Group, NetworkPartition]], check: Callable[[], None]) -> bool:
+        """Quick plans of a few of these groups: of ``PROMISING`` targets, as many groups of each; False for none."""
+        promises = []
+        for group, partition in groups:
+            check()
+            promises.append((_promised_seconds(group, partition), group))
+        planned: dict[str, set[tuple[object, ...]]] = {}
+        """How the groups that were planned work on a micro-batch, by target."""
         vain = 0
         for seconds, group in sorted(promises, key=lambda item: item[0]):
             if seconds >= self.explorer.incumbent or vain == VAIN:
-                return
-            targets, name = planned[group.first.folding.ways > 1], group.first.target
-            known, work = targets.get(name, set()), group.first.equal_work[1:]
-            if work in known or len(known) == PROMISING or (not known and len(targets) == PROMISING):
+                break
+            name, work = group.first.target, group.first.equal_work[1:]
+            known = planned.get(name, set())
+            if work in known or len(known) == PROMISING or (not known and len(planned) == PROMISING):
                 continue
-            check = self.explorer.deadline.check if any(planned.values()) else self._check
             before = self.explorer.incumbent
             if self._most_replicas(group, check):
-                targets[name] = {*known, work}
+                planned[name] = {*known, work}
+                check = self.explorer.deadline.check
             vain = vain + 1 if before < inf and self.explorer.incumbent == before else 0
+        return bool(planned)
 
     def _most_replicas(self, group: Group, check: Callable[[], None]) -> bool:
         """Quick plans of one group, ``check`` before each until one fits; False when none does.
