@@ -66,13 +66,13 @@ torch: data + tensor: tensor parallel +7 % 1.0945
 deepspeed: data + tensor: tensor parallel +7 % 1.1230
 torch: ZeRO-0: optimizer +15 % 1.1483
 deepspeed: ZeRO-0: optimizer +15 % 1.2238
-megatron: data parallel: compute +29 %, 2 fewer devices 1.2651
-only a: compute +29 %, 2 fewer devices 1.2651
+megatron: data parallel: compute +33 %, 2 fewer devices 1.3014
+only a: compute +33 %, 2 fewer devices 1.3014
+megatron: pipeline: bubble and sends +26 % 1.3023
 megatron: data + tensor: compute +31 %, 2 fewer devices 1.3445
-torch: pipeline: bubble and sends +31 % 1.4255
-deepspeed: pipeline: compute +25 % 1.4618
+deepspeed: pipeline: bubble and sends +29 % 1.3613
+torch: pipeline: bubble and sends +31 % 1.4061
 torch: pipeline + tensor: bubble and sends +35 % 1.5161
-megatron: pipeline: compute +78 % 1.9398
 megatron: pipeline + tensor: compute +76 % 1.9526
 only b: compute +198 %, 2 fewer devices 3.0177
 """
@@ -151,8 +151,8 @@ deepspeed: ZeRO-1: gradient sync +6 % 1.0203
 deepspeed: ZeRO-2: gradient sync +4 % 1.0203
 deepspeed: ZeRO-0: optimizer +10 % 1.1322
 only a: compute +54 %, 2 fewer devices 1.5203
+deepspeed: pipeline: compute +40 % 1.6753
 only b: compute +80 %, 1 fewer device 1.8125
-deepspeed: pipeline: compute +61 %, 1 fewer device 1.8732
 deepspeed: data + tensor: compute +85 %, 1 fewer device 1.9296
 torch: ZeRO-1 data parallel, a batch per device 0.0162
 """
