@@ -516,9 +516,8 @@ class Explorer:
         partition = self.partition(family)
         alike: dict[tuple[int, Schedule], list[int]] = {}
         for depth in partition.depths(family, self.limits):
-            for order in orders_of(family, depth, self.estimator.model, self.limits):
-                if self._runner is None or has_order(self._runner, *order):
-                    alike.setdefault(order, []).append(depth)
+            for order in self.orders(family, depth):
+                alike.setdefault(order, []).append(depth)
         for (chunks, schedule), possible in alike.items():
             bounds = partition.bounds.bounds(family, possible, chunks, self._wanted, schedule)
             for depth, own in zip(possible, bounds, strict=True):
@@ -526,6 +525,11 @@ class Explorer:
                 self.candidates += 1
                 choice = Choice(family=family, depth=depth, interleave=chunks, schedule=schedule)
                 self._push(max(bound, own), choice)
+
+    def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
+        """Chunks and schedules of a pipeline that are searched."""
+        orders = orders_of(family, depth, self.estimator.model, self.limits)
+        return [order for order in orders if self._runner is None or has_order(self._runner, *order)]
 
     def _begin(self, bound: float, choice: Choice) -> None:
         self.solved += 1
@@ -550,6 +554,8 @@ class Explorer:
     def _continue(self, opened: OpenChoice) -> None:
         """One round; back on the heap with a better bound, unless nothing is left to find in it."""
         self._rounds += 1
+        if opened.comes_to_ilp:
+            self._first.of_choice(opened.choice)
         opened.step(self.incumbent, self.deadline)
         self.offer(opened.best)
         if opened.closed:
@@ -605,4 +611,4 @@ class Explorer:
 
 
 def _way(family: Family) -> tuple[object, ...]:
-    return family.target, family.network, family.tp, family.dp, family.context
+    return family.target, family.network, family.tp, family.dp, family.context, family.folding

@@ -128,6 +128,11 @@ class OpenChoice:
         self._dropped = float("inf")
         self._model: PipelineModel | None = None
 
+    @property
+    def comes_to_ilp(self) -> bool:
+        """True when the next round is the first that solves an ILP."""
+        return bool(self._nodes) and self._nodes[0].relaxed and not self._nodes[0].solved
+
     def step(self, cutoff_seconds: float, deadline: Deadline = NO_LIMIT) -> None:
         """One round: solve, score, cut; ``cutoff_seconds`` is the fastest plan known anywhere.
 

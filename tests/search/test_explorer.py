@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cost.estimate import Estimator
+from planner.plan.values import Folding
 from planner.search.deadline import NO_LIMIT, Struck
 from planner.search.explorer import Explorer, _way
 from planner.search.space.choices import Family
@@ -144,5 +145,6 @@ def test_families_whose_first_plans_count_together() -> None:
         one._replace(dp=2),
         one._replace(network="x"),
         one._replace(target="megatron"),
+        one._replace(folding=Folding(ep=2, etp=2)),
     )
-    assert len({_way(family) for family in (one, *others)}) == 5
+    assert len({_way(family) for family in (one, *others)}) == 6

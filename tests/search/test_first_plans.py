@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from math import inf
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,11 +16,12 @@ from planner.cost.schedules import uniform_seconds
 from planner.cost.training import devices_of
 from planner.model.spec import ModelSpec
 from planner.plan.values import Context, Folding
+from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import Group, group_rates, grouped, searched
 from planner.search.data_parallel import choices
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
-from planner.search.heuristics.greedy import layered
+from planner.search.heuristics.greedy import ALL_ORDERS, layered
 from planner.search.heuristics.quick import (
     FirstPlans,
     Wanted,
@@ -33,6 +35,7 @@ from planner.search.heuristics.quick import (
     everywhere,
     quick_plan,
 )
+from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, Family
 from planner.search.space.partitions import NetworkPartition
 from planner.search.space.stages import StageOptions
@@ -297,6 +300,57 @@ def test_first_plans_by_one_means_alone() -> None:
     while not exact.closed:
         exact.step(explorer.incumbent, NO_LIMIT)
     assert exact.bound >= explorer.incumbent * (1 - 2 * MEGATRON.gap)
+
+
+def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:
+    """Once for each choice: what it finds makes the ILP smaller."""
+    explorer, _ = opened(limits=replace(MEGATRON, gap=0.0))
+    events: list[tuple[str, Choice]] = []
+    solve, plan = OpenChoice._solve, FirstPlans._plan
+
+    def solved(opened: OpenChoice, *parts: Any) -> None:
+        events.append(("ILP", opened.choice))
+        solve(opened, *parts)
+
+    def planned(first: FirstPlans, choice: Choice, *parts: Any, **options: Any) -> float:
+        if options == {"orders": ALL_ORDERS}:
+            events.append(("plan", choice))
+        return plan(first, choice, *parts, **options)
+
+    explorer._open()
+    with patch.object(OpenChoice, "_solve", solved), patch.object(FirstPlans, "_plan", planned):
+        explorer._best_first(None)
+    choices = {choice for event, choice in events if event == "ILP"}
+    assert len(choices) > 1
+    for choice in choices:
+        own = [event for event, other in events if other == choice]
+        assert own[0] == "plan"
+        assert own.count("plan") == 1
+
+
+def test_the_best_pipeline_is_tried_in_other_schedules() -> None:
+    """Interleaved, where a family has the best plan so far; the others are left as they are."""
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[Choice]()
+    family = max((item for item in families if item.dp == 2), key=lambda item: item.micro_batches)
+
+    def planned(choice: Choice, partition: NetworkPartition, **options: int) -> float:
+        asked.append(choice)
+        return 1.0 + choice.depth
+
+    for known, expected in ((1e9, {1, 2, 3}), (1.0, {1})):
+        explorer.cutoff_seconds = known
+        asked.clear()
+        with (
+            patch.object(first, "_plan", planned),
+            patch.object(FamilyBounds, "bound", return_value=0.0),
+            patch.object(explorer, "orders", return_value=[(1, "1f1b"), (2, "1f1b"), (3, "1f1b")]),
+        ):
+            assert first._of_family(family, lambda: None) == 1.0 + min(choice.depth for choice in asked)
+        plain = [choice for choice in asked if choice.interleave == 1]
+        assert len(set(plain)) == len(plain)
+        assert {choice.interleave for choice in asked} == expected
+        assert all(choice.depth == min(c.depth for c in plain) for choice in asked if choice not in plain)
 
 
 def test_pipelines_are_tried_both_ways() -> None:

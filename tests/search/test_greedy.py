@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise, permutations, product
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import pytest
 
@@ -54,6 +55,24 @@ def test_the_layers_end_about_as_soon_as_the_best_cut(depth: int, chunks: int) -
             assert sum(option.layers for option in found[1]) == 7
             compared += 1
     assert compared > 1
+
+
+@pytest.mark.parametrize(("depth", "chunks"), [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_any_cut_becomes_about_as_good_as_the_best(depth: int, chunks: int) -> None:
+    """Layer by layer, by moves that all make it better; none where there is no time for any."""
+    stages = options(TWO, depth, chunks=chunks)
+    layers = _Layers(stages, [0, 1, 1, 0][:depth])
+    every = [layers._ending(cut) for cut in cuts(7, depth, chunks)]
+    least, moved = min(seconds for seconds, _ in every), 0
+    for seconds, found in every:
+        better = layers.climbed(seconds, found)
+        ending, _ = layers._ending([option.layers for option in better])
+        assert least * (1 - 1e-12) <= ending <= min(seconds, 1.02 * least)
+        assert sum(option.layers for option in better) == 7
+        with patch("planner.search.heuristics.greedy.CLIMBS", 0):
+            assert layers.climbed(seconds, found) == found
+        moved += ending < seconds
+    assert moved > len(every) / 2
 
 
 def test_the_quick_plan_is_the_best_of_both_orders() -> None:

@@ -71,8 +71,8 @@ only a: compute +33 %, 2 fewer devices 1.3014
 megatron: pipeline: bubble and sends +26 % 1.3023
 megatron: data + tensor: compute +31 %, 2 fewer devices 1.3445
 deepspeed: pipeline: bubble and sends +29 % 1.3613
-torch: pipeline: bubble and sends +31 % 1.4061
-torch: pipeline + tensor: bubble and sends +35 % 1.5161
+torch: pipeline: compute +22 % 1.3770
+torch: pipeline + tensor: compute +25 % 1.4872
 megatron: pipeline + tensor: compute +76 % 1.9526
 only b: compute +198 %, 2 fewer devices 3.0177
 """

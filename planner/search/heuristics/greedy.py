@@ -30,6 +30,12 @@ FEW_ORDERS = 2
 MORE_THRESHOLDS = 8
 """Common times above the least that are tried: a longer one lets faster stages take more."""
 
+CLIMBS = 400
+"""Moves of a layer that are tried to make a plan better."""
+
+GIVING = 3
+"""Stages that may give one, those with the longest micro-batches."""
+
 
 def greedy(
     choice: Choice,
@@ -41,15 +47,18 @@ def greedy(
 ) -> Scored | None:
     """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
     stages = StageOptions(choice, estimator, limits)
-    candidates = (_Layers(stages, slots).best() for slots in islice(_orders(stages), 2 * orders))
-    quickest = sorted((item for item in candidates if item is not None), key=lambda item: item[0])
-    return fastest(score(scorer or estimator, stages, options) for _, options in quickest[:2])
+    looks = (_Layers(stages, slots) for slots in islice(_orders(stages), 2 * orders))
+    found = ((look, look.best()) for look in looks)
+    quickest = sorted(((look, best) for look, best in found if best is not None), key=lambda item: item[1][0])
+    climbed = (look.climbed(*best) for look, best in quickest[:2])
+    return fastest(score(scorer or estimator, stages, options) for options in climbed)
 
 
 def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
     """Good layers for given compositions, [stage]; None when none fit."""
-    best = _Layers(stages, slots).best()
-    return score(estimator, stages, best[1]) if best else None
+    look = _Layers(stages, slots)
+    best = look.best()
+    return score(estimator, stages, look.climbed(*best)) if best else None
 
 
 def fastest(plans: Iterable[Scored | None]) -> Scored | None:
@@ -135,6 +144,29 @@ class _Layers:
         )
         return min(map(self._ending, tried), key=lambda item: item[0], default=None)
 
+    def climbed(self, seconds: float, options: list[Option]) -> list[Option]:
+        """Better options: as long as it helps, a busy stage gives a layer to the stage that should have it.
+
+        What a stage recomputes changes with its layers, which the common time of ``best`` does not see.
+        """
+        tries = CLIMBS
+        while tries > 0:
+            layers = [option.layers for option in options]
+            busiest = sorted(range(len(layers)), key=lambda stage: -options[stage].busy_seconds)[:GIVING]
+            moves = [
+                (giver, taker)
+                for giver in busiest
+                for taker in range(len(layers))
+                if giver != taker and layers[giver] > self.chunks and layers[taker] < self.most[taker]
+            ]
+            tries -= len(moves)
+            moved = (self._ending(_moved(layers, *move)) for move in moves[: max(0, tries)])
+            least = min(moved, key=lambda item: item[0], default=None)
+            if least is None or least[0] >= seconds:
+                break
+            seconds, options = least
+        return options
+
     def _send(self, first: int, last: int) -> float:
         return self.stages.sends(first, last).least_seconds
 
@@ -185,3 +217,11 @@ class _Layers:
         ends = stage_ends(forward, backward, steps, held, weight, self.schedule)
         ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options
+
+
+def _moved(layers: Sequence[int], giver: int, taker: int) -> list[int]:
+    """The same layers, one of them on another stage."""
+    each = list(layers)
+    each[giver] -= 1
+    each[taker] += 1
+    return each

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import inf
 from typing import Protocol
 
-from planner.capabilities import RECOMPUTES
+from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import uniform_seconds
 from planner.cost.training import devices_of
@@ -355,6 +355,9 @@ class RunningSearch(Protocol):
     def partition(self, item: Family) -> NetworkPartition:
         """The part of the cluster that a family is about."""
 
+    def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
+        """Chunks and schedules of a pipeline that may be asked for."""
+
     def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
         """A choice to be solved."""
 
@@ -367,6 +370,7 @@ class FirstPlans:
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
         self._seconds: dict[Family, float] = {}
+        self._tried: set[Choice] = set()
 
     def any(self, partition: NetworkPartition, families: Iterable[Family]) -> None:
         """A plan before anything else is known: of families that take little memory, the most replicas that fit.
@@ -491,12 +495,30 @@ class FirstPlans:
     def _of_family(self, family: Family, check: Callable[[], None]) -> float:
         partition, least = self.explorer.partition(family), inf
         possible = partition.depths(family, self.explorer.limits)
-        for depth in self._sample(family, possible) if possible else ():
-            check()
-            wanted = self.explorer.incumbent
-            if partition.bounds.bound(family, depth, 1, wanted) < wanted:
-                least = min(least, self._plan(Choice(family=family, depth=depth, interleave=1), partition))
+        known = self.explorer.incumbent
+        choices = [
+            Choice(family=family, depth=depth, interleave=1)
+            for depth in (self._sample(family, possible) if possible else ())
+        ]
+        best: Choice | None = None
+        for choice in choices:
+            seconds = self._below(choice, partition, check)
+            if seconds < least:
+                least, best = seconds, choice
+        # What is best without interleaving may be better with it.
+        if best is not None and least < known:
+            for chunks, schedule in self.explorer.orders(family, best.depth):
+                choice = replace(best, interleave=chunks, schedule=schedule)
+                if choice != best:
+                    least = min(least, self._below(choice, partition, check))
         return least
+
+    def _below(self, choice: Choice, partition: NetworkPartition, check: Callable[[], None]) -> float:
+        """Step of a quick plan of a choice whose bound is below the best one; infinite for none."""
+        check()
+        wanted = self.explorer.incumbent
+        asked = choice.family, choice.depth, choice.interleave, wanted, choice.schedule
+        return self._plan(choice, partition) if partition.bounds.bound(*asked) < wanted else inf
 
     def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> float:
         """Offer a quick plan of a choice; its step, infinite when none fits."""
@@ -509,6 +531,12 @@ class FirstPlans:
         if explorer.best is not before:
             self._promising = choice
         return scored.estimate.step_seconds if scored is not None else inf
+
+    def of_choice(self, choice: Choice) -> None:
+        """A quick plan, once: for an ILP, which takes the longer the worse the best plan is."""
+        if choice not in self._tried:
+            self._tried.add(choice)
+            self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
 
     def refine(self) -> None:
         """More orders of the device types for the choices whose quick plans were fastest."""
