@@ -27,8 +27,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("hetplan")
-# What is imported and collected stays; to look for garbage in it would take time.
-gc.disable()
+gc.disable()  # until all is imported and collected
 # Programs that a shell starts in the background ignore Ctrl-C, and so would those that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -56,11 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected is no garbage; to look through it again and again takes CPU time.
+    """What was imported and collected stays; to look for garbage in it would take CPU time.
 
     What starts the ranks of training runs is made now, ahead of the first test, where a test needs it.
     """
-    gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 50, 50)

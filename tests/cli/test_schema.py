@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from planner.cli.schema import cluster_schema, model_schema, schema_of
+from planner.cli.schema import schema_of
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
 from planner.plan.file import PlanFile, to_text
@@ -24,19 +25,21 @@ from tests.share.test_search import JOBS
 POOL = CLUSTER.index("  - name: b")
 
 
-def valid(schema: dict[str, Any], text: str) -> bool:
+@cache
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    """Of the files of a kind."""
+    return jsonschema.Draft202012Validator(schema_of(kind))
+
+
+def valid(kind: str, text: str) -> bool:
     """True when the schema accepts the YAML."""
-    return jsonschema.Draft202012Validator(schema).is_valid(yaml.safe_load(text))
+    return bool(validator(kind).is_valid(yaml.safe_load(text)))
 
 
-CLUSTER_FILES, MODEL_FILES = (
-    jsonschema.Draft202012Validator(schema) for schema in (cluster_schema(), model_schema())
-)
-
-
-@pytest.mark.parametrize("schema", [CLUSTER_FILES.schema, MODEL_FILES.schema])
-def test_schemas_are_of_their_draft(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", ["cluster", "model"])
+def test_schemas_are_of_their_draft(kind: str) -> None:
     """2020-12."""
+    schema = schema_of(kind)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -44,13 +47,13 @@ def test_schemas_are_of_their_draft(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_clusters_are_valid(path: Path) -> None:
     """All of them."""
-    CLUSTER_FILES.validate(yaml.safe_load(path.read_text()))
+    validator("cluster").validate(yaml.safe_load(path.read_text()))
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_models_are_valid(path: Path) -> None:
     """All of them."""
-    MODEL_FILES.validate(yaml.safe_load(path.read_text()))
+    validator("model").validate(yaml.safe_load(path.read_text()))
 
 
 CLUSTER_MISTAKES = [
@@ -102,7 +105,7 @@ def test_schema_and_loader_refuse_the_same_clusters(tmp_path: Path, change: tupl
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     assert problems(load_cluster, path)
-    assert not valid(cluster_schema(), text)
+    assert not valid("cluster", text)
 
 
 @pytest.mark.parametrize("change", MODEL_MISTAKES, ids=lambda change: change[1].strip())
@@ -113,18 +116,18 @@ def test_schema_and_loader_refuse_the_same_models(tmp_path: Path, change: tuple[
     path = tmp_path / "model.yaml"
     path.write_text(text)
     assert problems(load_model, path)
-    assert not valid(model_schema(), text)
+    assert not valid("model", text)
 
 
 def test_the_good_files_are_valid() -> None:
     """Those that the mistakes start from."""
-    assert valid(cluster_schema(), CLUSTER)
-    assert valid(model_schema(), MODEL)
+    assert valid("cluster", CLUSTER)
+    assert valid("model", MODEL)
 
 
 def test_a_configuration_with_training_is_valid() -> None:
     """All training keys are optional there."""
-    assert valid(model_schema(), "huggingface: config.json\ntraining: {global_batch: 8}\n")
+    assert valid("model", "huggingface: config.json\ntraining: {global_batch: 8}\n")
 
 
 def described(schema: Any) -> list[dict[str, Any]]:
@@ -137,16 +140,16 @@ def described(schema: Any) -> list[dict[str, Any]]:
     return own + [found for item in schema.values() for found in described(item)]
 
 
-@pytest.mark.parametrize("schema", [cluster_schema(), model_schema()])
-def test_every_key_is_described(schema: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kind", ["cluster", "model"])
+def test_every_key_is_described(kind: str) -> None:
     """Editors show it."""
-    missing = [found for found in described(schema) if "description" not in found]
+    missing = [found for found in described(schema_of(kind)) if "description" not in found]
     assert not missing
 
 
 def test_editors_may_complete_names_of_the_catalogue() -> None:
     """Without refusing others."""
-    choice = cluster_schema()["$defs"]["PoolFile"]["properties"]["gpu"]["oneOf"][0]
+    choice = schema_of("cluster")["$defs"]["PoolFile"]["properties"]["gpu"]["oneOf"][0]
     assert "H100-SXM-80GB" in choice["examples"]
 
 
@@ -172,7 +175,7 @@ def test_files_that_hetplan_writes_and_reads_are_valid(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_of_a_kind(name: str, text: str) -> None:
     """Something that is needed lacks, or is another version."""
-    assert not valid(schema_of(name), text)
+    assert not valid(name, text)
 
 
 def test_commands_have_schemas_too(hetplan: Command) -> None:
