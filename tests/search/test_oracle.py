@@ -59,8 +59,8 @@ from tests.worlds import (
 )
 
 SEEDS = st.integers(0, 10**9)
-QUICK = 4_000
-"""Plans of a problem of the quick tests."""
+QUICK, MANY = 1_500, 4_000
+"""Plans of a problem of the quick tests and of the slow ones."""
 PARTS = 5
 """Tests among which the instances are batches, so that several processes can share them."""
 
@@ -187,11 +187,11 @@ def test_any_constants(seed: int, target: str | None) -> None:
     check(with_constants(seed), limits(seed, target), QUICK)
 
 
-def check_safe(seed: int, target: str | None, safe: float) -> None:
+def check_safe(seed: int, target: str | None, safe: float, most: int = QUICK) -> None:
     """What keeps the chance small is part of the room, so the proof holds for it; the answer has no greater one."""
     spec, model = small_problem(seed)
     cluster = spec.model_copy(update={"safe": safe})
-    best, _ = check((cluster, model, ASSUMED), limits(seed, target), QUICK)
+    best, _ = check((cluster, model, ASSUMED), limits(seed, target), most)
     assert best is None or best.estimate.out_of_memory <= safe * (1 + 1e-9)
 
 
@@ -210,7 +210,7 @@ def test_a_chance_to_run_out_of_memory(seed: int, target: str | None, safe: floa
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_chances_to_run_out_of_memory(seed: int, target: str | None, safe: float) -> None:
     """The same of more of them."""
-    check_safe(seed, target, safe)
+    check_safe(seed, target, safe, most=MANY)
 
 
 @given(SEEDS, TARGETS)
@@ -228,7 +228,7 @@ def test_any_shapes(seed: int, target: str | None) -> None:
 
 
 @given(SEEDS, st.sampled_from(["megatron", "flagscale"]))
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> None:
     """In the backward, and by user buffers in both directions."""
     check(with_user_buffers(seed), limits(seed, target), QUICK)
@@ -271,7 +271,7 @@ def test_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
     """The same of more of them."""
-    check_copies(seed)
+    check_copies(seed, most=MANY)
 
 
 def test_copies_in_pipelines_are_the_best_now_and_then() -> None:
@@ -301,7 +301,7 @@ def test_second_copies_and_rounded_traffic(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_second_copies_and_rounded_traffic(seed: int) -> None:
     """The same of more of them."""
-    check(with_fast_nodes(seed), zero_plus_limits(seed), QUICK)
+    check(with_fast_nodes(seed), zero_plus_limits(seed), MANY)
 
 
 def test_second_copies_are_the_best_now_and_then() -> None:
@@ -314,10 +314,10 @@ def test_second_copies_are_the_best_now_and_then() -> None:
     assert found == {(None, False), (2, True), (2, False)}
 
 
-def check_hosts(seed: int, target: str | None) -> None:
+def check_hosts(seed: int, target: str | None, most: int = QUICK) -> None:
     """What may be kept in host memory is where that is faster; unless asked, only where nothing fits without."""
     asked = replace(limits(seed, target), offload=OFFLOAD_PARTS)
-    _, best = check(with_hosts(seed), asked, QUICK)
+    _, best = check(with_hosts(seed), asked, most)
     alone, freely = (
         search(*with_hosts(seed), replace(asked, offload=part), explain=False) for part in (("none",), None)
     )
@@ -350,7 +350,7 @@ def test_shares_of_the_optimizer_in_pipelines() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_host_memory(seed: int, target: str | None) -> None:
     """The same of more of them."""
-    check_hosts(seed, target)
+    check_hosts(seed, target, most=MANY)
 
 
 def small_hosts(seed: int) -> Problem:
@@ -417,12 +417,12 @@ def test_unequal_shards(seed: int) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_unequal_shards(seed: int) -> None:
     """The same of more of them."""
-    check_unequal(seed)
+    check_unequal(seed, most=MANY)
 
 
-def check_unequal(seed: int) -> None:
+def check_unequal(seed: int, most: int = QUICK) -> None:
     """Shards of all parts that a search looks at, on clusters whose memories differ, are searched and proven."""
-    check(with_tight_memories(seed), unequal_limits(seed), QUICK)
+    check(with_tight_memories(seed), unequal_limits(seed), most)
 
 
 def unequal_limits(seed: int) -> Limits:
@@ -445,14 +445,14 @@ def test_unequal_shards_are_the_best_now_and_then() -> None:
     assert met((plan.unequal_shards for plan in bests), {True, False}) == {True, False}
 
 
-def check_unequal_steps(seed: int) -> None:
+def check_unequal_steps(seed: int, most: int = QUICK) -> None:
     """Plans of torch, most often pipelines alone, of batches that few numbers divide."""
     depths = (2, 3) if seed % 8 else None
-    check(with_unequal_steps(seed), Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=depths), QUICK)
+    check(with_unequal_steps(seed), Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=depths), most)
 
 
 @given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_unequal_steps(seed: int) -> None:
     """Pipelines with a micro-batch less are the best where exhaustion says so."""
     check_unequal_steps(seed)
@@ -463,7 +463,7 @@ def test_unequal_steps(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_unequal_steps(seed: int) -> None:
     """The same of more of them."""
-    check_unequal_steps(seed)
+    check_unequal_steps(seed, most=MANY)
 
 
 def test_unequal_steps_are_the_best_now_and_then() -> None:
@@ -496,7 +496,7 @@ def test_v_shaped_pipelines(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_v_shaped_pipelines(seed: int) -> None:
     """The same of more of them."""
-    check(tied_or_not(seed), v_shaped_limits(seed), QUICK)
+    check(tied_or_not(seed), v_shaped_limits(seed), MANY)
 
 
 def test_v_shaped_pipelines_are_the_best_now_and_then() -> None:
@@ -505,10 +505,10 @@ def test_v_shaped_pipelines_are_the_best_now_and_then() -> None:
     assert met((plan.schedule in V_SHAPED for plan in bests), {True, False}) == {True, False}
 
 
-def check_backups(seed: int) -> None:
+def check_backups(seed: int, most: int = QUICK) -> None:
     """Up to two replicas that nobody waits for, on devices that vary."""
     asked = Limits(gap=0.0, target="torch", zero=(seed % 2,), pp=(1,), tp=(1,), backup=2)
-    check(with_stragglers(seed), asked, QUICK)
+    check(with_stragglers(seed), asked, most)
 
 
 @given(SEEDS)
@@ -523,7 +523,7 @@ def test_backups(seed: int) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_backups(seed: int) -> None:
     """The same of more of them."""
-    check_backups(seed)
+    check_backups(seed, most=MANY)
 
 
 def test_backups_are_the_best_now_and_then() -> None:
@@ -541,11 +541,11 @@ SYNCS = (
 """What islands may exchange."""
 
 
-def check_islands(seed: int) -> None:
+def check_islands(seed: int, most: int = QUICK) -> None:
     """Islands of everything that torch has, beside ZeRO 0 and 1 without."""
     zero = ((0, 1), (0,))[seed % 2]
     check(
-        with_islands(seed), Limits(gap=0.0, target="torch", zero=zero, pp=(1,), syncs=SYNCS[seed % 3]), QUICK
+        with_islands(seed), Limits(gap=0.0, target="torch", zero=zero, pp=(1,), syncs=SYNCS[seed % 3]), most
     )
 
 
@@ -561,7 +561,7 @@ def test_islands(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_islands(seed: int) -> None:
     """The same of more of them."""
-    check_islands(seed)
+    check_islands(seed, most=MANY)
 
 
 def test_islands_are_the_best_now_and_then() -> None:
@@ -578,13 +578,13 @@ def test_islands_are_the_best_now_and_then() -> None:
 GRIDS = Limits(gap=0.0, target="torch", pp=(1,), grids=True)
 
 
-def check_grids(seed: int) -> None:
+def check_grids(seed: int, most: int = QUICK) -> None:
     """Against tensor parallelism in one dimension, whose plans are few, of the same degree or of smaller ones too."""
-    check(with_grids(seed), replace(GRIDS, tp=((4,), (2, 4))[seed % 2]), QUICK)
+    check(with_grids(seed), replace(GRIDS, tp=((4,), (2, 4))[seed % 2]), most)
 
 
 @given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_grids(seed: int) -> None:
     """Grids of devices are the best where exhaustion says so, and none with a depth is better."""
     check_grids(seed)
@@ -595,7 +595,7 @@ def test_grids(seed: int) -> None:
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_grids(seed: int) -> None:
     """The same of more of them."""
-    check_grids(seed)
+    check_grids(seed, most=MANY)
 
 
 def test_grids_are_the_best_now_and_then() -> None:
@@ -611,7 +611,7 @@ def small_nodes(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_replicas_on_several_nodes(seed: int) -> None:
     """Replicas that fill several nodes are the best where exhaustion says so, and no bound is above them."""
     check(with_small_nodes(seed), small_nodes(seed), QUICK)
@@ -622,7 +622,7 @@ def test_replicas_on_several_nodes(seed: int) -> None:
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_replicas_on_several_nodes_of_many(seed: int) -> None:
     """The same of more of them."""
-    check(with_small_nodes(seed), small_nodes(seed), QUICK)
+    check(with_small_nodes(seed), small_nodes(seed), MANY)
 
 
 def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
@@ -644,7 +644,7 @@ def several_replicas(seed: int) -> Limits:
 
 
 @given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_replicas_with_batches_of_their_own(seed: int) -> None:
     """Tensor-parallel replicas get the batches that suit them, as exhaustion deals them."""
     check(with_replicas(seed), several_replicas(seed), QUICK)
@@ -663,7 +663,7 @@ def test_replicas_of_devices_that_vary(seed: int, zero: int) -> None:
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_replicas_with_batches_of_their_own(seed: int) -> None:
     """The same of more of them."""
-    check(with_replicas(seed), several_replicas(seed), 4 * QUICK)
+    check(with_replicas(seed), several_replicas(seed), 4 * MANY)
 
 
 def test_batches_of_tensor_parallel_replicas_differ_now_and_then() -> None:
@@ -721,12 +721,12 @@ def test_documents_and_paged_moments(seed: int) -> None:
         check((*problem, ASSUMED), limits(seed, target), QUICK)
 
 
-def check_pairs(seed: int, target: str, problem: Callable[[int], Problem] = plain) -> None:
+def check_pairs(seed: int, target: str, problem: Callable[[int], Problem] = plain, most: int = QUICK) -> None:
     """Pairs of answers in pipelines, where the parts of a copy, two forwards and their sends go with every stage."""
     spec, model, calibration = problem(seed)
     training = model.training.model_copy(update={"preference": PreferenceSpec()})
     changed = model.model_copy(update={"training": training})
-    check((spec, changed, calibration), limits(seed, target, (2, 3, 4)), QUICK)
+    check((spec, changed, calibration), limits(seed, target, (2, 3, 4)), most)
 
 
 @given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
@@ -746,7 +746,7 @@ def test_many_pairs_in_pipelines(
     part: int, seed: int, target: str, problem: Callable[[int], Problem]
 ) -> None:
     """The same on more problems."""
-    check_pairs(PARTS * seed + part, target, problem)
+    check_pairs(PARTS * seed + part, target, problem, most=MANY)
 
 
 def test_shared_experts_are_the_best_now_and_then() -> None:
@@ -764,9 +764,9 @@ def test_shared_experts_are_the_best_now_and_then() -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_experts(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
-    check(with_experts(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+    check(with_experts(PARTS * seed + part), limits(seed, target), 2 * MANY)
     asked = replace(limits(seed, ("torch", "deepspeed")[seed % 2]), ep=(2, 3, 4, 8))
-    check(dropless(with_experts(PARTS * seed + part)), asked, 2 * QUICK)
+    check(dropless(with_experts(PARTS * seed + part)), asked, 2 * MANY)
 
 
 UNLIKE_TARGETS = st.sampled_from(["torch", "deepspeed", "megatron", None])
@@ -785,12 +785,12 @@ def test_unlike_layers(seed: int, target: str | None) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_unlike_layers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
-    check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+    check(with_unlike_layers(PARTS * seed + part), limits(seed, target), 2 * MANY)
 
 
-def check_beside(seed: int) -> None:
+def check_beside(seed: int, most: int = QUICK) -> None:
     """Plans of torch, which alone trains such models, in one of two problems pipelines alone."""
-    check(with_beside(seed), limits(seed, "torch", (None, (2, 3, 4))[seed // 4 % 2]), QUICK)
+    check(with_beside(seed), limits(seed, "torch", (None, (2, 3, 4))[seed // 4 % 2]), most)
 
 
 @given(SEEDS)
@@ -806,17 +806,17 @@ def test_matrices_beside_the_layers(seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_matrices_beside_the_layers(part: int, seed: int) -> None:
     """The same of more of them, and in V-shaped pipelines, whose first stage has both ends."""
-    check_beside(PARTS * seed + part)
+    check_beside(PARTS * seed + part, most=MANY)
     spec, model, calibration = tied_or_not(seed)
     v_shaped = model.model_copy(update={"beside": with_beside(seed)[1].beside})
-    check((spec, v_shaped, calibration), v_shaped_limits(seed), QUICK)
+    check((spec, v_shaped, calibration), v_shaped_limits(seed), MANY)
 
 
-def check_unlike_sizes(seed: int) -> None:
+def check_unlike_sizes(seed: int, most: int = QUICK) -> None:
     """As if both runtimes had such layers: torch has all but other matrices of attention."""
     target = ("torch", "torch", "megatron")[seed % 3]
     with patch("planner.plan.checks._unusual", lambda row, model: ""):
-        check(with_unlike_sizes(seed), limits(seed, target, (None, (2, 3, 4))[seed // 3 % 2]), QUICK)
+        check(with_unlike_sizes(seed), limits(seed, target, (None, (2, 3, 4))[seed // 3 % 2]), most)
 
 
 @given(SEEDS)
@@ -832,7 +832,7 @@ def test_layers_of_several_sizes(seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_layers_of_several_sizes(part: int, seed: int) -> None:
     """The same of more of them."""
-    check_unlike_sizes(PARTS * seed + part)
+    check_unlike_sizes(PARTS * seed + part, most=MANY)
 
 
 @given(SEEDS)
@@ -848,7 +848,7 @@ def test_further_tokens(seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_further_tokens(part: int, seed: int) -> None:
     """The same of more of them."""
-    check(with_further_tokens(PARTS * seed + part), limits(seed, "megatron"), 2 * QUICK)
+    check(with_further_tokens(PARTS * seed + part), limits(seed, "megatron"), 2 * MANY)
 
 
 @given(SEEDS)
@@ -864,7 +864,7 @@ def test_encoder_decoders(seed: int) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_encoder_decoders(part: int, seed: int) -> None:
     """The same of more of them."""
-    check(with_encoders(PARTS * seed + part), limits(seed, (None, "torch")[seed % 2]), 2 * QUICK)
+    check(with_encoders(PARTS * seed + part), limits(seed, (None, "torch")[seed % 2]), 2 * MANY)
 
 
 def test_experts_are_divided_now_and_then() -> None:
@@ -891,7 +891,7 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
-    check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+    check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * MANY)
 
 
 @given(SEEDS, st.sampled_from(["torch", "deepspeed"]))
@@ -906,7 +906,7 @@ def test_adapters_and_frozen_parts_in_pipelines(seed: int, target: str) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     """With or without a pipeline."""
-    check(with_adapters(seed), limits(seed, target), QUICK)
+    check(with_adapters(seed), limits(seed, target), MANY)
 
 
 def divided(seed: int, target: str) -> Limits:
@@ -926,7 +926,7 @@ def test_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) ->
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
     """The same on more of them."""
-    check(with_adapters(seed), divided(seed, target), QUICK)
+    check(with_adapters(seed), divided(seed, target), MANY)
 
 
 def combined(seed: int, target: str) -> Limits:
@@ -951,7 +951,7 @@ def test_all_at_once(seed: int, target: str) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_all_at_once(part: int, seed: int, target: str) -> None:
     """The same on more of them."""
-    check(with_all_at_once(PARTS * seed + part), combined(PARTS * seed + part, target), QUICK)
+    check(with_all_at_once(PARTS * seed + part), combined(PARTS * seed + part, target), MANY)
 
 
 def test_chunks_that_send_beside_computation() -> None:
@@ -981,7 +981,7 @@ def test_stragglers(seed: int, target: str | None) -> None:
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_problems_with_stragglers(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
-    check(with_stragglers(PARTS * seed + part), limits(seed, target), 2 * QUICK)
+    check(with_stragglers(PARTS * seed + part), limits(seed, target), 2 * MANY)
 
 
 ODD_TARGETS = [("megatron", None), ("flagscale", (1, 2)), ("deepspeed", (2, 3)), ("torch", (2, 3))]
@@ -1023,7 +1023,7 @@ def test_devices_left_over(seed: int) -> None:
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_hundreds_with_devices_left_over(target: str, seed: int) -> None:
     """The same on many more."""
-    check_left_over(seed, target, 10 * QUICK)
+    check_left_over(seed, target, 10 * MANY)
 
 
 @pytest.mark.parametrize("zero", first(1, [3, 0, 1, 2]))
@@ -1049,7 +1049,7 @@ def test_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_many_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
     """The same of more of them."""
-    check_lone_nodes(seed, QUICK)
+    check_lone_nodes(seed, MANY)
 
 
 def test_one_micro_batch_may_take_longer_than_the_durations_of_the_ilp_say() -> None:

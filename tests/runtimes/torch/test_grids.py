@@ -77,7 +77,7 @@ ON_RANKS = {
     **dict.fromkeys((case.name for case in ON_FOUR), 4),
     **dict.fromkeys((case.name for case in ON_EIGHT), 8),
 }
-OFTEN = ("square-adamw", "square-encoder")
+OFTEN = ("square-encoder",)
 """Cases of the normal suite."""
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from planner.catalog import GpuSpec
-from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.emit.interface import emit, write_folder
 from tests.runtimes.torch.test_hetplan_torch import (
@@ -20,15 +18,15 @@ from tests.runtimes.torch.test_hetplan_torch import (
     Case,
     Trained,
     equals_one_process,
-    four_ranks,
     outcomes,
     recomputed,
     run_all,
+    train_all,
+    two_ranks,
     uneven,
-    written,
 )
 from tests.training.once import asked, once
-from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
+from tests.worlds import GPUS, gpt, group, plan
 
 torch = pytest.importorskip("torch")
 
@@ -53,16 +51,11 @@ def of_two(zero: int, *parts: int, **changes: Any) -> Case:
     return replace(case, name=f"{case.name}-{parts[0]}-of-two", plan=chosen, cluster=two_ranks())
 
 
-def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
-    """Two nodes with a device each."""
-    nics = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",), 1, nics), pool("small", ("T4",), 1, nics), gpus=gpus)
-
-
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
 CASES = [
     unequal(1, 3, 1, 1),
     unequal(2, 3, 2, 1, optimizer="sgd", **LLAMA),
+    recomputed(unequal(3, 8, 1, 2, optimizer="sgd", output_gate=True, **DELTA)),
     recomputed(unequal(3, 8, 1, 2)),
     unequal(3, 1, 4, 3, optimizer="lion", **LLAMA),
     unequal(3, 6, 1, 1, precision="bf16"),
@@ -77,21 +70,8 @@ CASES = [
 OF_TWO = [of_two(1, 3, 1), of_two(2, 2, 1, **LLAMA), of_two(3, 5, 1, optimizer="sgd")]
 
 
-RARELY = (*CASES[3:4], *CASES[5:7], *CASES[8:9], *CASES[10:], *OF_TWO)
+RARELY = (*CASES[3:], *OF_TWO)
 """Cases of the slow tests."""
-
-
-def train_all(cases: list[Case], root: Path) -> None:
-    """All cases in a start of four ranks and one of two."""
-    logs = ""
-    for ranks, where in ((4, four_ranks()), (2, two_ranks())):
-        folders = [
-            written(case, where, root) for case in cases if (case.cluster == two_ranks()) == (ranks == 2)
-        ]
-        if folders:
-            run_all(folders, root / "log", ranks)
-            logs += (root / "log").read_text()
-    (root / "log").write_text(logs)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from planner.capabilities import Recompute, Schedule
+from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.model.spec import (
@@ -82,6 +83,12 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
+def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
+    """Two nodes with a device each."""
+    cards = (nic("eth", "lo"),)
+    return cluster(pool("big", ("A100",), 1, cards), pool("small", ("T4",), 1, cards), gpus=gpus)
+
+
 OF_THEIR_OWN = (
     *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
     *("beside", "lora", "freeze"),
@@ -117,6 +124,14 @@ def uneven(zero: int, *, shard_size: int | None = None, **changes: Any) -> Case:
     name = name_of("hybrid" if shard_size else "uneven", zero, changes)
     chosen = plan("torch", zero, [3], [replicas], shard_size=shard_size)
     return Case(name, chosen, model(13, layers=3, **changes))
+
+
+def pair(zero: int, **changes: Any) -> Case:
+    """Two ranks, with three micro-batches of 2, 2 and 1 and with one of 2."""
+    replicas = (group("big", "A100", share=5, steps=3), group("small", "T4", share=2))
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    chosen = plan("torch", zero, [2], [replicas])
+    return Case(name_of("pair", zero, changes), chosen, model(7, layers=2, **changes), two_ranks())
 
 
 def alike(zero: int, **changes: Any) -> Case:
@@ -338,22 +353,20 @@ SWITCH: dict[str, Any] = {
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
     over_nodes(0, 2, tp=4, optimizer="sgd"),
-    uneven(1),
-    uneven(0, precision="bf16"),
-    uneven(2, precision="fp16"),
+    uneven(1, documents=PADDED, learned_positions=16),
+    pair(0, precision="bf16"),
+    pair(2, precision="fp16"),
     uneven(2, shard_size=2, optimizer="sgd"),
     pipeline(0, [3, 1], steps=3, optimizer="muon"),
-    uneven(3, optimizer="lion"),
-    uneven(0, optimizer="adafactor"),
-    uneven(1, precision="bf16", reduce_dtype="bf16"),
-    uneven(3, optimizer_states="int8"),
-    pipeline(0, [1, 2], steps=3, fewer=1),
-    pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
-    ordered(pipeline(3, [4, 2], steps=2, optimizer="sgd"), "1f1b", 2),
-    ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd"), "zero-bubble"),
-    ordered(pipeline(1, [4, 3], steps=5, optimizer="sgd", tied_embeddings=False), "zb-v", 2),
-    ordered(pipeline(0, [3, 2, 2, 3], steps=8, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
-    tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
+    pair(3, optimizer="lion"),
+    pair(0, optimizer="adafactor"),
+    pair(1, precision="bf16", reduce_dtype="bf16"),
+    pair(3, optimizer_states="int8"),
+    ordered(pipeline(3, [3, 2], steps=2, optimizer="sgd", embedding_width=64), "1f1b", 2),
+    ordered(
+        pipeline(1, [3, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zb-v", 2
+    ),
+    ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     tensor_parallel(
         3,
         stages=2,
@@ -364,25 +377,19 @@ CASES = [
         head_bias=True,
         learned_positions=32,
     ),
-    uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
-    recomputed(uneven(2, documents=PACKED)),
-    ordered(
-        pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False),
-        "zero-bubble",
-    ),
-    uneven(3, optimizer="sgd", documents=PADDED, learned_positions=16),
-    uneven(3, optimizer="sgd", **T5),
+    pair(2, optimizer="sgd", dense_layers=1, **EXPERTS),
+    recomputed(pair(2, documents=PACKED)),
+    pair(3, optimizer="sgd", **T5),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
-    uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
+    pair(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
-    pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
-    named("halves", uneven(3, optimizer="sgd", **HALVES)),
+    ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
+    named("halves", pair(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     divided(2, stages=2),
     shared(0, optimizer="sgd", gated_mlp=True),
     shared(1, ep=4, optimizer="sgd"),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
-    shared(2, stages=2, optimizer="sgd", how="selective"),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
 
@@ -398,10 +405,9 @@ BIASED: dict[str, Any] = {
 WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "output_bias": True}
 """Of which two ranks have whole blocks of each product."""
 FROZEN = [
-    frozen("lora", 1, **ADAPTERS),
-    frozen("lora-pairs", 3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
-    frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
-    pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
+    pair(3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
+    pair(2, freeze=("embedding", "attention"), optimizer="sgd"),
+    pipeline(1, [2, 1], steps=3, fewer=1, **{**ADAPTERS, "tied_embeddings": True}),
     named("lora", tensor_parallel(1, **BIASED)),
     named("nf4", tensor_parallel(3, stages=2, optimizer="sgd", **WIDE)),
 ]
@@ -412,10 +418,40 @@ RESUMED = [
         alike(3, optimizer="sgd", **SIZED),
         pipeline(1, [1, 2], steps=3, optimizer="sgd", **SIZED),
     ),
-    resumed("experts", shared(3, stages=2), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
+    resumed("experts", shared(2, stages=2, how="selective"), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
 ]
 """Plans that go on where another ended, with adapters, with layers of several sizes and with divided experts."""
 OTHERS = [
+    tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
+    *(uneven(zero) for zero in (1, 3)),
+    uneven(0, precision="bf16"),
+    uneven(2, precision="fp16"),
+    uneven(3, optimizer="lion"),
+    uneven(0, optimizer="adafactor"),
+    uneven(1, precision="bf16", reduce_dtype="bf16"),
+    uneven(3, optimizer_states="int8"),
+    pipeline(0, [1, 2], steps=3, fewer=1),
+    pipeline(3, [1, 2], steps=3, optimizer="sgd", embedding_width=64),
+    ordered(pipeline(3, [4, 2], steps=2, optimizer="sgd"), "1f1b", 2),
+    ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd"), "zero-bubble"),
+    ordered(pipeline(1, [4, 3], steps=5, optimizer="sgd", tied_embeddings=False), "zb-v", 2),
+    uneven(2, optimizer="sgd", dense_layers=1, **EXPERTS),
+    recomputed(uneven(2, documents=PACKED)),
+    ordered(
+        pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False),
+        "zero-bubble",
+    ),
+    uneven(3, optimizer="sgd", documents=PADDED, learned_positions=16),
+    uneven(3, optimizer="sgd", **T5),
+    uneven(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
+    pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
+    named("halves", uneven(3, optimizer="sgd", **HALVES)),
+    shared(2, stages=2, optimizer="sgd", how="selective"),
+    frozen("lora", 1, **ADAPTERS),
+    frozen("lora-pairs", 3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
+    frozen("freeze", 2, freeze=("embedding", "attention"), optimizer="sgd"),
+    pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
+    resumed("experts", shared(3, stages=2), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
     over_nodes(1, 1, tp=2, stages=2, optimizer="sgd"),
     uneven(3, shard_size=2, precision="bf16"),
     uneven(0, optimizer_states="bf16"),
@@ -470,7 +506,7 @@ OTHERS = [
     pipeline(1, [1, 3], steps=3, tied_embeddings=False),
     ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", tied_embeddings=False), "1f1b", 3),
     ordered(pipeline(1, [4, 2], steps=4, precision="bf16", optimizer="sgd"), "zero-bubble", 2),
-    ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
+    ordered(pipeline(0, [3, 2, 2, 3], steps=8, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     ordered(pipeline(0, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False, **T5), "zb-v", 2),
     ordered(pipeline(0, [3, 2, 2, 3], steps=9, optimizer="sgd"), "dualpipe-v", 2),
     ordered(pipeline(1, [2, 2], steps=4, precision="bf16", optimizer="sgd"), "dualpipe-v", 2),
@@ -526,7 +562,6 @@ OTHERS = [
     uneven(0, optimizer="lion"),
     tensor_parallel(1, optimizer="lion"),
     *(uneven(zero, precision="bf16", reduce_dtype="bf16") for zero in (0, 3)),
-    uneven(3),
     uneven(1, optimizer="sgd", preference=PAIRS),
     ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", preference=PAIRS), "1f1b", 3),
     pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", preference=PAIRS),
@@ -547,20 +582,29 @@ Trained = dict[str, tuple[Path, list[float]]]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The cases of the normal suite, in one start of four ranks."""
+    """The cases of the normal suite, in a start of four ranks and one of two."""
     return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN, *RESUMED])))
 
 
 @pytest.fixture(scope="module")
 def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The others, in a second start."""
+    """The others, in starts of their own."""
     return outcomes(once(tmp_path_factory, "torch native slow", partial(train_all, OTHERS)))
 
 
 def train_all(cases: list[Case], root: Path) -> None:
-    """Every case in a folder of its own, all trained by one start of four ranks."""
-    folders = [folder for case in cases for folder in (*begun(case, root), written(case, four_ranks(), root))]
-    run_all(folders, root / "log")
+    """Every case in a folder of its own, all of as many ranks trained by one start."""
+    logs = ""
+    for ranks in sorted({case.plan.devices for case in cases}):
+        folders = [
+            folder
+            for case in cases
+            if case.plan.devices == ranks
+            for folder in (*begun(case, root), written(case, four_ranks(), root))
+        ]
+        run_all(folders, root / "log", ranks)
+        logs += (root / "log").read_text()
+    (root / "log").write_text(logs)
 
 
 def begun(case: Case, root: Path) -> tuple[Path, ...]:
@@ -799,18 +843,14 @@ def test_an_overflow_in_one_group_is_no_step_in_any(tmp_path: Path) -> None:
 
 
 def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
-    """``launch.sh`` on both of two nodes with one and two ranks: ZeRO 3, uneven batches, padding."""
-    where = cluster(
-        pool("big", ("A100", "A100"), 1, (nic("eth", "lo"),)),
-        pool("small", ("T4",), 1, (nic("eth", "lo"),)),
-    )
-    replicas = (group("big", "A100", count=2, share=5, steps=2), group("small", "T4", share=2))
+    """``launch.sh`` on both of two nodes: ZeRO 3, uneven batches, padding."""
+    replicas = (group("big", "A100", share=5, steps=2), group("small", "T4", share=2))
     chosen, folder = plan("torch", 3, [2], [replicas]), tmp_path / "a run"
-    write_folder(emit(chosen, where, model(12, layers=2, precision="fp32", optimizer="sgd")), folder)
+    write_folder(emit(chosen, two_ranks(), model(7, layers=2, precision="fp32", optimizer="sgd")), folder)
     printed = launch(
         folder, 2, "--steps", str(STEPS), "--lr", str(LR["sgd"]), "--save", str(folder / "saved")
     )
-    network, start, wanted = reference(folder, 12)
+    network, start, wanted = reference(folder, 7)
     assert losses(printed) == pytest.approx(wanted, rel=1e-5)
     assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
 
