@@ -54,21 +54,21 @@ def check(seed: int) -> int:
 
 def test_any_cluster_gives_valid_plans_or_reasons() -> None:
     """Layers once, shares that add up, devices that exist: the rules of every plan; most baselines have one."""
-    plans = [check(seed) for seed in range(2, 6)]
+    plans = [check(seed) for seed in range(2, 4)]
     assert sum(plans) >= 6 * len(plans)
 
 
 @pytest.mark.slow
 def test_many_clusters_give_valid_plans_or_reasons() -> None:
     """The same of more of them."""
-    plans = [check(seed) for seed in range(6, 40)]
+    plans = [check(seed) for seed in range(4, 40)]
     assert sum(plans) >= 6 * len(plans)
 
 
 @pytest.mark.parametrize(
     "pools",
     [
-        (pool("a", nodes=3, per_node=4),),
+        pytest.param((pool("a", nodes=3, per_node=4),), marks=pytest.mark.slow),
         pytest.param((pool("a", nodes=4, per_node=4), pool("b", "V100", per_node=4)), marks=pytest.mark.slow),
         pytest.param(
             (pool("a", nodes=2, per_node=16), pool("b", "V100", per_node=16)), marks=pytest.mark.slow
@@ -135,14 +135,14 @@ def test_every_baseline_has_its_row() -> None:
 def test_none_that_can_be_launched_beats_the_search() -> None:
     """The plans people use lie in the space, so the bound holds for them."""
     compared = 0
-    for seed in range(1, 9, 2):
+    for seed in (1, 5):
         spec, model = small_problem(seed)
         bound = search(spec, model, limits=Limits(gap=0.0), explain=False).bound_seconds
         for item in baselines(spec, model):
             if item.scored and item.scored.estimate.fits and target(item.scored.plan.target).by_default:
                 compared += 1
                 assert item.scored.estimate.step_seconds >= bound * (1 - 1e-6)
-    assert compared > 20
+    assert compared > 10
 
 
 def test_a_baseline_that_does_not_fit_says_by_how_much_and_where() -> None:
@@ -186,6 +186,7 @@ def test_stock_runtimes_have_one_network_for_all_groups() -> None:
     assert not any(SHARED in item.reason for item in baselines(joined, gpt(global_batch=64)))
 
 
+@pytest.mark.slow
 def test_holmes_gains_over_megatron_what_it_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 6, 7.5B on 4 nodes of InfiniBand and 4 of RoCE: 183 against 131 TFLOP/s, 1.40 times as fast.
 

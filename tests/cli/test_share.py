@@ -11,7 +11,7 @@ import pytest
 from planner.cluster.file import load_cluster
 from planner.plan.file import read
 from planner.share.search import ShareSearch
-from tests.cli.running import ROOT, Command, asked_once
+from tests.cli.running import MODEL, ROOT, Command, asked_once
 from tests.share.test_search import FOUR_NODES, JOBS, MIXED, THREE, WIDE
 
 LARGE = WIDE.replace("layers: 6", "layers: 60").replace("hidden: 1024", "hidden: 65536")
@@ -19,9 +19,11 @@ LARGE = WIDE.replace("layers: 6", "layers: 60").replace("hidden: 1024", "hidden:
 
 @pytest.fixture
 def jobs(files: Path) -> Path:
-    """The small files, with jobs on four nodes."""
+    """The small files, made smaller, with jobs on four nodes."""
     (files / "jobs.yaml").write_text(JOBS)
-    (files / "wide.yaml").write_text(WIDE)
+    for name, text in (("model.yaml", MODEL), ("wide.yaml", WIDE)):
+        small = text.replace("layers: 6", "layers: 4").replace("global_batch: 16", "global_batch: 8")
+        (files / name).write_text(small)
     (files / "cluster.yaml").write_text(FOUR_NODES)
     return files
 

@@ -178,7 +178,7 @@ def counted(kind: str, config: Any) -> tuple[int, str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", every(5, [kind for kind in supported() if kind not in INSIDE]))
+@pytest.mark.parametrize("kind", every(8, [kind for kind in supported() if kind not in INSIDE]))
 def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     """To the last one, of the default shape."""
     config = default(kind)
@@ -264,7 +264,7 @@ HEADS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("kind", "architecture", "changes"), HEADS)
+@pytest.mark.parametrize(("kind", "architecture", "changes"), every(2, HEADS))
 def test_heads_are_counted(tmp_path: Path, kind: str, architecture: str, changes: dict[str, Any]) -> None:
     """By the name of the architecture."""
     config = default(kind, **changes)

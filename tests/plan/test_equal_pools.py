@@ -25,7 +25,7 @@ from tests.search.variants import renamed, shuffled
 from tests.worlds import Problem, cluster, gpt, pool, with_devices_left_over, with_odd_nodes
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -97,7 +97,7 @@ def test_a_plan_costs_the_same_on_parts(seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=5)
 def test_a_stage_on_what_others_leave_costs_the_same_on_parts(seed: int) -> None:
     """Its parts are groups of their own where the nodes are in several pools."""
     check_prices(seed, with_devices_left_over)

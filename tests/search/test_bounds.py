@@ -45,7 +45,7 @@ from tests.worlds import (
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     """Family <= choice <= best plan of the choice."""
     hold(Estimator(*small_problem(seed)), Limits(gap=0.0), target)
@@ -280,7 +280,7 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
 
 
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_families_priced_together_are_priced_as_alone(seed: int, target: str) -> None:
     """Speeds, and the bounds of all depths at once, to the last digits."""
     spec, model, calibration = with_measurements(seed) if seed % 2 else with_constants(seed)
@@ -321,12 +321,11 @@ def test_slots_by_position(slots: list[tuple[float, float]], most: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        *range(2, 8),
-        12,
+        *range(2, 5),
         1015,
         1020,
         1026,
-        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, *range(8, 12), *range(13, 38))),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, *range(5, 38))),
     ],
 )
 def test_no_random_plan_beats_a_bound(seed: int) -> None:

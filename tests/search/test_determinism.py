@@ -96,7 +96,8 @@ def test_neither_order_nor_names_decide_what_is_cheapest() -> None:
     check_orders_and_names(priced, model, seed, Goal(objective="cost"))
 
 
-@pytest.mark.parametrize(("name", "model"), first(1, PAIRS))
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "model"), PAIRS)
 def test_neither_order_nor_names_decide_on_shipped_clusters(name: str, model: str) -> None:
     """The same for the clusters that people start from."""
     check_orders_and_names(*shipped_pair(name, model), seed=1)

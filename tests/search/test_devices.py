@@ -58,4 +58,4 @@ def test_limits_hold() -> None:
 def test_nothing_where_nothing_fits() -> None:
     """A model far too large."""
     estimator = Estimator(spec(), gpt(96, 12288, 96, global_batch=64))
-    assert quick_plan(estimator, Limits(), everywhere(estimator)) is None
+    assert quick_plan(estimator, Limits(target="deepspeed"), everywhere(estimator)) is None

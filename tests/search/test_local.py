@@ -27,7 +27,7 @@ def alike(estimator: Estimator) -> Scored | None:
     return explorer.best
 
 
-@pytest.mark.parametrize("seed", first(2, [5, 7, 1, 3]))
+@pytest.mark.parametrize("seed", first(1, [5, 7, 1, 3]))
 def test_it_ends_between_the_start_and_the_best(seed: int) -> None:
     """What it proposes is a plan of the space that is no slower than where it began."""
     estimator = Estimator(*small_problem(seed))
@@ -71,7 +71,7 @@ def test_the_search_begins_with_one_degree() -> None:
     assert explorer.incumbent <= start.estimate.step_seconds
 
 
-@pytest.mark.parametrize("seed", first(2, [33, 18, 25, 47]))
+@pytest.mark.parametrize("seed", first(1, [33, 18, 25, 47]))
 def test_it_is_never_worse_than_what_it_can_run_of_other_runtimes(seed: int) -> None:
     """The best plans of the others, priced as its own, are where its search begins."""
     spec, model = small_problem(seed)

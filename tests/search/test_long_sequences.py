@@ -18,6 +18,7 @@ from tests.worlds import cluster, gpt, model, pool
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_llama_at_128k_tokens_on_two_device_types() -> None:
     """Eight H100 and eight A100 hold it by tensor parallelism, and without by context parallelism alone."""
     where = load_cluster(REPOSITORY / "cluster_specs/h100_a100.yaml")

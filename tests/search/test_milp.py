@@ -32,6 +32,7 @@ from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Silent
 from planner.targets import TARGETS
+from tests.quick import first
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, group, model, plan, pool, small_problem
 
@@ -144,7 +145,7 @@ def drawn_stages(seed: int, count: int) -> Iterator[StageOptions]:
                 yield stages
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("seed", first(3, [0, 2, 3, 4, 5, 6]))
 def test_a_plans_model_is_exported(seed: int, tmp_path: Path) -> None:
     """Another solver reads the file and finds a pipeline that the plan is no faster than."""
     spec, model = small_problem(seed)

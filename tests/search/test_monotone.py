@@ -34,8 +34,9 @@ def grown(spec: ClusterSpec, index: int, nodes: int) -> ClusterSpec:
     return spec.model_copy(update={"pools": tuple(pools)})
 
 
-@pytest.mark.parametrize("target", [None, "flagscale"])
-@pytest.mark.parametrize("seed", [3, 15])
+@pytest.mark.parametrize(
+    ("seed", "target"), first(2, [(3, None), (15, "flagscale"), (15, None), (3, "flagscale")])
+)
 def test_more_rounds_are_never_worse(seed: int, target: str | None) -> None:
     """A search that stops later has a plan as fast, and a bound as high."""
     spec, model = three_pools(seed)
@@ -75,7 +76,7 @@ def test_more_nodes_are_never_worse(seed: int) -> None:
             check_growth(spec, grown(spec, index, 1), model, limits)
 
 
-@pytest.mark.parametrize("seed", first(2, [3, 1, 0, 2]))
+@pytest.mark.parametrize("seed", first(1, [3, 1, 0, 2]))
 def test_wider_limits_are_never_worse(seed: int) -> None:
     """What was allowed before still is."""
     spec, model = worlds.small_problem(seed)

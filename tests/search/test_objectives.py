@@ -289,7 +289,7 @@ def test_a_time_limit_keeps_an_honest_gap() -> None:
     exact = cheapest().best
     assert exact is not None
     best = value_of(exact.estimate, "cost")
-    for seconds in (0.0, 0.3, 1.0):
+    for seconds in (0.0, 0.3):
         found = chosen(Goal(objective="cost"), Limits(time_limit_seconds=seconds))
         assert found.objective_bound is not None
         assert 0 < found.objective_bound <= best * (1 + 1e-6)

@@ -19,12 +19,13 @@ from tests.search.test_objectives import problem, rated
 from tests.worlds import cluster, gpt, pool
 
 COST = Goal(objective="cost")
+LIMITS = Limits(target="deepspeed")
 
 
 @pytest.fixture(scope="module")
 def found() -> Front:
     """The front of ``problem``."""
-    return front(*problem(), ASSUMED, Limits(), COST)
+    return front(*problem(), ASSUMED, LIMITS, COST)
 
 
 def test_points_of_the_front_beat_each_other_in_one(found: Front) -> None:
@@ -51,7 +52,7 @@ def test_every_sub_cluster_is_accounted_for(found: Front) -> None:
 @pytest.mark.parametrize("objective", ["time", "cost"])
 def test_the_ends_are_the_best_plans(found: Front, objective: Objective) -> None:
     """The fastest plan and the cheapest, each within the gap."""
-    best = choose(*problem(), ASSUMED, Limits(), Goal(objective=objective), explain=False).best
+    best = choose(*problem(), ASSUMED, LIMITS, Goal(objective=objective), explain=False).best
     assert best is not None
     if objective == "time":
         assert found.points[-1].seconds == pytest.approx(best.estimate.step_seconds, rel=0.01)

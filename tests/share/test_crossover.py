@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.feed import NOTHING, Fed
 from planner.report.share import crossing_lines
 from planner.search.deadline import Deadline, Struck
-from planner.search.values import Limits, Scored
+from planner.search.values import Scored
 from planner.share.crossover import (
     Crossover,
     CrossoverPair,
@@ -26,7 +26,7 @@ from planner.share.crossover import (
     waiting,
 )
 from planner.units import bytes_from_gib
-from tests.share.test_search import FOUR_NODES, JOBS, loaded
+from tests.share.test_search import FEW, FOUR_NODES, JOBS, loaded
 from tests.worlds import cluster, group, model, nic, plan, pool
 
 HERE = frozenset({("a", 0)})
@@ -121,8 +121,8 @@ def test_moments_are_those_of_the_step(stages: int) -> None:
 def test_pairs_fit_beside_each_other(tmp_path: Path) -> None:
     """What both need of a device and its reserve is no more than it has; a pair gains, or is told to gain nothing."""
     several = loaded(tmp_path, FOUR_NODES, JOBS)
-    spec = load_cluster(tmp_path / "cluster.yaml")
-    (pair,) = Crossover(spec, several, shipped(), Limits(gap=0.05), Deadline.after(None)).run()
+    spec, limits = load_cluster(tmp_path / "cluster.yaml"), replace(FEW, gap=0.05)
+    (pair,) = Crossover(spec, several, shipped(), limits, Deadline.after(None)).run()
     assert {pair.first, pair.second} == {"first", "second"}
     assert pair.fits
     assert pair.gain is not None
@@ -144,7 +144,7 @@ def test_pairs_fit_beside_each_other(tmp_path: Path) -> None:
         ]
         least = min(spec.gpus[gpu].memory_gib for gpu in pool_spec.devices)
         assert sum(used) <= bytes_from_gib(least - spec.reserve_gib)
-    in_time = Crossover(spec, several, shipped(), Limits(gap=0.05), Deadline.after(0.0)).run()
+    in_time = Crossover(spec, several, shipped(), limits, Deadline.after(0.0)).run()
     assert in_time == ()
 
 
