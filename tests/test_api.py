@@ -119,8 +119,9 @@ def test_a_calibration_wins_over_the_shipped_one(folder: Path) -> None:
         planner.predict(folder / "short.yaml", cluster, model, calibration=slow).step_seconds
         > usual.step_seconds
     )
-    quick = planner.search(cluster, model).best
-    slowed = planner.search(cluster, model, calibration=slow).best
+    limits = planner.Limits(target="torch")
+    quick = planner.search(cluster, model, limits=limits).best
+    slowed = planner.search(cluster, model, limits=limits, calibration=slow).best
     assert quick is not None
     assert slowed is not None
     assert slowed.estimate.step_seconds > quick.estimate.step_seconds

@@ -361,7 +361,7 @@ def test_a_model_that_fits_nowhere(files: Path, hetplan: Command) -> None:
     """Exit 3 and an argument."""
     model = (files / "model.yaml").read_text().replace("hidden: 512", "hidden: 32768")
     (files / "model.yaml").write_text(model.replace("heads: 8", "heads: 64"))
-    done = hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron")
+    done = hetplan("search", "cluster.yaml", "model.yaml", "--target", "torch", "--tp", "1", "--zero", "3")
     assert (done.code, done.err) == (3, "")
     assert "No plan fits (proven, " in done.out
     assert "Because " in done.out

@@ -40,6 +40,8 @@ def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Pat
         "deepspeed",
         "--recompute",
         "none",
+        "--pp",
+        "1",
         "-o",
         "plan.yaml",
     )
@@ -69,7 +71,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Pat
     asked = hetplan("what-if", "cluster.yaml", "model.yaml", "--target", "deepspeed", "--change", "-slow")
     assert "search takes a simpler one inside the error bar" in " ".join(asked.out.split())
     assert "--target deepspeed --strict" in asked.out
-    limits = Limits(target="deepspeed", recompute=("none",))
+    limits = Limits(target="deepspeed", recompute=("none",), pp=(1,))
     same = api.search(
         load_cluster(Path("cluster.yaml")), load_model(Path("model.yaml")), limits=limits, strict=False
     )

@@ -132,7 +132,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(target="megatron"), pytest.param(Limits(), marks=pytest.mark.slow)]
+    "limits", [Limits(), pytest.param(Limits(target="megatron"), marks=pytest.mark.slow)]
 )
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""

@@ -26,7 +26,7 @@ from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, pool, small_problem, with_constants, with_shapes
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 SLACK = 1 + 1e-6
 

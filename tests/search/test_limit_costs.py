@@ -22,7 +22,7 @@ def seconds(limits: Limits) -> float:
 
 def test_a_limit_costs_what_the_search_without_it_gains() -> None:
     """Two limits that hurt: each is told with the plan that a search without it finds, the worse one first."""
-    limits = Limits(target="megatron", tp=(4,), recompute=("full",))
+    limits = Limits(target="megatron", tp=(4,), zero=(1,), recompute=("full",))
     found = search(SPEC, MODEL, limits=limits)
     assert found.best is not None
     step = found.best.estimate.step_seconds

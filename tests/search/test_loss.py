@@ -98,7 +98,7 @@ def against_all(seed: int, critical: float) -> None:
 
 
 @given(SEEDS, CRITICAL)
-@settings(FEW, max_examples=2)
+@settings(FEW, max_examples=1)
 def test_on_part_of_the_devices(seed: int, critical: float) -> None:
     """The best batch on sub-clusters is that of a search for each batch."""
     on_part(seed, critical)

@@ -398,11 +398,11 @@ def test_updates_during_the_backward() -> None:
     """On superchips, where they are asked for; shares of the optimizer and all of it are the best now and then."""
     asked = Limits(gap=0.0, target="deepspeed", zero=(3,), tp=(1,), offload=(*OFFLOAD_PARTS, "super"))
     found = set()
-    for seed in (0, 1, 2):
+    for seed in (2, 4):
         best, _ = check(superchips(seed), asked)
-        if best is not None and best.plan.offload.anything:
-            found.add((best.plan.offload.super_offload, best.plan.offload.ratio < 1))
-    assert {ahead for ahead, _ in found} == {True}
+        assert best is not None
+        found.add((best.plan.offload.super_offload, best.plan.offload.ratio < 1))
+    assert found == {(True, True), (True, False)}
 
 
 @given(SEEDS)
@@ -995,7 +995,7 @@ def check_odd_nodes(seed: int, target: str, depths: tuple[int, ...] | None, most
     )
 
 
-@pytest.mark.parametrize(("target", "depths"), first(2, ODD_TARGETS))
+@pytest.mark.parametrize(("target", "depths"), first(1, ODD_TARGETS))
 @given(SEEDS)
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_odd_nodes(target: str, depths: tuple[int, ...] | None, seed: int) -> None:

@@ -80,7 +80,7 @@ def halves() -> tuple[ClusterSpec, ModelSpec]:
     return cluster, worlds.gpt(layers=24, hidden=2048, global_batch=64)
 
 
-LIMITS = Limits(target="deepspeed", gap=0.0)
+LIMITS = Limits(target="deepspeed", zero=(1,), gap=0.0)
 
 
 @cache

@@ -24,8 +24,8 @@ from tests.worlds import cluster, gpt, pool
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
-    """Eight A100 and eight V100 with a model of 1.3 B parameters."""
-    return cluster(pool("a"), pool("b", "V100")), gpt(global_batch=64)
+    """Four A100 and four V100 with a model of 1.3 B parameters."""
+    return cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=32)
 
 
 @pytest.fixture(scope="module")

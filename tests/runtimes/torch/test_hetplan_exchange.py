@@ -17,6 +17,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     four_ranks,
     relative_error,
     run_all,
+    two_ranks,
     weights,
     whole_model,
 )
@@ -49,8 +50,15 @@ CASES: dict[str, tuple[str, Sync]] = {
 }
 
 
-def chosen(sync: Sync, zero: int) -> Plan:
-    """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches."""
+ON_TWO = ("diloco-int8", "bf16", "fp8", "topk", "kept", "gone-on")
+"""Cases with islands of one rank."""
+
+
+def chosen(sync: Sync, zero: int, ranks: int) -> Plan:
+    """Shares 5, 5, 2, 1 in 2, 2, 1 and 1 micro-batches; 10 and 3 in 3 and 2 where each island is one rank."""
+    if ranks == 2:
+        each = (group("big", "A100", share=10, steps=3), group("small", "T4", share=3, steps=2))
+        return replace(plan("torch", zero, [3], [each]), sync=sync)
     replicas = (
         group("big", "A100", count=2, share=5, steps=2),
         group("small", "T4", share=2),
@@ -64,19 +72,26 @@ RARELY = ("diloco", "average-by-node", "diloco-bf16", "int8", "powersgd", "diloc
 
 
 def train_all(names: list[str], root: Path) -> None:
-    """Every case, and one that goes on from a checkpoint, in one start of four ranks."""
+    """Every case, and one that goes on from a checkpoint, in a start of four ranks and one of two."""
     folders = [written(root, name, *CASES[name]) for name in dict.fromkeys((*names, "bf16"))]
     keep = ("--keep", str(root / "checkpoints"), "--every", "2")
     for name, steps in (("kept", 2), ("gone-on", STEPS)):
         folders.append(written(root, name, *CASES["bf16"], *keep, steps=steps))
-    run_all(folders, root / "log")
+    logs = ""
+    for ranks in (2, 4):
+        own = [folder for folder in folders if (folder.name in ON_TWO) == (ranks == 2)]
+        if own:
+            run_all(own, root / "log", ranks)
+            logs += (root / "log").read_text()
+    (root / "log").write_text(logs)
 
 
 def written(root: Path, name: str, optimizer: str, sync: Sync, *arguments: str, steps: int = STEPS) -> Path:
     """The folder of a case with the arguments of its training."""
     spec = model(13, layers=3, precision="fp32", optimizer=optimizer, **NO_BIAS)
     zero = int(name[-1]) if "zero" in name else 0
-    write_folder(emit(chosen(sync, zero), four_ranks(), spec), root / name)
+    where, ranks = (two_ranks(), 2) if name in ON_TWO else (four_ranks(), 4)
+    write_folder(emit(chosen(sync, zero, ranks), where, spec), root / name)
     options = ["--steps", str(steps), "--lr", str(LR[optimizer]), *arguments]
     (root / name / "arguments.json").write_text(json.dumps(options))
     return root / name

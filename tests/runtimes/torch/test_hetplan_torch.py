@@ -174,14 +174,16 @@ def resumed(what: str, before: Case, case: Case) -> Case:
 LLAMA: dict[str, Any] = {"gated_mlp": True, "kv_heads": 2, "tied_embeddings": False}
 
 
-def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **changes: Any) -> Case:
-    """Uneven stages over the four ranks: two of width 2, or four of width 1, which recompute by turns.
+def pipeline(
+    zero: int, layers: list[int], steps: int, *, fewer: int = 0, ranks: int = 4, **changes: Any
+) -> Case:
+    """Uneven stages over four ranks, two of width 2 or four of width 1, or two over two; they recompute by turns.
 
     ``fewer`` of the pipelines run one micro-batch fewer.
     """
-    width = 4 // len(layers)
+    width = ranks // len(layers)
     share = steps * 2
-    slots = [("big", "A100")] * (2 // width) + [("small", "T4")] * (2 // width)
+    slots = [("big", "A100")] * (len(layers) // 2) + [("small", "T4")] * (len(layers) // 2)
     replicas = [(group(name, gpu, count=width, share=share, steps=steps),) for name, gpu in slots]
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
     name = name_of(f"pipeline-{'-'.join(map(str, layers))}" + "-fewer" * fewer, zero, changes)
@@ -190,7 +192,7 @@ def pipeline(zero: int, layers: list[int], steps: int, *, fewer: int = 0, **chan
         replace(stage, recompute="full" if index % 2 else "none") for index, stage in enumerate(chosen.stages)
     )
     spec = model(share * width - 2 * fewer, layers=sum(layers), **changes)
-    return Case(name, replace(chosen, stages=turns), spec)
+    return Case(name, replace(chosen, stages=turns), spec, two_ranks() if ranks == 2 else None)
 
 
 def ordered(case: Case, schedule: Schedule, interleave: int = 1) -> Case:
@@ -357,7 +359,7 @@ CASES = [
     pair(0, precision="bf16"),
     pair(2, precision="fp16"),
     uneven(2, shard_size=2, optimizer="sgd"),
-    pipeline(0, [3, 1], steps=3, optimizer="muon"),
+    pipeline(0, [3, 1], steps=3, ranks=2, optimizer="muon"),
     pair(3, optimizer="lion"),
     pair(0, optimizer="adafactor"),
     pair(1, precision="bf16", reduce_dtype="bf16"),
@@ -366,7 +368,7 @@ CASES = [
     ordered(
         pipeline(1, [3, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zb-v", 2
     ),
-    ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
+    ordered(pipeline(0, [2, 3], steps=4, ranks=2, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     tensor_parallel(
         3,
         stages=2,
@@ -380,7 +382,7 @@ CASES = [
     pair(2, optimizer="sgd", dense_layers=1, **EXPERTS),
     recomputed(pair(2, documents=PACKED)),
     pair(3, optimizer="sgd", **T5),
-    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
+    pipeline(0, [2, 1], steps=2, ranks=2, optimizer="sgd", **HEARING),
     pair(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
     ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
@@ -422,6 +424,9 @@ RESUMED = [
 ]
 """Plans that go on where another ended, with adapters, with layers of several sizes and with divided experts."""
 OTHERS = [
+    pipeline(0, [3, 1], steps=3, optimizer="muon"),
+    pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
+    ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
     tensor_parallel(1, tied_embeddings=False, gated_mlp=True, kv_heads=2, qk_norm=True, head_dim=16),
     *(uneven(zero) for zero in (1, 3)),
     uneven(0, precision="bf16"),
