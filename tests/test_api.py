@@ -119,7 +119,7 @@ def test_a_calibration_wins_over_the_shipped_one(folder: Path) -> None:
         planner.predict(folder / "short.yaml", cluster, model, calibration=slow).step_seconds
         > usual.step_seconds
     )
-    limits = planner.Limits(target="torch")
+    limits = Limits(target="torch")
     quick = planner.search(cluster, model, limits=limits).best
     slowed = planner.search(cluster, model, limits=limits, calibration=slow).best
     assert quick is not None

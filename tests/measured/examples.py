@@ -1,18 +1,26 @@
-"""Measured runs and predictions with made-up numbers, which need no cost model."""
+"""The published runs; runs and predictions with made-up numbers, which need no cost model."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from planner.measured.predictions import Prediction
-from planner.measured.values import Run, Skipped
+from planner.measured.table import PUBLISHED, load_table
+from planner.measured.values import Run, Skipped, Table
 from planner.model.spec import ModelSpec
 from tests.report import examples
 
 GIB = 2**30
 PREDICTED_GIB = 16.3
 """Peak of the made-up estimate."""
+
+
+@cache
+def published() -> Table:
+    """All published rows."""
+    return load_table(PUBLISHED)
 
 
 def run(name: str = "lab-1", model: str | ModelSpec = "llama-7b", **fields: Any) -> Run:

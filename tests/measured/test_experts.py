@@ -9,22 +9,28 @@ import pytest
 
 from planner.calibration.file import shipped
 from planner.cost.estimate import Estimator
-from planner.measured.table import PUBLISHED, load_table
+from planner.cost.values import Estimate
 from planner.measured.values import Run
+from tests.measured.examples import published
 
 SOURCES = ("bridge-experts", "bridge-skills", "xtuner-moe")
 
 
 @pytest.fixture(scope="module")
-def predicted() -> list[tuple[Run, float, float]]:
-    """Each run with its predicted seconds and bytes."""
+def estimated() -> list[tuple[Run, Estimate]]:
+    """Each run with its estimate."""
     calibration = shipped()
-    found = []
-    for run in load_table(PUBLISHED).runs:
-        if run.source in SOURCES:
-            estimate = Estimator(run.cluster, run.model, calibration).estimate(run.plan)
-            found.append((run, estimate.step_seconds, estimate.peak_memory_bytes))
-    return found
+    return [
+        (run, Estimator(run.cluster, run.model, calibration).estimate(run.plan))
+        for run in published().runs
+        if run.source in SOURCES
+    ]
+
+
+@pytest.fixture(scope="module")
+def predicted(estimated: list[tuple[Run, Estimate]]) -> list[tuple[Run, float, float]]:
+    """Each run with its predicted seconds and bytes."""
+    return [(run, estimate.step_seconds, estimate.peak_memory_bytes) for run, estimate in estimated]
 
 
 def test_the_rows_are_stated(predicted: list[tuple[Run, float, float]]) -> None:
@@ -42,13 +48,11 @@ def test_step_times(predicted: list[tuple[Run, float, float]]) -> None:
     assert np.corrcoef(measured, predicted_seconds)[0, 1] > 0.93
 
 
-def test_what_ran_fits() -> None:
+def test_what_ran_fits(estimated: list[tuple[Run, Estimate]]) -> None:
     """Each of them ran, with what its recipe recomputes."""
-    calibration = shipped()
-    for run in load_table(PUBLISHED).runs:
-        if run.source in SOURCES:
-            assert run.fits
-            assert Estimator(run.cluster, run.model, calibration).estimate(run.plan).fits, run.id
+    for run, estimate in estimated:
+        assert run.fits
+        assert estimate.fits, run.id
 
 
 def test_more_room_takes_longer(predicted: list[tuple[Run, float, float]]) -> None:

@@ -18,9 +18,10 @@ from planner.cluster.topology import Topology
 from planner.cost.measured_curves import BETWEEN, BEYOND, ELSEWHERE
 from planner.cost.stage import Pricer
 from planner.measured.predictions import predict
-from planner.measured.table import PUBLISHED, load_table
+from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
 from planner.targets import TARGETS
+from tests.measured.examples import published
 
 POINTS = import_layers_csv(PUBLISHED.with_name("opt350m_layers.csv"))
 DEVICES = {
@@ -41,7 +42,7 @@ Left = tuple[LayerPoint, Sequence[LayerPoint]]
 @cache
 def runs() -> tuple[Run, ...]:
     """Steps on GH200 with the layers of the profile."""
-    return tuple(run for run in load_table(PUBLISHED).runs if run.source == "sailor-gh200")
+    return tuple(run for run in published().runs if run.source == "sailor-gh200")
 
 
 def predicted(point: LayerPoint, others: Sequence[LayerPoint]) -> float:

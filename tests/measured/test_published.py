@@ -15,18 +15,13 @@ import pytest
 from planner.calibration.file import shipped
 from planner.cost.estimate import estimate
 from planner.measured.fit import certain
-from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, MeasuredRow, load_table
-from planner.measured.values import Run, Table
+from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, MeasuredRow
+from planner.measured.values import Run
 from planner.plan.values import Offload
+from tests.measured.examples import published
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs" / "measurements.md"
-
-
-@cache
-def published() -> Table:
-    """All published rows."""
-    return load_table(PUBLISHED)
 
 
 @cache

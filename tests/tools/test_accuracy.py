@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.calibration.file import shipped
-from planner.measured.table import PUBLISHED, load_table
+from tests.measured.examples import published
 from tools.accuracy.__main__ import DOCS
 from tools.accuracy.errors import CAUSES
 from tools.accuracy.goals import ELSEWHERE, GOALS, QUANTITIES, REASONS, TERMS, missed
@@ -26,7 +26,7 @@ def test_the_picture_is_there() -> None:
 
 def test_goals_are_about_published_runs() -> None:
     """Every source, quantity and id that is named exists."""
-    runs = load_table(PUBLISHED).runs
+    runs = published().runs
     sources = {run.source for run in runs}
     assert {goal.source for goal in GOALS} <= sources | set(TERMS)
     assert {source for told in TERMS.values() for source in told} <= sources

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from planner.calibration.file import shipped
 from planner.measured.predictions import predict
-from planner.measured.table import PUBLISHED, load_table
+from tests.measured.examples import published
 from tools.accuracy.experts import HEADINGS, experts_section
 from tools.accuracy.goals import TERMS
 
 
 def test_every_run_with_experts_has_a_line() -> None:
     """With what was measured next to what is predicted, which the shipped constants stand in for here."""
-    table, calibration = load_table(PUBLISHED), shipped()
+    table, calibration = published(), shipped()
     own = [run for run in table.runs if run.source in TERMS["experts"] and run.model.experts is not None]
     dense = next(run for run in table.runs if run.model.experts is None)
     predictions = predict([*own, dense], calibration)
