@@ -136,7 +136,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 )
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
-    spec, model = problem()
+    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=8)
     first, second = (search(spec, model, limits=limits) for _ in range(2))
     assert first.alternatives == second.alternatives
     assert first.idle_costs == second.idle_costs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from unittest.mock import patch
@@ -145,8 +146,9 @@ def problem() -> tuple[ClusterSpec, ModelSpec]:
 
 @cache
 def chosen(goal: Goal, limits: Limits | None = None, *, explain: bool = False) -> SearchResult:
-    """The answer for ``problem``."""
-    return choose(*problem(), ASSUMED, limits or Limits(), goal, explain=explain)
+    """The answer for ``problem``, of one runtime."""
+    limits = replace(limits or Limits(), target="deepspeed")
+    return choose(*problem(), ASSUMED, limits, goal, explain=explain)
 
 
 def cheapest() -> SearchResult:
@@ -340,7 +342,9 @@ def test_searches_of_parts_go_on_until_all_are_proven() -> None:
         self.interrupted = False
 
     spec, model = problem()
-    search = BestSearch(Estimator(ranked(spec), model), Limits(gap=0.0), goal, Silent(), NO_LIMIT)
+    search = BestSearch(
+        Estimator(ranked(spec), model), Limits(gap=0.0, target="deepspeed"), goal, Silent(), NO_LIMIT
+    )
     with patch.object(SubClusterCandidates, "_slice", short), patch.object(Explorer, "go_on", not_the_user):
         search.run()
     assert next(slices) > 20 + len(search.sub_clusters)

@@ -43,7 +43,7 @@ def stages() -> Plan:
 
 
 def answer(chosen: Plan, where: ClusterSpec, *gone: str, away: float = DAY, **more: Any) -> Replan:
-    limits = Limits(target=chosen.target, time_limit_seconds=60.0)
+    limits = Limits(target=chosen.target, tp=(1,), time_limit_seconds=60.0)
     return Replanner(chosen, where, TRAINED, shipped(), limits, away_seconds=away, **more).without(gone)
 
 
@@ -52,7 +52,7 @@ def test_it_is_as_fast_as_a_search_of_what_is_left() -> None:
     where = nodes(4)
     found = answer(data_parallel(8), where, "a-1")
     left = without_hosts(where, ["a-1"])
-    alone = choose(left, TRAINED, shipped(), Limits(target="torch", time_limit_seconds=60.0), Goal())
+    alone = choose(left, TRAINED, shipped(), Limits(target="torch", tp=(1,), time_limit_seconds=60.0), Goal())
     assert alone.best is not None
     step = found.chosen.scored.estimate.step_seconds
     assert step <= alone.best.estimate.step_seconds * 1.01

@@ -124,8 +124,7 @@ def test_what_a_layer_with_a_state_keeps_and_takes(name: str) -> None:
     assert (held.most - between) / TOKENS == pytest.approx(scan_bytes(made.state, 128), rel=0.15)
 
 
-@pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])
-@pytest.mark.parametrize("inputs", [32, 512])
+@pytest.mark.parametrize(("changes", "inputs"), [(LLAMA, 32), (GPT, 512)], ids=["gated", "plain"])
 def test_what_a_layer_that_attends_to_an_encoder_keeps(changes: dict[str, Any], inputs: int) -> None:
     """Keys and values of all inputs, whose own elements the stage keeps once."""
     encoder = EncoderSpec(layers=1, sequence_length=inputs, hidden=192, heads=6)

@@ -395,7 +395,7 @@ CASES = [
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
 
-Models with a state, and towers without a pipeline, are among those with unequal shards.
+On two ranks where they do not depend on the layout. Another model with a state is among those with unequal shards.
 """
 ADAPTERS = {"lora": LoraSpec(rank=4, targets=("q_proj", "v_proj", "down_proj")), **LLAMA}
 NF4: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), **LLAMA}
