@@ -24,6 +24,7 @@ from planner.training.example_model import (  # noqa: E402
     loss_of,
     shape_of,
 )
+from tests.quick import first  # noqa: E402
 from tests.worlds import model  # noqa: E402
 
 TOKENS = 2 * 128
@@ -124,7 +125,7 @@ def test_what_a_layer_with_a_state_keeps_and_takes(name: str) -> None:
     assert (held.most - between) / TOKENS == pytest.approx(scan_bytes(made.state, 128), rel=0.15)
 
 
-@pytest.mark.parametrize(("changes", "inputs"), [(LLAMA, 32), (GPT, 512)], ids=["gated", "plain"])
+@pytest.mark.parametrize(("changes", "inputs"), first(2, [(LLAMA, 32), (GPT, 512), (LLAMA, 512), (GPT, 32)]))
 def test_what_a_layer_that_attends_to_an_encoder_keeps(changes: dict[str, Any], inputs: int) -> None:
     """Keys and values of all inputs, whose own elements the stage keeps once."""
     encoder = EncoderSpec(layers=1, sequence_length=inputs, hidden=192, heads=6)
