@@ -1,8 +1,8 @@
 """The graph of a cluster: device types, and the best path between any two nodes.
 
 Pools and fabrics are the nodes of a graph; a pool hangs on a fabric by its NICs, fabrics hang together by links. Two
-nodes talk along the widest path; pools never forward traffic for others. The chain of linked fabrics that joins two of
-them best is found without trying them all.
+nodes talk along the path that carries most; pools never forward traffic for others. The chain of linked fabrics that
+joins two of them best is found without trying them all.
 """
 
 from __future__ import annotations
@@ -77,18 +77,29 @@ def _end(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> FabricPort:
 class Routes:
     """The best chain of fabrics between any two of them; answers are cached."""
 
-    def __init__(self, cluster: ClusterSpec) -> None:
-        self._fabrics = cluster.fabrics
-        self._kinds = {name: SLOWER.index(fabric.kind) for name, fabric in cluster.fabrics.items()}
-        self._hops: dict[str, dict[str, Hop]] = {name: {} for name in cluster.fabrics}
+    def __init__(self, cluster: ClusterSpec, *, rdma_only: bool = False) -> None:
+        """With ``rdma_only`` Ethernet and the links to it are left out."""
+        self._fabrics = {
+            name: fabric
+            for name, fabric in cluster.fabrics.items()
+            if not rdma_only or fabric.kind != "ethernet"
+        }
+        self._kinds = {name: SLOWER.index(fabric.kind) for name, fabric in self._fabrics.items()}
+        self._hops: dict[str, dict[str, Hop]] = {name: {} for name in self._fabrics}
         for link in cluster.links:
             first, last = link.between
+            if first not in self._fabrics or last not in self._fabrics:
+                continue
             hop = Hop(bytes_per_second_from_gbps(link.bandwidth_gbps), link.latency_us)
             known = self._hops[first].get(last)
             if known is None or known.bytes_per_second < hop.bytes_per_second:
                 self._hops[first][last] = self._hops[last][first] = hop
         self._widest: dict[str, dict[str, float]] = {}
         self._trees: dict[tuple[str, float, int], dict[str, Chain]] = {}
+
+    def __contains__(self, fabric: str) -> bool:
+        """True for a fabric that is not left out."""
+        return fabric in self._fabrics
 
     def hop(self, first: str, last: str) -> Hop:
         """The link between two fabrics; KeyError without one."""
@@ -329,11 +340,25 @@ NO_PATH = Path(
 )
 
 
-def _preference(path: Path) -> tuple[float, float, float, int, int, str]:
-    """Wider is better; of equal ones the network that loses less of it: RDMA, few cards. Names decide last."""
+SOCKET_SHARE, SOCKET_BYTES_PER_SECOND = 0.85, 2.5e9
+"""About what sockets carry of what RDMA carries of an equal wire, and what a node moves through them at most
+(``planner.measured.priors``): however wide an Ethernet is, RDMA of 20 Gbit/s a node carries as much."""
+
+
+def _carried(kind: str, bytes_per_second: float, nodes: int = 1) -> float:
+    """About what a network of this nominal rate carries, in bytes/s of RDMA, for so many nodes at each end."""
+    if kind != "ethernet":
+        return bytes_per_second
+    return min(SOCKET_SHARE * bytes_per_second, nodes * SOCKET_BYTES_PER_SECOND)
+
+
+def _preference(path: Path) -> tuple[float, float, float, float, int, int, str]:
+    """What carries more is better; of equal ones RDMA, then the wider, low latency, few cards. Names decide last."""
+    carried = _carried(path.kind, path.bytes_per_second, min(path.first_nodes, path.last_nodes))
     cards, slower = path.first_cards + path.last_cards, SLOWER.index(path.kind)
     latency = round(path.latency_seconds, 12)  # sums in another order are equal
-    return path.bytes_per_second, -slower, -latency, -cards, -path.fabric.count("+"), path.fabric
+    wire = path.bytes_per_second
+    return carried, -slower, wire, -latency, -cards, -path.fabric.count("+"), path.fabric
 
 
 SLOW = 0.5
@@ -359,7 +384,7 @@ class Topology:
         self.cluster = cluster
         self._pools = {pool.name: pool for pool in cluster.pools}
         self._paths: dict[tuple[str, str], Path] = {}
-        self._routes = Routes(cluster)
+        self._routes, self._rdma_routes = Routes(cluster), Routes(cluster, rdma_only=True)
 
     @cached_property
     def device_types(self) -> tuple[DeviceType, ...]:
@@ -376,14 +401,14 @@ class Topology:
         return {device_type.key: device_type for device_type in self.device_types}
 
     def path(self, first: str, last: str) -> Path:
-        """The widest path between nodes of two pools; of two different nodes when the pools are the same."""
+        """The path between nodes of two pools that carries most; of two different nodes when the pools are the same."""
         if first == last and self._lone(first):
             return self._inside(self._pools[first])
         if self.strangers(first, last):
             return NO_PATH
         key = self._alike[first], self._alike[last]
         if key not in self._paths:
-            self._paths[key] = self._widest(first, last)
+            self._paths[key] = self._best(first, last)
         return self._paths[key]
 
     def _lone(self, pool: str) -> bool:
@@ -474,20 +499,26 @@ class Topology:
         return tuple(sorted(parts, key=lambda part: [*map(index, part)]))
 
     def node_bytes_per_second(self, pool: str) -> float:
-        """What the cards of one node carry on its widest fabric; inside the node where it has none."""
-        rates = (end.bytes_per_second for end in self._ends[pool].values())
-        inside = self._pools[pool].intra_node.bandwidth_gBps
-        return max(rates, default=bytes_per_second_from_gigabytes(inside))
+        """Nominal rate of one node on its best fabric; inside the node where it has none."""
+        fabric = self.best_fabric(pool)
+        if fabric:
+            return self._ends[pool][fabric].bytes_per_second
+        return bytes_per_second_from_gigabytes(self._pools[pool].intra_node.bandwidth_gBps)
 
     def cards(self, pool: str, fabric: str) -> int:
         """Network cards that a node of the pool has on a fabric."""
         ends = self._ends[pool]
         return ends[fabric].cards if fabric in ends else 0
 
-    def widest_fabric(self, pool: str) -> str:
-        """The fabric that ``node_bytes_per_second`` speaks of; empty without one."""
-        ends = self._ends[pool]
-        return max(sorted(ends), key=lambda name: ends[name].bytes_per_second, default="")
+    def best_fabric(self, pool: str) -> str:
+        """The fabric of a pool that carries most; empty without one."""
+        ends, fabrics = self._ends[pool], self.cluster.fabrics
+
+        def worth(name: str) -> tuple[float, float]:
+            rate = ends[name].bytes_per_second
+            return _carried(fabrics[name].kind, rate), rate
+
+        return max(sorted(ends), key=worth, default="")
 
     def apart(self) -> Iterator[tuple[str, str]]:
         """Pairs of pools whose nodes cannot talk, in the order of the pools; a pool with itself when its own cannot."""
@@ -500,12 +531,14 @@ class Topology:
             if islands[first].isdisjoint(islands[last]) or self.strangers(first, last):
                 yield first, last
 
-    def _widest(self, first: str, last: str) -> Path:
-        """The best path between two nodes by their cards."""
+    def _best(self, first: str, last: str) -> Path:
+        """The best path between two nodes by their cards: of the widest of all, and the widest with RDMA all along."""
         chains = (
-            self._routes.best(start, end, min(near.bytes_per_second, far.bytes_per_second))
+            routes.best(start, end, min(near.bytes_per_second, far.bytes_per_second))
+            for routes in (self._routes, self._rdma_routes)
             for start, near in self._ends[first].items()
             for end, far in self._ends[last].items()
+            if start in routes and end in routes
         )
         candidates = [self._path(first, last, chain) for chain in chains if chain is not None]
         return max(candidates, key=_preference, default=NO_PATH)

@@ -191,7 +191,7 @@ def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:
     pricer = estimator.pricer_of(plan, sockets=estimator.uses_sockets(plan))
     shape = shape_of(plan, stage)
     return max(
-        (pricer.tied_seconds(shape, group), pricer.topology.widest_fabric(group.pool) or "node")
+        (pricer.tied_seconds(shape, group), pricer.topology.best_fabric(group.pool) or "node")
         for group in plan.stages[stage].replicas
     )
 

@@ -1193,7 +1193,7 @@ class Pricer:
         return size / self.topology.node_bytes_per_second(group.pool) / self._share(group.pool)
 
     def _share(self, pool: str) -> float:
-        fabric = self.topology.widest_fabric(pool)
+        fabric = self.topology.best_fabric(pool)
         if not fabric:
             return 1.0
         kind = self.topology.cluster.fabrics[fabric].kind

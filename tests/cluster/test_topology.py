@@ -117,14 +117,22 @@ def test_cards_add_up() -> None:
     found = Topology(spec)
     path = found.path("p", "p")
     assert (path.fabric, path.bytes_per_second, path.first_cards, path.last_cards) == ("ib", 50e9, 4, 4)
-    assert found.widest_fabric("p") == "ib"
+    assert found.best_fabric("p") == "ib"
     assert found.node_bytes_per_second("p") == 50e9
     assert (found.cards("p", "roce"), found.cards("p", "eth")) == (2, 0)
     slow = FabricSpec(kind="infiniband", latency_us=5, oversubscription=2)
     crowded = Topology(spec.model_copy(update={"fabrics": {**spec.fabrics, "ib": slow}}))
-    assert crowded.widest_fabric("p") == "roce"
+    assert crowded.best_fabric("p") == "roce"
     assert crowded.node_bytes_per_second("p") == 37.5e9
     assert crowded.path("p", "p").fabric == "roce"
+
+
+def test_sockets_carry_little_of_a_wide_ethernet() -> None:
+    """About 2.5 GB/s a node: RDMA that has less of a wire is taken, and left where it is narrower than that."""
+    for gbps, fabric in ((25, "ib"), (15, "eth")):
+        nics = (NicSpec(fabric="ib", bandwidth_gbps=gbps), NicSpec(fabric="eth", bandwidth_gbps=400))
+        found = Topology(cluster(pool("p", nodes=2).model_copy(update={"nics": nics})))
+        assert (found.path("p", "p").fabric, found.best_fabric("p")) == (fabric, fabric)
 
 
 def test_each_end_has_its_own_cards() -> None:

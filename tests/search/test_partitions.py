@@ -58,13 +58,13 @@ def test_one_node_of_a_pool_whose_nodes_ethernet_joins_uses_rdma(target: str) ->
     """With another pool, as it would if it were a pool of its own."""
     here = pool("a", per_node=2, gbps=100)
     there = pool("b", "V100", nodes=2, per_node=2, fabric="eth", gbps=25)
-    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=50, count=2))})
+    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=9, count=2))})
     apart = tuple(
         there.model_copy(update={"name": f"b{index}", "hosts": (host,)})
         for index, host in enumerate(there.hosts)
     )
     assert {"sockets", "a+b"} <= {*names(cluster(here, there), target)}
-    model, limits = gpt(3, 1024, 8, global_batch=60), Limits(gap=0.0, target=target)
+    model, limits = gpt(3, 1024, 8, global_batch=600), Limits(gap=0.0, target=target)
     as_one, as_two = (
         search(cluster(here, *others), model, limits=limits, explain=False) for others in ((there,), apart)
     )
@@ -81,7 +81,7 @@ def test_stages_apart_share_a_node_that_rdma_reaches() -> None:
     here = pool("b", "B", per_node=1, gbps=100, cards=1)
     here = here.model_copy(update={"nics": (*here.nics, NicSpec(fabric="eth", bandwidth_gbps=1, count=1))})
     there = pool("a", "T4", nodes=2, per_node=2, fabric="eth", gbps=25, cards=1)
-    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=20, count=1))})
+    there = there.model_copy(update={"nics": (*there.nics, NicSpec(fabric="ib", bandwidth_gbps=18, count=1))})
     apart = [
         there.model_copy(update={"name": f"a{index}", "hosts": (host,)})
         for index, host in enumerate(there.hosts)
@@ -112,7 +112,7 @@ def two_networks() -> ClusterSpec:
     )
     slow, narrow = (
         NicSpec(fabric="eth", bandwidth_gbps=10, count=1),
-        NicSpec(fabric="ib", bandwidth_gbps=50, count=2),
+        NicSpec(fabric="ib", bandwidth_gbps=8, count=2),
     )
     return cluster(
         a.model_copy(update={"nics": (*a.nics, slow)}), b.model_copy(update={"nics": (*b.nics, narrow)})

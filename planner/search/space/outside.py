@@ -59,7 +59,7 @@ def outside(
     ):
         plans.append("tensor-parallel groups over nodes of several equal pools")
     if _rdma_behind_ethernet(topology):
-        plans.append("RDMA between nodes whose path over Ethernet has more bandwidth")
+        plans.append("RDMA between nodes whose path over Ethernet carries more")
     if subclusters:
         plans.append("numbers of devices between those of the sub-clusters")
     return tuple(dict.fromkeys(plans))
@@ -81,7 +81,7 @@ def _wide_nodes(topology: Topology, tp: int) -> int:
 
 
 def _rdma_behind_ethernet(topology: Topology) -> bool:
-    """True where nodes with cards on a common fabric with RDMA talk over Ethernet, since that is wider."""
+    """True where nodes with cards on a common fabric with RDMA talk over Ethernet, since that carries more."""
     fabrics = topology.cluster.fabrics
     on: dict[str, set[str]] = {}
     for pool in topology.cluster.pools:
