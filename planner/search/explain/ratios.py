@@ -18,7 +18,9 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import sockets_only
 from planner.cost.estimate import Estimator
+from planner.dims.pipeline import PipelineParallelism
 from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
 from planner.plan.equal_pools import joined
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline, Struck
@@ -31,6 +33,7 @@ from planner.search.incumbent import family_of, meets, obeys, value_of
 from planner.search.ranking import ranked
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Goal, Hedge, Limits, Ratio, Scored, SearchResult, proven
+from planner.targets import TARGETS
 
 WORTH = 0.05
 """What a plan must lose at an end of a bar to be worth a line."""
@@ -123,6 +126,14 @@ class Worlds:
         """Take the plan with the layers and batches that suit a world."""
         own = self.at(factors)
         self.take((rebalanced(scored.plan, own, self._view(scored.plan, own), self.limits),))
+
+    def take_near(self, plan: Plan) -> None:
+        """Take what has one layer on another stage: between plans that suit worlds lie some that suit none."""
+        topology, model = self.estimator.topology, self.estimator.model
+        near = PipelineParallelism().neighbours(plan, TARGETS[plan.target], topology.device_types)
+        every = (change.plan for change in near)
+        fit = (other for other in every if not faults(other, self.estimator.cluster, model))
+        self.take(Scored(plan=other, estimate=self.estimator.estimate(other)) for other in fit)
 
     def deal_best(self, factors: Factors, deadline: Deadline, most: int) -> None:
         """The same for the plans that are best there as they are, one of a family."""
@@ -298,6 +309,7 @@ def _robust(
         for part in (0.25, 0.5, 0.75):
             deadline.check()
             worlds.deal(chosen, _towards(worst, part))
+        worlds.take_near(chosen.plan)
         chosen = _least_regret(worlds, corners, deadline)
         if chosen.plan == before.plan:
             break
