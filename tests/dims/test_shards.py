@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from planner.cost.communication import Ring
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.state import held_by
-from planner.dims.sharding import PARTS, parts_of, with_equal_shards
+from planner.dims.sharding import FEWER_PARTS, PARTS, parts_of, with_equal_shards
 from planner.emit.interface import emit
 from planner.errors import HetplanError, PlanError
 from planner.files.document import read_document
@@ -176,6 +178,31 @@ def test_parts_worth_trying() -> None:
     assert not parts_of(target("torch"), 0, MODEL, types)
     assert not parts_of(target("deepspeed"), 3, MODEL, types)
     assert not parts_of(target("torch"), 3, MODEL, types[:1])
+
+
+@pytest.mark.parametrize(("types", "own"), [(2, 2), (3, 3), (4, 4), (5, 2), (7, 2)])
+def test_parts_of_many_types(types: int, own: int) -> None:
+    """Each of up to four has its own; of more, that with most memory one, and all others another."""
+    gpus = {
+        f"A100-{size}": GPUS["A100"].model_copy(update={"name": f"A100-{size}", "memory_gib": 10.0 * size})
+        for size in range(1, types + 1)
+    }
+    where = cluster(*(pool(name.lower(), name, 1, (nic("ib"),)) for name in gpus), gpus=gpus)
+    kinds = Estimator(where, MODEL).topology.device_types
+    found = parts_of(target("torch"), 3, MODEL, kinds)
+    largest = max(range(types), key=lambda index: kinds[index].memory_bytes)
+    assert len({parts[largest] for parts in found}) > 1
+    for parts in found:
+        others = {part for index, part in enumerate(parts) if index != largest}
+        assert own == types or len(others) == 1
+    # All combinations but those that are multiples of others, and equal parts.
+    offered = PARTS if own == 2 else FEWER_PARTS
+    ratios = {
+        tuple(part / gcd(*parts) for part in parts)
+        for parts in product(offered, repeat=own)
+        if len({*parts}) > 1
+    }
+    assert len(set(found)) == len(found) == len(ratios)
 
 
 def test_more_fits_with_them() -> None:

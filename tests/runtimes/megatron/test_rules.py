@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from planner.dims.context import context_faults
 from planner.emit.interface import job_of
 from planner.errors import EmitError
+from planner.plan.values import Context
 from planner.runtimes.megatron.arguments import arguments
+from planner.targets import target
 from tests.runtimes.megatron.plans import generated
 from tests.runtimes.megatron.rules import check_arguments
 from tests.runtimes.megatron.test_runtime import CLUSTER, pipeline
@@ -153,3 +156,25 @@ def test_generated_plans_keep_the_rules() -> None:
         assert ("--use-tp-pp-dp-mapping" in words) == job.stages_first
         second += job.stages_first
     assert 0 < second < len(cases) / 2
+
+
+@pytest.mark.parametrize("cp", [2, 3, 4])
+def test_sequences_that_context_parallelism_divides(cp: int) -> None:
+    """Plans have those that Megatron takes, and no others."""
+    allowed, taken = set(), set()
+    for length in range(60, 73):
+        spec = model(8)
+        training = spec.training.model_copy(update={"sequence_length": length, "attention": "flash"})
+        spec = spec.model_copy(update={"training": training})
+        if not list(context_faults(Context(ways=cp), target("megatron"), spec, 1)):
+            allowed.add(length)
+        words = BASE.replace("--seq-length 32", f"--seq-length {length}")
+        words = words.replace("--max-position-embeddings 32", f"--max-position-embeddings {length}")
+        try:
+            check_arguments(f"{words} --context-parallel-size {cp}".split(), cp)
+        except EmitError as error:
+            if "--seq-length must be a multiple of 2 x cp" not in str(error):
+                raise
+        else:
+            taken.add(length)
+    assert allowed == taken != set()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
-
 import pytest
 
 from planner.job.batches import model_shape
@@ -17,15 +14,6 @@ from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 from planner.runtimes.torch.example_tensor import split  # noqa: E402
 from planner.training.example_model import Kind, Layer, shape_of  # noqa: E402
-
-
-@pytest.fixture
-def pair() -> Iterator[None]:
-    """The first of two ranks, the other of which is not there."""
-    fake = importlib.import_module("torch.testing._internal.distributed.fake_pg")
-    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
-    yield
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("pair")

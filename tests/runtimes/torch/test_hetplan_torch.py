@@ -37,9 +37,10 @@ from tests.worlds import cluster, group, model, nic, plan, pool
 torch = pytest.importorskip("torch")
 
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 
 from planner.runtimes.torch.example_stage import ModelPart  # noqa: E402
-from planner.runtimes.torch.hetplan_torch import LossScale  # noqa: E402
+from planner.runtimes.torch.hetplan_torch import Layout, LossScale  # noqa: E402
 from planner.runtimes.torch.train import require_same_model  # noqa: E402
 from planner.training.example_model import Shape, load_shape  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
@@ -825,6 +826,31 @@ def test_the_loss_scale_follows_overflows() -> None:
     assert scale.value == 1.0
     assert scale.accepts(fine)
     assert scale.value == 2.0
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("zero", range(4))
+def test_what_is_not_trained_rests_in_the_working_type(tmp_path: Path, zero: int) -> None:
+    """Whole on each of two replicas except with ZeRO 3; what is trained is in fp32, divided except with ZeRO 0."""
+    chosen = plan("torch", zero, [4], [(group("a", "A100", count=2),)])
+    write_folder(emit(chosen, cluster(pool("a", nodes=1, per_node=2)), model(2)), tmp_path / "run")
+    layout = Layout(load(tmp_path / "run" / "batches.json", rank=0), "cpu", torch.bfloat16)
+    layers = [torch.nn.Linear(8, 8) for _ in range(2)]
+    layers[0].weight.requires_grad = False
+    both = torch.nn.Sequential(*layers)
+    layout.shard(layers[0])
+    layout.shard(both)
+    held = {
+        name: (each.dtype, (each.to_local() if isinstance(each, DTensor) else each).numel())
+        for name, each in both.named_parameters()
+    }
+    trained = 1 if zero == 0 else 2
+    assert held == {
+        "0.weight": (torch.bfloat16, 32 if zero == 3 else 64),
+        "0.bias": (torch.float32, 8 // trained),
+        "1.weight": (torch.float32, 64 // trained),
+        "1.bias": (torch.float32, 8 // trained),
+    }
 
 
 @pytest.mark.slow
