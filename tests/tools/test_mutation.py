@@ -13,6 +13,7 @@ pytest.importorskip("cosmic_ray")
 pytest.importorskip("coverage")
 
 from tools.mutation.__main__ import _kept, _table
+from tools.mutation.contexts import Noted
 from tools.mutation.covering import TABLES, Covering, recorded
 from tools.mutation.mutants import sample
 from tools.mutation.trial import Room
@@ -60,11 +61,33 @@ def test_every_mutant_is_python(tmp_path: Path) -> None:
         compile(mutant.code, mutant.place, "exec")
 
 
-def test_a_module_that_only_imports_run() -> None:
-    """Tests of its room."""
-    name = "tests/runtimes/test_capabilities.py::test"
-    covering = Covering(lines={}, seconds={name: 1.0, "tests/cost/test_b.py::test[a/b]": 1.0})
-    assert covering.tests_of("planner/runtimes/torch/capabilities.py", 3, 6.0) == ([name], [])
+def test_a_module_that_only_imports_or_other_processes_run() -> None:
+    """Tests of its room: of its own file first, then those of its folder; behind those that ran a line of it too."""
+    seconds = {
+        "tests/runtimes/test_capabilities.py::test": 1.0,
+        "tests/cost/test_b.py::test[a/b]": 1.0,
+        "tests/runtimes/torch/test_grid.py::test": 3.0,
+        "tests/runtimes/torch/test_train.py::test": 4.0,
+        "tests/runtimes/torch/test_train.py::test_longer": 5.0,
+    }
+    near = ["tests/runtimes/torch/test_train.py::test_longer", "tests/runtimes/torch/test_train.py::test"]
+    order = [
+        *near[::-1],
+        "tests/runtimes/torch/test_grid.py::test",
+        "tests/runtimes/test_capabilities.py::test",
+    ]
+    path = "planner/runtimes/torch/train.py"
+    assert Covering({}, seconds).tests_of(path, 3, 20.0) == (order, [])
+    assert Covering({path: {4: (order[2],)}}, seconds).tests_of(path, 3, 12.0) == (
+        [order[2]],
+        [order[0], order[1], order[3]],
+    )
+
+
+def test_all_tests_of_a_file_share_its_fixtures() -> None:
+    """The first to ask for one waits for it, whichever is first."""
+    noted = Noted(seconds={"a": 7.0, "b": 2.0}, setups={"a": 5.0, "b": 1.0})
+    assert noted.shared() == {"a": 5.0, "b": 4.0}
 
 
 def test_the_share_has_an_interval() -> None:

@@ -16,6 +16,8 @@ class Noted:
     """CPU seconds of each test that ran, its fixtures and child processes included, and those that did not pass."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    setups: dict[str, float] = field(default_factory=dict)
+    """Those of ``seconds`` that its fixtures took."""
     failed: set[str] = field(default_factory=set)
 
     @pytest.hookimpl(wrapper=True)
@@ -28,6 +30,19 @@ class Noted:
         current.switch_context("")
         self.seconds[item.nodeid] = _cpu_seconds() - begin
         return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """What a test needs; a fixture of its file is made for the first one that asks for it."""
+        begin = _cpu_seconds()
+        result = yield
+        self.setups[item.nodeid] = _cpu_seconds() - begin
+        return result
+
+    def shared(self) -> dict[str, float]:
+        """The seconds of each test, of which all have an equal part of the fixtures: alone, each would need them."""
+        each = sum(self.setups.values()) / max(1, len(self.seconds))
+        return {test: own - self.setups.get(test, 0.0) + each for test, own in self.seconds.items()}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A part of a test: its setup, itself or what cleans up."""

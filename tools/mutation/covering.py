@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -58,23 +59,22 @@ class Covering:
     def tests_of(self, path: str, line: int, budget: float) -> tuple[list[str], list[str]]:
         """Those that run the line, the quickest of each function first, as many as the seconds allow; then others.
 
-        The others, as many, run the line too, or else anything of its module: what a cache keeps, or an import runs, is
-        counted for the first test alone. No test of them is as long as the budget. A module that only imports run is
-        for the tests of its room.
+        The others, as many, run the line too, or else anything of its module, or lie nearest: what a cache keeps, or an
+        import runs, is counted for the first test alone, and what other processes run for none. No test of them is as
+        long as the budget.
         """
         own = self.lines.get(path, {})
-        near = {test for tests in own.values() for test in tests} or self._of_room(path)
-        order = self._quickest(own.get(line, ())) or self._quickest(near)
+        near = self._quickest({test for tests in own.values() for test in tests})
+        around = sorted(
+            (test for test in self._quickest({*self.seconds}) if _nearness(path, test)),
+            key=lambda test: -_nearness(path, test),
+        )
+        order = self._quickest(own.get(line, ())) or near or around
         first = self._within(order, budget)
         if not first and order:
             first = order[:1]
-        rest = [test for test in (*order, *self._quickest(near - set(order))) if test not in first]
+        rest = [test for test in dict.fromkeys((*order, *near, *around)) if test not in first]
         return first, self._within([test for test in rest if self.seconds[test] < budget], budget)
-
-    def _of_room(self, path: str) -> set[str]:
-        """Tests of the room that a module lies in."""
-        room = f"tests/{PurePosixPath(path).parts[1]}/"
-        return {test for test in self.seconds if test.startswith(room)}
 
     def quickest(self, number: int) -> list[str]:
         """That many tests, of all."""
@@ -98,6 +98,15 @@ class Covering:
                 break
             found.append(test)
         return found
+
+
+@cache
+def _nearness(path: str, test: str) -> int:
+    """Folders, and names, that a module and a test's file have in common; 0 in another room."""
+    module = PurePosixPath(path).with_suffix("").parts[1:]
+    file = PurePosixPath(test.partition("::")[0])
+    names = (*file.parent.parts[1:], file.stem.removeprefix("test_"))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(module, names, strict=False)))
 
 
 def recorded(room: Room, kept: Path, packages: list[str]) -> Covering:
@@ -173,7 +182,8 @@ def _record(root: Path, path: str, kept: Path) -> int:
         }
         for file in data.measured_files()
     }
-    found = {"seconds": {test: round(noted.seconds[test], 3) for test in sorted(passed)}, "lines": lines}
+    seconds = noted.shared()
+    found = {"seconds": {test: round(seconds[test], 3) for test in sorted(passed)}, "lines": lines}
     _write(found, kept)
     return 0
 
