@@ -77,6 +77,10 @@ def test_families_that_get_quick_plans() -> None:
     assert families_asked(others, better=(1, 40)) == others[:88]
     on_two = [family._replace(network=name) for family in others for name in ("x", "y")]
     assert families_asked(on_two) == on_two[:96]
+    # A network that gave nothing better keeps none of another waiting.
+    later = [family._replace(network="x") for family in others[:60]]
+    later += [family._replace(network="y") for family in others[:3]]
+    assert families_asked(later) == [*later[:48], *later[60:]]
 
 
 @pytest.mark.parametrize(
