@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from planner.capabilities import Recompute, Schedule
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
+from planner.job.batches import model_shape
 from planner.model.spec import (
     DocumentsSpec,
     EncoderSpec,
@@ -39,12 +41,13 @@ torch = pytest.importorskip("torch")
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
+from planner.runtimes.torch import example_stage  # noqa: E402
 from planner.runtimes.torch.example_stage import ModelPart  # noqa: E402
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale  # noqa: E402
-from planner.runtimes.torch.train import require_same_model  # noqa: E402
-from planner.training.example_model import Shape, load_shape  # noqa: E402
+from planner.runtimes.torch.train import keep, last_kept, require_same_model  # noqa: E402
+from planner.training.example_model import Shape, load_shape, shape_of  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
-from planner.training.hetplan_runtime import StagePlan, load  # noqa: E402
+from planner.training.hetplan_runtime import RankPlan, StagePlan, load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
 
 STEPS = 2
@@ -828,13 +831,23 @@ def test_the_loss_scale_follows_overflows() -> None:
     assert scale.value == 2.0
 
 
+def load_rank(chosen: Plan, folder: Path) -> RankPlan:
+    """The first rank of a plan for two devices of a node."""
+    write_folder(emit(chosen, cluster(pool("a", nodes=1, per_node=2)), model(chosen.global_batch)), folder)
+    return load(folder / "batches.json", rank=0)
+
+
+def layout_of_two(zero: int, folder: Path) -> Layout:
+    """That of the first of two replicas."""
+    chosen = plan("torch", zero, [4], [(group("a", "A100", count=2),)])
+    return Layout(load_rank(chosen, folder / "run"), "cpu", torch.bfloat16)
+
+
 @pytest.mark.usefixtures("pair")
 @pytest.mark.parametrize("zero", range(4))
 def test_what_is_not_trained_rests_in_the_working_type(tmp_path: Path, zero: int) -> None:
     """Whole on each of two replicas except with ZeRO 3; what is trained is in fp32, divided except with ZeRO 0."""
-    chosen = plan("torch", zero, [4], [(group("a", "A100", count=2),)])
-    write_folder(emit(chosen, cluster(pool("a", nodes=1, per_node=2)), model(2)), tmp_path / "run")
-    layout = Layout(load(tmp_path / "run" / "batches.json", rank=0), "cpu", torch.bfloat16)
+    layout = layout_of_two(zero, tmp_path)
     layers = [torch.nn.Linear(8, 8) for _ in range(2)]
     layers[0].weight.requires_grad = False
     both = torch.nn.Sequential(*layers)
@@ -851,6 +864,59 @@ def test_what_is_not_trained_rests_in_the_working_type(tmp_path: Path, zero: int
         "1.weight": (torch.float32, 64 // trained),
         "1.bias": (torch.float32, 8 // trained),
     }
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize(("zero", "most"), [(0, 1.0), (3, 1.0), (3, 100.0)])
+def test_gradients_are_clipped_by_the_norm_of_all_ranks(tmp_path: Path, zero: int, most: float) -> None:
+    """A rank without another that answers has the norm of its part, or of its share of what both hold."""
+    layout = layout_of_two(zero, tmp_path)
+    layer = torch.nn.Linear(8, 8, bias=False)
+    layout.shard(layer)
+    gradient = torch.full((8, 8), 2.0)
+    layer.weight.grad = torch.distributed.tensor.distribute_tensor(
+        gradient, layer.weight.device_mesh, layer.weight.placements
+    )
+    # Half of the squares of 64 numbers; the loss was multiplied by 4.
+    wanted = (32 * 4.0) ** 0.5 / 4
+    norm = layout.clip(layer.parameters(), most, loss_scale=4.0)
+    assert norm.item() == pytest.approx(wanted, rel=1e-6)
+    left = 2.0 / 4 * min(1.0, most / wanted)
+    assert layer.weight.grad.to_local().flatten().tolist() == pytest.approx(
+        [left] * (64 if zero == 0 else 32)
+    )
+
+
+def test_parts_of_a_model_have_seeds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones however the layers are cut into stages."""
+    seeds: list[int] = []
+
+    def seeded(seed: int, make: Callable[[], Any]) -> Any:
+        seeds.append(seed)
+        return make()
+
+    monkeypatch.setattr(example_stage, "_seeded", seeded)
+    shape = shape_of(model_shape(model(1, tied_embeddings=False)))
+    one = load_rank(plan("torch", 0, [4], [(group("a", "A100"),)]), tmp_path / "one")
+    two = load_rank(plan("torch", 0, [3, 1], [(group("a", "A100"),)] * 2), tmp_path / "two")
+    ModelPart(shape, one, 0)
+    whole = seeds.copy()
+    seeds.clear()
+    for number in range(2):
+        ModelPart(shape, two, 0, number=number)
+    assert seeds == whole
+    assert len({*whole}) == len(whole) == 4 + 3
+
+
+@pytest.mark.usefixtures("pair")
+def test_checkpoints_that_are_kept(tmp_path: Path) -> None:
+    """The last one and the one before, whatever else an end left there; a name stands for a whole one."""
+    assert (last_kept(None), last_kept(tmp_path)) == (None, None)
+    (tmp_path / "step-9").mkdir()
+    for steps in (2, 4, 6):
+        keep(lambda _, folder: folder.mkdir(), steps, tmp_path)
+        assert last_kept(tmp_path) == tmp_path / f"step-{steps}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step-4", "step-6"]
 
 
 @pytest.mark.slow
