@@ -15,10 +15,11 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Grid, Offload, Sync
 from planner.search.explain.families import FamilyPlans
-from planner.search.incumbent import Incumbent, allowing, obeys, value_of
+from planner.search.incumbent import Incumbent, allowing, misses, obeys, value_of
 from planner.search.objectives.choose import choose
 from planner.search.solve import search
 from planner.search.values import Goal, Limits, Scored, SearchResult
+from tests.report import examples
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, group, plan, pool
 
@@ -124,6 +125,33 @@ def test_plans_that_break_a_limit_are_never_the_answer() -> None:
     assert answer.offer(best)
     assert not answer.offer(best)
     assert not answer.offer(None)
+
+
+@pytest.mark.parametrize(
+    ("time", "money", "broken"),
+    [
+        (None, None, []),
+        (1.0, 1.0, []),
+        (0.99, None, ["deadline_seconds"]),
+        (1.01, 0.99, ["budget"]),
+        (0.99, 0.99, ["deadline_seconds", "budget"]),
+    ],
+)
+def test_what_a_training_run_may_take(time: float | None, money: float | None, broken: list[str]) -> None:
+    """Exactly as much as is asked for, in time and money; a plan without a price keeps no budget."""
+    best = examples.scored()
+    run = Goal(tokens=1e9).run_of(best.estimate)
+    assert run is not None
+    assert run.price is not None
+    goal = Goal(
+        tokens=1e9,
+        deadline_seconds=None if time is None else time * run.seconds,
+        budget=None if money is None else money * run.price,
+    )
+    assert misses(run, goal) == broken
+    assert Incumbent(Limits(), goal).offer(best) == (not broken)
+    unpriced = replace(best, estimate=replace(best.estimate, price_per_hour=None))
+    assert Incumbent(Limits(), goal).offer(unpriced) == (not broken and money is None)
 
 
 @pytest.mark.parametrize(
