@@ -238,3 +238,14 @@ def test_when_reasons_end() -> None:
         assert reasons_deadline(whole, 100.0, advice=False).cpu_at == pytest.approx(65.0)
         assert reasons_deadline(whole, 1.0, advice=False).cpu_at == pytest.approx(50.6)
         assert reasons_deadline(whole, 100.0, advice=True) is whole
+
+
+def test_what_reasons_take_follows_from_the_search_alone() -> None:
+    """Not from what the process did ahead of it."""
+    one, limits = cluster(pool("a", per_node=1)), Limits(target="deepspeed", zero=(0,), recompute=("none",))
+    with (
+        patch("planner.search.solve.process_time", side_effect=[10.0, 35.0]),
+        patch("planner.search.solve.reasons_deadline", return_value=Deadline.after(0.0)) as begun,
+    ):
+        assert search(one, TINY, limits=limits).status == "optimal"
+    assert begun.call_args.args[1] == 25.0
