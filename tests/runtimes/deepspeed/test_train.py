@@ -14,7 +14,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("deepspeed", reason="deepspeed is not installed, see make test")
+    deepspeed = pytest.importorskip("deepspeed", reason="deepspeed is not installed, see make test")
 
 import torch
 
@@ -101,10 +101,10 @@ def test_pairs_are_compared_with_the_model_as_it_began(
         engines.append(model.double())
         return (Engine(model),)
 
-    monkeypatch.setattr(train.deepspeed, "initialize", initialize)
-    monkeypatch.setattr(train.deepspeed.zero, "Init", lambda **_: nullcontext())
-    lora = {"lora": LoraSpec(rank=2)} if adapters else {}
-    shape = shape_of(model_shape(model(2, preference=PreferenceSpec(beta=2.0), **lora)))
+    monkeypatch.setattr(deepspeed, "initialize", initialize)
+    monkeypatch.setattr(deepspeed.zero, "Init", lambda **_: nullcontext())
+    lora = LoraSpec(rank=2) if adapters else None
+    shape = shape_of(model_shape(model(2, preference=PreferenceSpec(beta=2.0), lora=lora)))
     torch.manual_seed(7)
     trained, inputs = Transformer(shape, sharing=ALONE).double(), torch.arange(16)[None]
     began = trained(inputs).detach()
