@@ -12,7 +12,7 @@ from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring
 from planner.cost.compute import LayerPass
 from planner.cost.tensor import Hidden, collectives, has_user_buffers, hidden_by
-from planner.model.spec import ExpertsSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.targets import target
 from tests.worlds import cluster, model, pool
 
@@ -43,14 +43,28 @@ def kind(capability: float | None = 9.0, shared: bool = False) -> DeviceType:
     return replace(known, compute_capability=capability, intra_shared=shared)
 
 
-def test_without_overlap_each_joint_is_an_all_reduce_a_direction() -> None:
+@pytest.mark.parametrize(
+    ("spec", "whole", "split"),
+    [
+        (DENSE, 2, 2),
+        (ROUTED, 2, 1),
+        (model(4, experts=ExpertsSpec(number=8, top_k=2, ffn=32, shared_ffn=32)), 2, 2),
+        (model(4, feed_forward="none"), 1, 1),
+    ],
+    ids=["dense", "experts", "shared experts", "attention alone"],
+)
+def test_without_overlap_each_joint_is_an_all_reduce_a_direction(
+    spec: ModelSpec, whole: int, split: int
+) -> None:
     """(arXiv:1909.08053, section 3.) Experts with a part of the tokens each are none."""
-    size = 2 * DENSE.training.sequence_length * DENSE.hidden
-    each = ring().reduce_seconds(size)
-    for split in (False, True):
-        found = collectives(layer(1.0), ring(), DENSE, 1, split=split)
-        assert found.forward_seconds == found.backward_seconds == pytest.approx(2 * each)
-    assert collectives(layer(1.0), ring(), ROUTED, 1, split=True).forward_seconds == pytest.approx(each)
+    each = ring().reduce_seconds(2 * spec.training.sequence_length * spec.hidden)
+    for joints, divided in ((whole, False), (split, True)):
+        found = collectives(layer(1.0), ring(), spec, 1, split=divided)
+        assert found.forward_seconds == found.backward_seconds == pytest.approx(joints * each)
+
+
+def test_one_device_has_no_collectives() -> None:
+    """Whatever its layers have."""
     assert collectives(layer(1.0), ring(size=1), DENSE, 1, split=True, hides="all").backward_seconds == 0.0
 
 
