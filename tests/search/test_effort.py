@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
@@ -55,11 +57,11 @@ def families_asked(
     for number, family in enumerate(families):
         found._push(1.0 + number / 1e6, family)
 
-    def of_family(family: Family, check: object) -> bool:
+    def of_family(family: Family, check: object) -> float:
         asked.append(family)
         if len(asked) in better:
             found.best = examples.scored(step_seconds=100.0 - len(asked))
-        return len(asked) in fits
+        return 1.0 if len(asked) in fits else inf
 
     with patch.object(found._first, "of_family", of_family), patch.object(found._first, "refine"):
         found._first_plans()
@@ -97,7 +99,7 @@ def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int
             found._push(1.0 + number / 1e6, family)
         found._push(2.0, Group((*group.families, *other)))
         with (
-            patch.object(found._first, "of_family", side_effect=lambda family, _, fits=fits: 1 in fits),
+            patch.object(found._first, "of_family", return_value=1.0 if fits else inf),
             patch.object(found._first, "refine"),
             patch.object(found, "_members", return_value=[]) as members,
         ):
@@ -231,35 +233,35 @@ def first_plans() -> FirstPlans:
 def test_families_that_are_asked_for_any_plan() -> None:
     """Of 64 one that has a depth at all, and six that are planned."""
     alike = [FAMILY._replace(dp=number) for number in range(1, 100)]
-    for depth, asked, planned, fits in ((0, 64, 0, False), (2, 6, 6, False), (2, 1, 1, True)):
+    for depth, asked, planned, seconds in ((0, 64, 0, inf), (2, 6, 6, inf), (2, 1, 1, 1.0)):
         first = first_plans()
         with (
             patch.object(first, "_shallowest", return_value=depth) as shallowest,
-            patch.object(first, "_plan", return_value=fits) as plan,
+            patch.object(first, "_plan", return_value=seconds) as plan,
         ):
             first.any(cast("NetworkPartition", None), alike)
         assert (shallowest.call_count, plan.call_count) == (asked, planned)
 
 
 def test_a_plan_comes_whatever_the_time() -> None:
-    """A good one half a second after the limit where some is known; none where only a faster one is wanted."""
+    """A good one until half a second after the limit; none where only a faster one is wanted."""
     first = first_plans()
     explorer = cast("Explorer", first.explorer)
     explorer.deadline = Deadline(at=100.0)
 
-    def struck(now: float) -> bool:
+    def struck(now: float, check: Callable[[], None]) -> bool:
         with patch("planner.search.deadline.monotonic", return_value=now):
             try:
-                first._check()
+                check()
             except Struck:
                 return True
         return False
 
-    assert not struck(1000.0)
-    explorer.best = examples.scored()
-    assert [struck(now) for now in (99.0, 100.4, 100.6)] == [False, False, True]
+    assert not struck(1000.0, first._check)
+    assert [struck(now, first.check_later) for now in (99.0, 100.4, 100.6)] == [False, False, True]
     explorer.cutoff_seconds = 50.0
-    assert [struck(now) for now in (99.0, 100.1)] == [False, True]
+    for check in (first._check, first.check_later):
+        assert [struck(now, check) for now in (99.0, 100.1)] == [False, True]
 
 
 def test_orders_of_quick_plans() -> None:
@@ -286,6 +288,7 @@ def test_orders_of_quick_plans() -> None:
             patch.object(greedies, "_Layers") as layers,
             patch.object(greedies, "score", side_effect=lambda *item: None) as score,
         ):
+            layers.return_value.climbed.side_effect = lambda _, options: options
             layers.return_value.best.side_effect = lambda: None if (end := next(ends)) is None else (end, end)
             assert greedy(choices[0], None, MEGATRON, **orders) is None  # type: ignore[arg-type]
         assert [call.args[2] for call in score.call_args_list] == priced
@@ -418,7 +421,7 @@ def test_device_types_that_may_exchange(ways: tuple[int, ...], expected: float) 
 
 @pytest.mark.parametrize(("unfit", "sizes"), [((), 2), ((0,), 3), ((0, 1), 4), ((1,), 3)])
 def test_groups_of_the_first_good_plans(unfit: tuple[int, ...], sizes: int) -> None:
-    """Two of which something fits; until then plans come whatever the time."""
+    """Two of which something fits; until then plans come until half a second after the limit."""
     explorer, families = opened()
     first, partition = FirstPlans(explorer), explorer.partition(families[0])
     every = [
@@ -428,9 +431,9 @@ def test_groups_of_the_first_good_plans(unfit: tuple[int, ...], sizes: int) -> N
     assert len(every) == 4
     asked: list[tuple[int | None, bool]] = []
 
-    def of_family(family: Family, check: object) -> bool:
-        asked.append((family.micro_batch, check == first._check))
-        return every.index(family.micro_batch) not in unfit
+    def of_family(family: Family, check: object) -> float:
+        asked.append((family.micro_batch, check == first.check_later))
+        return inf if every.index(family.micro_batch) in unfit else 1.0
 
     explorer.cutoff_seconds = 1e9
     with patch.object(first, "of_family", of_family), patch.object(first, "_shallowest", return_value=1):
