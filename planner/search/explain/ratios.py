@@ -79,11 +79,15 @@ class Worlds:
     def take(self, plans: Iterable[Scored | None]) -> None:
         """Keep plans that the user allows."""
         for scored in plans:
-            if scored is None or scored.plan in self.plans or not obeys(scored.plan, self.limits, self.goal):
-                continue
-            own = Scored(plan=scored.plan, estimate=self.estimator.estimate(scored.plan))
-            if own.estimate.fits and meets(own.estimate, self.goal):
-                self.plans[own.plan] = own
+            if scored is not None:
+                self._add(scored.plan)
+
+    def _add(self, plan: Plan) -> None:
+        if plan in self.plans or not obeys(plan, self.limits, self.goal):
+            return
+        own = Scored(plan=plan, estimate=self.estimator.estimate(plan))
+        if own.estimate.fits and meets(own.estimate, self.goal):
+            self.plans[plan] = own
 
     def value(self, scored: Scored, factors: Factors = ()) -> float:
         """The objective of a plan at these speeds."""
@@ -130,10 +134,9 @@ class Worlds:
     def take_near(self, plan: Plan) -> None:
         """Take what has one layer on another stage: between plans that suit worlds lie some that suit none."""
         topology, model = self.estimator.topology, self.estimator.model
-        near = PipelineParallelism().neighbours(plan, TARGETS[plan.target], topology.device_types)
-        every = (change.plan for change in near)
-        fit = (other for other in every if not faults(other, self.estimator.cluster, model))
-        self.take(Scored(plan=other, estimate=self.estimator.estimate(other)) for other in fit)
+        for change in PipelineParallelism().neighbours(plan, TARGETS[plan.target], topology.device_types):
+            if not faults(change.plan, self.estimator.cluster, model):
+                self._add(change.plan)
 
     def deal_best(self, factors: Factors, deadline: Deadline, most: int) -> None:
         """The same for the plans that are best there as they are, one of a family."""

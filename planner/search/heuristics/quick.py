@@ -418,7 +418,7 @@ class FirstPlans:
         self.explorer.deadline.check_wish()
 
     def check_later(self) -> None:
-        """Before a good plan, which has ``GRACE_SECONDS`` more than there are, unless one is known."""
+        """Before a good plan, which has ``GRACE_SECONDS`` more than there are, unless only a faster one is wanted."""
         known = self.explorer.cutoff_seconds < inf
         self.explorer.deadline.later(0.0 if known else GRACE_SECONDS).check()
 
