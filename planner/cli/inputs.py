@@ -18,6 +18,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
+from planner.files.document import read_bytes
 from planner.model.file import load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.file import (
@@ -217,7 +218,7 @@ def used_calibration(path: Path | None) -> UsedCalibration | None:
     """What a plan file keeps of a calibration file: its name and the SHA-256 of its bytes."""
     if path is None:
         return None
-    return UsedCalibration(name=path.name, digest=sha256(path.read_bytes()).hexdigest()[:16])
+    return UsedCalibration(name=path.name, digest=sha256(read_bytes(path)).hexdigest()[:16])
 
 
 def with_calibration(command: str, path: Path | None) -> str:

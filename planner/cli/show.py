@@ -18,7 +18,8 @@ from planner.cli.process import warn
 from planner.cluster.spec import ClusterSpec
 from planner.cost.binding import Binding, binding
 from planner.cost.estimate import Estimator
-from planner.errors import UsageError
+from planner.errors import SpecError, UsageError
+from planner.files.document import read_bytes
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile
 from planner.report.calibration import calibration_document, calibration_sections, coverage, coverage_section
@@ -76,12 +77,17 @@ def show_plan(
         )
 
 
+_FORMAT = re.compile(
+    rb"""(?m)(?:^(?:\xef\xbb\xbf)?['"]?format['"]?|[{,]\s*"format")\s*:\s*['"]?hetplan-calibration/"""
+)
+"""The format of a calibration, in YAML or in JSON."""
+
+
 def _is_calibration(path: Path) -> bool:
     """True for a file whose format is that of calibrations, whatever its version."""
     try:
-        with path.open("rb") as file:
-            return re.search(rb"(?m)^format:\s*['\"]?hetplan-calibration/", file.read(4096)) is not None
-    except (OSError, ValueError):
+        return _FORMAT.search(read_bytes(path)) is not None
+    except SpecError:
         return False  # reading it as a plan says what is wrong
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -145,22 +146,44 @@ def read_list(path: Path, key: str, example: str) -> tuple[Document, ...]:
 
 def read_text(path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML", most_bytes: int = MOST_BYTES) -> str:
     """The text of a file of at most ``most_bytes``; raises SpecError, which names the ``kind`` of file."""
+    return _decode(path, read_bytes(path, kind, most_bytes))
+
+
+_piped: dict[tuple[int, int, int], bytes] = {}
+"""What came out of pipes, such as those of ``<(command)``: they give it only once."""
+
+
+def read_bytes(
+    path: Path, kind: Literal["YAML", "CSV", "text"] = "YAML", most_bytes: int = MOST_BYTES
+) -> bytes:
+    """The bytes of such a file; those of a pipe also once more, until something else was written to it."""
     try:
         if path.is_dir():
             raise SpecError.of(path, f"is a directory, expected a {kind} file", _files_in(path, kind))
-        if path.stat().st_size > most_bytes:
+        status = path.stat()
+        if status.st_size > most_bytes:
             raise SpecError.of(
-                path, f"is {path.stat().st_size / 2**20:.1f} MiB, expected at most {most_bytes >> 20} MiB"
+                path, f"is {status.st_size / 2**20:.1f} MiB, expected at most {most_bytes >> 20} MiB"
             )
+        if stat.S_ISFIFO(status.st_mode) and _written(status) in _piped:
+            return _piped[_written(status)]
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
+            status = os.fstat(file.fileno())
     except OSError as error:
         raise SpecError.of(path, _reason(error)) from None
     except ValueError as error:
         raise SpecError.of(path, f"is not a path: {error}") from None
     if len(content) > most_bytes:
         raise SpecError.of(path, f"is larger than {most_bytes >> 20} MiB")
-    return _decode(path, content)
+    if stat.S_ISFIFO(status.st_mode):
+        _piped[_written(status)] = content
+    return content
+
+
+def _written(status: os.stat_result) -> tuple[int, int, int]:
+    """Which pipe, and when something was last written to it."""
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _decode(path: Path, content: bytes) -> str:

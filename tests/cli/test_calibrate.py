@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration, Constant, GpuFamily, LayerPoint, LinkPoint
 from planner.cli.inputs import read_calibration
+from planner.files.document import read_document
 from planner.plan.file import UsedCalibration, read
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, Command
@@ -28,6 +33,16 @@ def tables(files: Path) -> Path:
     (files / "links.csv").write_text(LINKS)
     save_calibration(SLOW, files / "slow.yaml")
     return files
+
+
+@contextmanager
+def piped(path: Path) -> Iterator[str]:
+    """The name of a pipe that gives the bytes of a file once."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as file:
+        file.write(path.read_bytes())
+    yield f"/dev/fd/{reader}"
+    os.close(reader)
 
 
 def test_tables_become_a_calibration_file(hetplan: Command, tables: Path) -> None:
@@ -166,6 +181,32 @@ def test_show_takes_a_calibration_too(hetplan: Command, tables: Path) -> None:
     assert (document["command"], document["coverage"]) == ("show calibration", None)
     (tables / "old.yaml").write_text("format: hetplan-calibration/0\n")
     assert "this hetplan reads hetplan-calibration/1" in hetplan("show", "old.yaml").err
+
+
+def test_show_knows_a_calibration_in_any_form(hetplan: Command, tables: Path) -> None:
+    """JSON with the format behind much else, a byte order mark, a long comment ahead."""
+    text = (tables / "slow.yaml").read_text()
+    found = read_document(tables / "slow.yaml").data
+    (tables / "slow.json").write_text(json.dumps({"notes": "n" * 9000, **dict(reversed(found.items()))}))
+    (tables / "mark.yaml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (tables / "long.yaml").write_text(f"# {'c' * 9000}\n{text}")
+    for name in ("slow.json", "mark.yaml", "long.yaml"):
+        done = hetplan("show", name)
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(f"Calibration {name}\n")
+
+
+def test_files_may_be_pipes(hetplan: Command, tables: Path) -> None:
+    """As of ``<(command)``: the plan file keeps the digest of what came out of them."""
+    with piped(tables / "model.yaml") as model, piped(tables / "slow.yaml") as slow:
+        words = ("predict", "cluster.yaml", model, "short.yaml", "--calibration", slow, "-o", "plan.yaml")
+        assert hetplan(*words).code == 0
+    used = read(Path("plan.yaml")).calibration
+    assert used is not None
+    assert used.digest == hashlib.sha256((tables / "slow.yaml").read_bytes()).hexdigest()[:16]
+    with piped(tables / "plan.yaml") as plan, piped(tables / "slow.yaml") as slow:
+        assert "Memory per device" in hetplan("show", plan).out
+        assert hetplan("show", slow).out.startswith("Calibration ")
 
 
 def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Path) -> None:

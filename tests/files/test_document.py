@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from planner.files.document import MOST_BYTES, read_document
+from planner.files.document import MOST_BYTES, read_bytes, read_document
 from planner.files.fields import Cards, Frozen, Name, Rate
 from tests.files.writing import problems, the_problem
 
@@ -230,3 +231,28 @@ def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{\n\t"a": [1,\n\t\t2]\n}\n')
     assert read_document(path).data == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("most", [4, MOST_BYTES])
+def test_what_a_pipe_gave_can_be_read_again(most: int) -> None:
+    """That of ``<(command)`` gives its bytes once, and a command may need them twice; each pipe has its own."""
+    for content in (b"a: 1", b"a: 2"):
+        reader, writer = os.pipe()
+        with os.fdopen(reader), os.fdopen(writer, "wb") as file:
+            file.write(content)
+            file.close()
+            path = Path(f"/dev/fd/{reader}")
+            assert [read_bytes(path, most_bytes=most) for _ in range(2)] == [content, content]
+
+
+def test_a_pipe_that_is_written_to_again_is_read_again(tmp_path: Path) -> None:
+    """A named one outlives its writers."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for content in (b"a: 1", b"a: 2"):
+        held = os.open(pipe, os.O_RDWR)
+        os.write(held, content)
+        writer = threading.Timer(0.05, os.close, [held])
+        writer.start()
+        assert read_bytes(pipe) == content
+        writer.join()
