@@ -8,8 +8,8 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -24,6 +24,7 @@ from planner.cli.process import ANSWER
 from planner.errors import OutputError, UsageError
 from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
+from planner.ranges import PREDICTED
 from planner.report.layout import Indented, Paragraph, number, table, words
 from planner.report.numbers import MISSING, count, duration, percent, rate
 from planner.search.sweep import RESULTS, SweepPoint, SweepRow, load_grid, solved, sweep_points
@@ -85,7 +86,9 @@ def sweep(
     """
     if output.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{output}: expected a name that ends in .csv or .parquet")
+    log = output.with_name(f"{output.name}.points")
     require_writable(output, "results.csv")
+    require_writable(log, "results.csv.points")
     grid_spec = load_grid(grid)
     if grid_spec.points > MANY and not yes:
         raise UsageError(
@@ -98,15 +101,13 @@ def sweep(
         _library("pandas")
     start = monotonic()
     points = list(sweep_points(grid_spec, grid, read_calibration(calibration)))
-    log = output.with_name(f"{output.name}.points")
-    rows = _done(log)
+    rows = _done(log, list(grid_spec.options))
     open_points = [point for point in points if point.key not in rows]
     kept = len(points) - len(open_points)
-    with _running(open_points, jobs, backend) as results, closing(_appending(log)) as file:
+    with _running(open_points, jobs, backend) as results, _appending(log) as append:
         for index, row in enumerate(results):
             rows[str(row["key"])] = row
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+            append(row)
             _tell(kept + index + 1, len(points))
     ordered = [rows[point.key] for point in points]
     _write(ordered, list(grid_spec.options), output)
@@ -203,29 +204,59 @@ def _library(name: str) -> Any:
         raise UsageError(f"sweep needs {name} for this", hint=f"pip install 'hetplan[{extra}]'") from None
 
 
-def _done(log: Path) -> dict[str, SweepRow]:
-    """Rows of an earlier run, by the key of their point; a line that was cut off is searched again."""
+def _done(log: Path, options: Sequence[str]) -> dict[str, SweepRow]:
+    """Rows of an earlier run, by the key of their point; one whose line was cut off or damaged is searched again."""
     if not log.exists():
         return {}
     rows = {}
-    for line in log.read_text(encoding="utf-8").splitlines():
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and isinstance(row.get("key"), str) and set(RESULTS) <= row.keys():
+        if _is_row(row, options):
             rows[row["key"]] = row
     return rows
 
 
-def _appending(log: Path) -> io.TextIOWrapper:
+def _is_row(row: Any, options: Sequence[str]) -> bool:
+    """True for all that a row of the table needs, each of its kind."""
+    if not isinstance(row, dict) or not {*options, *RESULTS} <= row.keys():
+        return False
+    texts = [row.get(name) for name in ("key", "cluster", "model", "status")]
+    numbers = [row[name] for name in ("step_seconds", "tokens_per_second", "gap") if row[name] is not None]
+    return all(isinstance(text, str) for text in texts) and all(
+        isinstance(each, int | float) and 0 <= each <= PREDICTED.most for each in numbers
+    )
+
+
+@contextmanager
+def _appending(log: Path) -> Iterator[Callable[[SweepRow], None]]:
+    """What puts a row on the disk, behind a line of its own."""
+    with _told(log):
+        file = log.open("ab")
+        if log.stat().st_size and not log.read_bytes().endswith(b"\n"):
+            file.write(b"\n")
+
+    def append(row: SweepRow) -> None:
+        with _told(log):
+            file.write(f"{json.dumps(row)}\n".encode())
+            file.flush()
+
     try:
-        file = log.open("a", encoding="utf-8")
+        yield append
+    finally:
+        with suppress(OSError):  # each row was flushed, or the error told
+            file.close()
+
+
+@contextmanager
+def _told(log: Path) -> Iterator[None]:
+    """An error of the system as one about the file."""
+    try:
+        yield
     except OSError as error:
-        raise OutputError(f"{log}: {error.strerror or error}") from None
-    if log.stat().st_size and not log.read_bytes().endswith(b"\n"):
-        file.write("\n")
-    return file
+        raise OutputError(f"{log}: cannot be written: {error.strerror or error}") from None
 
 
 def _tell(done: int, total: int) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli.sweep import _appending
+from planner.errors import OutputError
 from planner.search.sweep import SweepPoint, SweepRow, solved
 from tests.cli.running import ROOT, Command
 
@@ -55,6 +57,54 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
         "search", "cluster.yaml", "model.yaml", "--target", "megatron", "--global-batch", "24", "--json"
     )
     assert float(found[3]["step_seconds"]) == pytest.approx(json.loads(alone.out)["step_seconds"], rel=0.01)
+
+
+def test_damaged_points_are_searched_again(
+    hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are no text, what is no row, and rows that lack something or have it wrong."""
+    Path("grid.yaml").write_text(GRID.replace("torch, megatron", "torch").replace("16, 24", "16"))
+    hetplan(*WORDS, "-j", "1")
+    before, log = Path("results.csv").read_text(), Path("results.csv.points")
+    row = json.loads(log.read_text())
+    wrong = [
+        b"\xff\xfe{}",
+        b"[" * 100_000,
+        b"[]",
+        *(
+            json.dumps({**row, name: value}).encode()
+            for name, value in (
+                ("step_seconds", "soon"),
+                ("gap", float("nan")),
+                ("tokens_per_second", 10**400),
+            )
+        ),
+        *(
+            json.dumps({key: value for key, value in row.items() if key != name}).encode()
+            for name in ("model", "target")
+        ),
+    ]
+    monkeypatch.setattr("planner.cli.sweep.solved", lambda point: row)
+    for line in wrong:
+        log.write_bytes(line)
+        done = json.loads(hetplan(*WORDS, "-j", "1", "--json").out)
+        assert (done["points"], done["kept"]) == (1, 0)
+        assert log.read_bytes() == line + b"\n" + json.dumps(row).encode() + b"\n"
+        assert Path("results.csv").read_text() == before
+
+
+def test_points_that_cannot_be_kept(hetplan: Command, grid: Path) -> None:
+    """A folder in their place is told ahead of the search, a full disk at the first point; never a bug."""
+    Path("results.csv.points").mkdir()
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: results.csv.points: is a directory\n")
+    full = Path("/dev/full")
+    with (
+        pytest.raises(OutputError, match="/dev/full: cannot be written: No space left"),
+        _appending(full) as append,
+    ):
+        append({"key": "a"})
 
 
 def test_a_sweep_goes_on(hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
