@@ -18,6 +18,7 @@ from planner.cli.options import AsJson, Force, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.errors import Problem, SpecError, UsageError
+from planner.escaping import visible
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
 from planner.ranges import TIME_LIMIT
@@ -89,7 +90,7 @@ def _imported(layers: Path | None, links: Path | None) -> Calibration:
     link_points = _table(import_links_csv, links, problems)
     if problems:
         raise SpecError(tuple(problems))
-    tables = {key: str(path) for key, path in (("layers", layers), ("links", links)) if path}
+    tables = {key: visible(str(path)) for key, path in (("layers", layers), ("links", links)) if path}
     return Calibration(
         layers=layer_points,
         link_points=link_points,

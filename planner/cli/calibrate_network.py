@@ -24,6 +24,7 @@ from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
 from planner.cluster.file import load_cluster
 from planner.errors import UsageError
+from planner.escaping import visible
 from planner.measure.fits import with_errors, without_lonely
 from planner.measure.nccl_tests import read_nccl_tests
 from planner.measure.process_groups import (
@@ -293,7 +294,7 @@ def _work(world: World, request: _Request, kept: Calibration) -> MeasurementPlan
 
 def _import(points: tuple[LinkPoint, ...], text: Path, output: Path, force: bool, as_json: bool) -> None:
     """What nccl-tests printed becomes points."""
-    facts = {"nccl-tests": str(text), **run_facts(as_typed())}
+    facts = {"nccl-tests": visible(str(text)), **run_facts(as_typed())}
     record = _Record(output, before(output, force), facts)
     record.keep(points)
     record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)

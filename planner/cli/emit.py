@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -120,12 +121,24 @@ def script_words(script: Path | None, arguments: Sequence[str], folder: Path) ->
                 f"arguments without a script: {' '.join(arguments)}", hint="name it: --script FILE -- ARGS"
             )
         return ()
-    if not script.is_file():
+    if not os.path.isfile(script):
         raise UsageError(f"--script: there is no file {script}")
     place = script.absolute()
     inside = folder.absolute()
     path = place.relative_to(inside) if place.is_relative_to(inside) else place
     return (str(path), *arguments)
+
+
+def require_text(words: Sequence[str]) -> None:
+    """Raise UsageError for a word that launch files, which are UTF-8, cannot hold."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{word}: is not UTF-8 text, as launch files are",
+                hint="give the file another name, or a link",
+            ) from None
 
 
 def emit(
@@ -154,6 +167,7 @@ def emit(
         )
     trained_by = () if library is None else (library, *(arguments or ()))
     words = script_words(script, () if trained_by else arguments or (), output)
+    require_text((*words, *trained_by))
     with concerning(plan):
         job = job_of(saved.plan, saved.cluster, saved.model, words, trained_by)
         files = folder_files(job, launcher)

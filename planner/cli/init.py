@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,7 @@ def _model(chosen: str) -> str:
     if chosen in models:
         return models[chosen]
     path = Path(chosen)
-    if path.is_file():
+    if os.path.isfile(path):
         return dump({"huggingface": str(path.resolve()), "training": {"precision": "bf16"}})
     hint = nearest(chosen, list(models)) or "hetplan examples lists them"
     raise UsageError(f"--model: no example and no file {chosen!r}", hint=hint)

@@ -18,6 +18,13 @@ from planner.report.layout import Next, PlainConsole
 
 def require_writable(path: Path, example: str = "plan.yaml") -> None:
     """Raise OutputError when no file can be written at this path; its hint names an ``example`` file."""
+    try:
+        _check_place(path, example)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _check_place(path: Path, example: str) -> None:
     if path.is_dir():
         raise OutputError(f"{path}: is a directory", hint=f"name a file, e.g. {path / example}")
     folder = path.parent

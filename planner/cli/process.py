@@ -59,8 +59,8 @@ _marked: list[float] = []
 
 
 def as_typed() -> str:
-    """The command that runs."""
-    return " ".join(["hetplan", *sys.argv[1:]])
+    """The command that runs, on one line and in characters that every file can hold."""
+    return visible(" ".join(["hetplan", *sys.argv[1:]]))
 
 
 def mark_start() -> None:

@@ -221,7 +221,7 @@ LONGEST = 200
 
 def twin_name(name: str) -> str:
     """Where the twin of a folder stands, beside it."""
-    plain = name.encode()
+    plain = os.fsencode(name)
     short = name if len(plain) <= LONGEST else hashlib.sha256(plain).hexdigest()
     return f".{short}.hetplan-twin"
 

@@ -139,7 +139,7 @@ def folders(root: Path) -> Iterator[tuple[str, dict[str, Text]]]:
 
     Raises UsageError when there is nothing to read, and SpecError.
     """
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UsageError(f"--from {root}: is not a folder", hint="hetplan probe --commands collects one")
     names = ", ".join(source.file for source in SOURCES)
     entries = [
