@@ -30,8 +30,8 @@ SLACK = 0.95
 """Subset of the gap that a new plan must gain to be of interest; the rest is the solver's."""
 
 
-EFFORTS = (1, 20, 400)
-"""Nodes of the first solves of an ILP: few at first, when a better choice may make it needless; then no limit."""
+EFFORTS = (400, 4000)
+"""Nodes of the first solves of an ILP, which a better choice may make needless before it ends; then no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

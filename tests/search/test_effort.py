@@ -380,7 +380,7 @@ def test_nodes_of_an_ilp() -> None:
         opened_choice._nodes.clear()
         opened_choice._solve(cast("PipelineModel", SimpleNamespace(solve=solve)), node)
         (node,) = opened_choice._nodes
-    assert asked == [(near(0.05 * 0.02), nodes) for nodes in (1, 20, 400, None, None)]
+    assert asked == [(near(0.05 * 0.02), nodes) for nodes in (400, 4000, None, None, None)]
     assert (node.bound, node.solved) == (5.0, 5)
     opened_choice.incumbent = 100.0
     assert opened_choice._wanted() == pytest.approx(100.0 - 0.95 * 2.0)
