@@ -169,8 +169,7 @@ class Explorer:
         try:
             self._open()
             self._first_plans()
-            if self._devices <= POLISHED_DEVICES:
-                self._first.polish()
+            self._polish()
         except Struck:
             self.interrupted = self.deadline.interrupted
         return self.best
@@ -185,7 +184,7 @@ class Explorer:
             lambda: self._other_runtimes(rounds),
             lambda: self._one_degree(rounds),
             self._first_plans,
-            self._first.polish,
+            self._polish,
             lambda: self._best_first(rounds),
         )
         try:
@@ -196,6 +195,11 @@ class Explorer:
             self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _polish(self) -> None:
+        """Large clusters go without: their first ILP takes longer than all that leads to a much better choice."""
+        if self._devices <= POLISHED_DEVICES:
+            self._first.polish()
 
     def go_on(self, deadline: Deadline, cutoff_seconds: float) -> None:
         """Search, or search on where a deadline has struck, for plans below the cutoff."""

@@ -120,6 +120,22 @@ def test_a_search_goes_on_where_it_was_struck() -> None:
     assert len(log) == 2 * len(PHASES)
 
 
+@pytest.mark.parametrize(("devices", "polished"), [(256, 1), (257, 0)])
+def test_large_clusters_are_not_polished(devices: int, polished: int) -> None:
+    """Their first ILP may take longer than the way to a much better choice."""
+    found, log = explorer(), list[str]()
+    found._devices = devices
+    for name in PHASES:
+        setattr(
+            found._first if name == "polish" else found,
+            name,
+            lambda *_, name=name: log.append(name),
+        )
+    found.run()
+    assert log.count("polish") == polished
+    assert log[-1] == "_best_first"
+
+
 def test_a_quick_search() -> None:
     """Polished on small clusters only."""
     for devices, parts in ((256, ["_open", "_first_plans", "polish"]), (257, ["_open", "_first_plans"])):
