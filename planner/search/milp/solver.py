@@ -32,7 +32,7 @@ WITHOUT_HEURISTICS = {
     "mip_heuristic_run_root_reduced_cost": False,
     "mip_allow_restart": False,
 }
-"""Options of HiGHS; versions that lack one ignore it. Quick plans come before every ILP: HiGHS's own search for plans, and
+"""Options of HiGHS; versions that lack one ignore it. Quick plans come before every ILP: its own search for plans, and
 starting over with fewer columns, would take three to six times as long as the tree of the proof."""
 
 Values = NDArray[np.float64]
