@@ -59,7 +59,7 @@ from tests.worlds import (
 )
 
 SEEDS = st.integers(0, 10**9)
-QUICK, MANY = 1_500, 4_000
+QUICK, MANY = 500, 4_000
 """Plans of a problem of the quick tests and of the slow ones."""
 PARTS = 5
 """Tests among which the instances are batches, so that several processes can share them."""
@@ -140,9 +140,11 @@ def compare(found: SearchResult, best: Scored | None) -> None:
     assert found.gap <= 1e-5
 
 
-def answers(problem: Callable[[int], Problem], asked: Callable[[int], Limits], seeds: int) -> Iterator[Plan]:
+def answers(
+    problem: Callable[[int], Problem], asked: Callable[[int], Limits], seeds: Iterable[int]
+) -> Iterator[Plan]:
     """The best plans of problems that have any."""
-    for seed in range(seeds):
+    for seed in seeds:
         best = search(*problem(seed), asked(seed), explain=False).best
         if best is not None:
             yield best.plan
@@ -441,8 +443,8 @@ def unequal_limits(seed: int) -> Limits:
 
 def test_unequal_shards_are_the_best_now_and_then() -> None:
     """The search has plans with unequal shards and with equal ones as the best."""
-    bests = answers(with_tight_memories, unequal_limits, 24)
-    assert met((plan.unequal_shards for plan in bests), {True, False}) == {True, False}
+    bests = answers(with_tight_memories, unequal_limits, (14, 17))
+    assert [plan.unequal_shards for plan in bests] == [False, True]
 
 
 def check_unequal_steps(seed: int, most: int = QUICK) -> None:
@@ -469,7 +471,7 @@ def test_many_unequal_steps(seed: int) -> None:
 def test_unequal_steps_are_the_best_now_and_then() -> None:
     """The search has plans in which replicas run unequal numbers of micro-batches as the best, and others."""
     asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(2, 3), tp=(1,))
-    bests = answers(with_unequal_steps, lambda seed: asked, 16)
+    bests = answers(with_unequal_steps, lambda seed: asked, range(16))
     assert met((plan.fewer_steps > 0 for plan in bests), {True, False}) == {True, False}
 
 
@@ -501,8 +503,8 @@ def test_many_v_shaped_pipelines(seed: int) -> None:
 
 def test_v_shaped_pipelines_are_the_best_now_and_then() -> None:
     """The search has them as the best, and others."""
-    bests = answers(tied_or_not, v_shaped_limits, 24)
-    assert met((plan.schedule in V_SHAPED for plan in bests), {True, False}) == {True, False}
+    bests = answers(tied_or_not, v_shaped_limits, (17, 20))
+    assert [plan.schedule in V_SHAPED for plan in bests] == [False, True]
 
 
 def check_backups(seed: int, most: int = QUICK) -> None:
@@ -529,7 +531,7 @@ def test_many_backups(seed: int) -> None:
 def test_backups_are_the_best_now_and_then() -> None:
     """The search has plans with backup replicas and without as the best."""
     asked = Limits(gap=0.0, target="torch", zero=(0, 1), pp=(1,), tp=(1,), backup=2)
-    bests = answers(with_stragglers, lambda seed: asked, 24)
+    bests = answers(with_stragglers, lambda seed: asked, range(24))
     assert met((plan.backup > 0 for plan in bests), {True, False}) == {True, False}
 
 
@@ -570,7 +572,7 @@ def test_islands_are_the_best_now_and_then() -> None:
     bests = answers(
         with_islands,
         lambda seed: Limits(gap=0.0, target="torch", zero=(0,), pp=(1,), syncs=SYNCS[seed % 3]),
-        14,
+        range(14),
     )
     assert met((plan.sync.kinds for plan in bests), kinds) >= kinds
 
@@ -600,8 +602,8 @@ def test_many_grids(seed: int) -> None:
 
 def test_grids_are_the_best_now_and_then() -> None:
     """The oracle sees plans on grids and others as the best."""
-    bests = answers(with_grids, lambda seed: replace(GRIDS, tp=(4,)), 21)
-    assert met((plan.grid is not None for plan in bests), {True, False}) == {True, False}
+    bests = answers(with_grids, lambda seed: replace(GRIDS, tp=(4,)), (1, 20))
+    assert [plan.grid is not None for plan in bests] == [False, True]
 
 
 def small_nodes(seed: int) -> Limits:
@@ -627,13 +629,10 @@ def test_replicas_on_several_nodes_of_many(seed: int) -> None:
 
 def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
     """The oracle sees plans with and without them as the best."""
-    found = set()
-    for seed in range(12):
-        cluster = with_small_nodes(seed)[0]
+    for seed, wide in ((2, False), (11, True)):
         best = search(*with_small_nodes(seed), small_nodes(seed), explain=False).best
-        if best is not None:
-            found.add(bool(widths(best.plan, cluster)))
-    assert found == {True, False}
+        assert best is not None
+        assert bool(widths(best.plan, with_small_nodes(seed)[0])) == wide
 
 
 def several_replicas(seed: int) -> Limits:
@@ -668,12 +667,10 @@ def test_many_replicas_with_batches_of_their_own(seed: int) -> None:
 
 def test_batches_of_tensor_parallel_replicas_differ_now_and_then() -> None:
     """The oracle sees equal and unequal ones as the best."""
-    found = set()
-    for plan in answers(with_replicas, several_replicas, 40):
-        groups = plan.stages[0].replicas
-        if groups[0].tp > 1:
-            found.add(len({(group.local_batch, group.accumulation_steps) for group in groups}) > 1)
-    assert found == {True, False}
+    groups = [plan.stages[0].replicas for plan in answers(with_replicas, several_replicas, (31, 25))]
+    assert all(each[0].tp > 1 for each in groups)
+    kinds = [{(group.local_batch, group.accumulation_steps) for group in each} for each in groups]
+    assert [len(each) > 1 for each in kinds] == [False, True]
 
 
 EXPERT_TARGETS = st.sampled_from([None, "megatron", "megatron", "megatron", "torch", "deepspeed"])
@@ -753,9 +750,9 @@ def test_shared_experts_are_the_best_now_and_then() -> None:
     """The oracle sees experts that all devices of a replica share, and whole ones, as the best with wide replicas."""
     best = [
         search(*with_experts(seed), replace(limits(seed, "megatron"), tp=(2,)), explain=False).best
-        for seed in range(12)
+        for seed in (2, 9)
     ]
-    assert {one.plan.etp for one in best if one is not None} == {1, 2}
+    assert [one and one.plan.etp for one in best] == [1, 2]
 
 
 @pytest.mark.slow
@@ -870,8 +867,8 @@ def test_many_encoder_decoders(part: int, seed: int) -> None:
 def test_experts_are_divided_now_and_then() -> None:
     """The oracle sees plans whose experts are divided, in a node and between nodes, and some are the best."""
     asked = Limits(gap=0.0, target="megatron", zero=(0, 1))
-    bests = answers(with_experts, lambda seed: asked, 40)
-    assert met((plan.ep > 1 for plan in bests), {True, False}) == {True, False}
+    bests = answers(with_experts, lambda seed: asked, (1, 7))
+    assert [plan.ep > 1 for plan in bests] == [False, True]
 
 
 CONTEXT_TARGETS = st.sampled_from(["megatron", "megatron", "megatron", "torch", None])
@@ -964,7 +961,7 @@ def test_sequences_are_divided_now_and_then() -> None:
     """The oracle sees plans that divide sequences in both ways, and such that do not, as the best."""
     ways = {(False, "ring"), (True, "ring"), (True, "ulysses")}
     asked = Limits(gap=0.0, target="megatron", zero=(0, 1))
-    bests = answers(with_long_sequences, lambda seed: asked, 24)
+    bests = answers(with_long_sequences, lambda seed: asked, range(24))
     assert met(((plan.cp > 1, plan.cp_kind) for plan in bests), ways) == ways
 
 
