@@ -6,13 +6,18 @@ in ``arguments.json``; ``peak-RANK`` gets the memory of a process at its peak so
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
 import sys
 from pathlib import Path
-from types import ModuleType
+
+from tests.training.folder_modules import train_of
+
+
+def prepare() -> None:
+    """Load what the folders have in common, for all ranks."""
+    train_of(Path(sys.argv[1]))
 
 
 def main() -> None:
@@ -20,7 +25,7 @@ def main() -> None:
     train = None
     for folder in map(Path, sys.argv[1:]):
         started = train is not None
-        train = fresh(folder)
+        train = train_of(folder)
         if not started:
             train.start_processes()
         print(f"folder {folder.name}", flush=True)  # noqa: T201
@@ -31,15 +36,6 @@ def main() -> None:
         (folder / f"peak-{os.environ['RANK']}").write_text(str(peak - before))
     assert train is not None
     train.leave(on_processor=True)
-
-
-def fresh(folder: Path) -> ModuleType:
-    """The folder's own ``train.py`` with its own neighbours."""
-    for name in [path.stem for path in folder.glob("*.py")]:
-        sys.modules.pop(name, None)
-    sys.path[0] = str(folder)
-    importlib.invalidate_caches()
-    return importlib.import_module("train")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ PATIENCE = 10.0
 IMPORTED_LATE = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint._fsspec_filesystem",
     "torch.distributed.fsdp",
     "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
@@ -48,7 +49,7 @@ IMPORTED_BY_ENGINES = ("deepspeed.runtime.zero.muon.muon_optimizer", "transforme
 
 
 def run(number: int, program: Path, *arguments: str | Path, log: Path, limit_seconds: float = 500.0) -> None:
-    """Run ``main`` of a program in so many ranks.
+    """Run ``main`` of a program in so many ranks, and ahead of them its ``prepare`` once, if it has one.
 
     ``log`` gets what the first one prints and all errors; with ``-RANK`` behind its name, what another one prints. The
     test fails with the end of the log as soon as a rank fails, and when time is up; no process is left then.
@@ -243,6 +244,8 @@ def _start(order: dict[str, Any]) -> None:
     os.environ |= order["environment"]
     sys.argv[:] = [order["program"], *order["arguments"]]
     program = _loaded(Path(order["program"]))
+    if hasattr(program, "prepare"):
+        program.prepare()
     gc.freeze()
     ranks: dict[int, int] = {}
     try:

@@ -21,25 +21,18 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-MODULES = (
-    "train",
-    "hetplan_runtime",
-    "example_adapters",
-    "example_context",
-    "example_divided",
-    "example_experts",
-    "example_model",
-    "example_pipeline",
-    "example_tensor",
-    "example_data",
-    "step_log",
-)
+from tests.training.folder_modules import train_of
+
+
+def prepare() -> None:
+    """Load what the folders have in common, for all ranks."""
+    train_of(Path(json.loads(Path(sys.argv[1]).read_text())[0]["folder"]))
 
 
 def main() -> None:
     """Train every folder in turn."""
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    module = folder_module(Path(jobs[0]["folder"]))
+    module = train_of(Path(jobs[0]["folder"]))
     module.start_processes()
     for job in jobs:
         if job["wrapper"] == "deepspeed":
@@ -49,18 +42,9 @@ def main() -> None:
     module.leave(on_processor=True)
 
 
-def folder_module(folder: Path) -> Any:
-    """The ``train.py`` of a folder, with the neighbours that it imports."""
-    for name in MODULES:
-        sys.modules.pop(name, None)
-    sys.path[0] = str(folder)
-    importlib.invalidate_caches()
-    return importlib.import_module("train")
-
-
 def train(folder: Path, arguments: list[str]) -> None:
     """Train as ``train.py`` does and leave what it printed and this rank's weights in the folder."""
-    module, log = folder_module(folder), io.StringIO()
+    module, log = train_of(folder), io.StringIO()
     with contextlib.redirect_stdout(log):
         engine = module.train(module.parse_options(arguments))
     rank = os.environ["RANK"]
@@ -73,7 +57,7 @@ def train(folder: Path, arguments: list[str]) -> None:
 
 def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
     """A script of a user's own around DDP or FSDP2, with the batches and weights of the plan."""
-    module, data = folder_module(folder), importlib.import_module("example_data")
+    module, data = train_of(folder), importlib.import_module("example_data")
     options = module.parse_options(arguments)
     torch.manual_seed(options.seed)
     plan, shape = module.load(), module.load_shape(folder / "model.json")
