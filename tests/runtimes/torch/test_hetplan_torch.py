@@ -358,7 +358,6 @@ SWITCH: dict[str, Any] = {
 }
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
-    over_nodes(0, 2, tp=4, optimizer="sgd"),
     uneven(1, documents=PADDED, learned_positions=16),
     pair(0, precision="bf16"),
     pair(2, precision="fp16"),
@@ -392,8 +391,6 @@ CASES = [
     ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
     named("halves", pair(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
-    divided(2, stages=2),
-    shared(0, optimizer="sgd", gated_mlp=True),
     shared(1, ep=4, optimizer="sgd"),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
 ]
@@ -418,7 +415,6 @@ FROZEN = [
     named("nf4", tensor_parallel(3, stages=2, optimizer="sgd", **WIDE)),
 ]
 RESUMED = [
-    resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
     resumed(
         "sizes",
         alike(3, optimizer="sgd", **SIZED),
@@ -426,8 +422,12 @@ RESUMED = [
     ),
     resumed("experts", shared(2, stages=2, how="selective"), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
 ]
-"""Plans that go on where another ended, with adapters, with layers of several sizes and with divided experts."""
+"""Plans that go on where another ended, with layers of several sizes and with divided experts."""
 OTHERS = [
+    over_nodes(0, 2, tp=4, optimizer="sgd"),
+    divided(2, stages=2),
+    shared(0, optimizer="sgd", gated_mlp=True),
+    resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
     pipeline(0, [3, 1], steps=3, optimizer="muon"),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **HEARING),
     ordered(pipeline(1, [2, 3], steps=4, optimizer="sgd", tied_embeddings=False), "dualpipe-v", 2),
@@ -729,7 +729,7 @@ def test_equals_one_process(trained: Trained, case: Case) -> None:
 
 @pytest.mark.parametrize("case", RESUMED, ids=[case.name for case in RESUMED])
 def test_another_plan_goes_on(trained: Trained, case: Case) -> None:
-    """With adapters, codes of four bits and layers of several sizes, where one process goes without an end."""
+    """With layers of several sizes and divided experts, where one process goes without an end."""
     equals_one_process(trained, case)
 
 
