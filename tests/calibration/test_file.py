@@ -142,7 +142,7 @@ def test_pairs_of_family_and_kernel_set_are_read_and_written(tmp_path: Path) -> 
     )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calibrations())
 def test_reading_undoes_writing(
     tmp_path_factory: pytest.TempPathFactory, any_calibration: Calibration

@@ -46,14 +46,14 @@ ENDINGS: list[Ending] = [killed_at, interrupted_at, broken_at]
 MOST = 1000
 """Calls after which a writer must have ended."""
 CALLS = [
-    pytest.param(ending, range(1 + offset, MOST, 24), id=f"{ending.__name__}-now-and-then")
-    for offset, ending in zip((0, 8, 16), ENDINGS, strict=True)
+    pytest.param(ending, range(1 + offset, MOST, 48), id=f"{ending.__name__}-now-and-then")
+    for offset, ending in zip((0, 16, 32), ENDINGS, strict=True)
 ] + [
     pytest.param(ending, range(1, MOST), id=f"{ending.__name__}-every", marks=pytest.mark.slow)
     for ending in ENDINGS
 ]
-"""A way to end and the calls at which it does: each at every 24th, one after the other, so that some way is tried
-at every eighth call; every way at every call among the slow tests."""
+"""A way to end and the calls at which it does: each at every 48th, one after the other, so that some way is tried
+at every sixteenth call; every way at every call among the slow tests."""
 
 
 @pytest.fixture(autouse=True)

@@ -52,7 +52,7 @@ def damaged(draw: st.DrawFn) -> dict[str, Text]:
     return texts
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(damaged())
 def test_damaged_texts_are_errors_or_drafts(texts: dict[str, Text]) -> None:
     """Whatever is read becomes a file that the checker can speak of."""

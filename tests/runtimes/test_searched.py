@@ -68,7 +68,7 @@ def check_experts(name: str, seed: int) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_proposals_with_experts_can_be_emitted(name: str, seed: int) -> None:
     """Where the target trains them: experts whole, sharded or divided over devices."""
     check_experts(name, seed)
@@ -86,7 +86,7 @@ PROBLEMS = st.sampled_from([plain, with_constants, with_shapes, several_nodes])
 
 
 @given(SEEDS, PROBLEMS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_proposals_can_be_emitted(name: str, seed: int, problem: Callable[[int], Problem]) -> None:
     """Random clusters and models, the best plan of each target."""
     check(reshaped(problem(seed), seed), Limits(target=name))

@@ -27,7 +27,7 @@ from tests.worlds import cluster, gpt, pool
 
 ROOT = Path(__file__).parents[2]
 SEEDS = st.integers(0, 10**9)
-SETTINGS = settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = (
     ("poplar_a800_v100s", "llama_1.1b"),

@@ -108,7 +108,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=TEXTS)
 def test_any_text_is_literal(text: str) -> None:
     """Whatever backslashes and braces it has."""
