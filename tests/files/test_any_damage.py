@@ -178,7 +178,7 @@ def complaint(load: Callable[[Path], object], path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_is_a_message(tmp_path: Path, name: str, data: st.DataObject) -> None:
     """Or the file is still good."""

@@ -178,7 +178,7 @@ def counted(kind: str, config: Any) -> tuple[int, str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", every(8, [kind for kind in supported() if kind not in INSIDE]))
+@pytest.mark.parametrize("kind", every(12, [kind for kind in supported() if kind not in INSIDE]))
 def test_parameters_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     """To the last one, of the default shape."""
     config = default(kind)

@@ -85,7 +85,7 @@ def test_every_launcher(name: str, launcher: str) -> None:
     assert headings[at : at + len(start)] == start
 
 
-@pytest.mark.parametrize("number", first(1, [30, 200]))
+@pytest.mark.parametrize("number", first(1, [15, 200]))
 def test_generated_plans_keep_the_rules(name: str, number: int) -> None:
     """What is emitted for a plan that the capabilities allow passes the runtime's own rules."""
     rules = import_module(f"tests.runtimes.{name}.rules")

@@ -168,8 +168,9 @@ def loaded(folder: Path, cluster: str, jobs: str) -> tuple[LoadedJob, ...]:
     """The jobs of a text on a cluster, with their files."""
     (folder / "cluster.yaml").write_text(cluster)
     (folder / "jobs.yaml").write_text(jobs)
-    (folder / "model.yaml").write_text(MODEL)
-    (folder / "wide.yaml").write_text(WIDE)
+    for name, text in (("model.yaml", MODEL), ("wide.yaml", WIDE)):
+        small = text.replace("layers: 6", "layers: 4").replace("global_batch: 16", "global_batch: 8")
+        (folder / name).write_text(small)
     return load_jobs(folder / "jobs.yaml", load_cluster(folder / "cluster.yaml"))
 
 
