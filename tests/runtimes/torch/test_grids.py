@@ -20,6 +20,7 @@ from tests.runtimes.torch.test_hetplan_torch import (  # noqa: E402
     equals_one_process,
     outcomes,
     run_all,
+    trained_quickly,
     written,
 )
 
@@ -83,10 +84,13 @@ OFTEN = ("square-encoder",)
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The cases that are asked for, in a start of four ranks and one of eight."""
+    """The cases that are asked for; the slow ones in a start of four ranks and one of eight."""
     trained: Trained = {}
+    every = asked(request, "case")
+    if any(case.name in OFTEN for case in every):
+        trained |= trained_quickly(request, tmp_path_factory)
     for ranks in (4, 8):
-        cases = [case for case in asked(request, "case") if ON_RANKS[case.name] == ranks]
+        cases = [case for case in every if ON_RANKS[case.name] == ranks and case.name not in OFTEN]
         if cases:
             trained |= outcomes(once(tmp_path_factory, f"grids on {ranks}", partial(train_all, cases, ranks)))
     return trained

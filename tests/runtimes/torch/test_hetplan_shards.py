@@ -22,6 +22,7 @@ from tests.runtimes.torch.test_hetplan_torch import (
     recomputed,
     run_all,
     train_all,
+    trained_quickly,
     two_ranks,
     uneven,
 )
@@ -76,10 +77,13 @@ RARELY = (*CASES[3:], *OF_TWO)
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """The folder and the losses of each case that is asked for."""
-    return outcomes(
-        once(tmp_path_factory, "torch unequal shards", partial(train_all, asked(request, "case")))
-    )
+    """The folder and the losses of each case that is asked for; the slow ones are trained in starts of their own."""
+    every = asked(request, "case")
+    trained = trained_quickly(request, tmp_path_factory) if any(case not in RARELY for case in every) else {}
+    slow = [case for case in every if case in RARELY]
+    if slow:
+        trained |= outcomes(once(tmp_path_factory, "torch unequal shards", partial(train_all, slow)))
+    return trained
 
 
 @pytest.mark.parametrize(

@@ -590,9 +590,25 @@ Trained = dict[str, tuple[Path, list[float]]]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The cases of the normal suite, in a start of four ranks and one of two."""
-    return outcomes(once(tmp_path_factory, "torch native", partial(train_all, [*CASES, *FROZEN, *RESUMED])))
+    return trained_quickly(request, tmp_path_factory)
+
+
+def trained_quickly(request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> Trained:
+    """Cases of all quick tests that are going to run, in whichever module.
+
+    What takes long is the first case of a start.
+    """
+    found = [
+        item.callspec.params.get("case")
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and item.get_closest_marker("slow") is None
+    ]
+    cases = {case.name: case for case in found if isinstance(case, Case)}
+    return outcomes(once(factory, "torch native", partial(train_all, list(cases.values()))))
 
 
 @pytest.fixture(scope="module")
