@@ -272,6 +272,16 @@ def test_a_number_of_replicas_is_left_only_when_none_of_its_families_has_a_plan(
     assert asked[:3] == [(most, 1), (most, 0), (max(f.dp or 1 for f in group.families if f.dp != most), 1)]
 
 
+def test_families_without_room_take_time_too() -> None:
+    """The deadline is asked before each of a group, also where no depth holds the layers."""
+    explorer, families = opened()
+    first, asked = FirstPlans(explorer), list[int]()
+    group = grouped(families)[0]
+    with patch.object(first, "_shallowest", return_value=0):
+        assert not first._most_replicas(group, lambda: asked.append(1))
+    assert len(asked) == len(group.families)
+
+
 def test_first_plans_by_one_means_alone() -> None:
     """Each finds a plan that fits, of the kind that it is for."""
     explorer, families = opened()

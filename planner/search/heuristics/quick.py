@@ -482,7 +482,8 @@ class FirstPlans:
         return least < inf
 
     def _seconds_of(self, family: Family, check: Callable[[], None]) -> float:
-        """Step of the best quick plan of a family, whose layers may have no room at all."""
+        """Step of the best quick plan of a family, whose layers may have no room at all; to find out takes time too."""
+        check()
         roomy = self._shallowest(self.explorer.partition(family), family)
         return self.of_family(family, check) if roomy else inf
 
