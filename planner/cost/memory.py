@@ -363,6 +363,26 @@ def kept_free(device_type: DeviceType, spread: float) -> float:
     return max(device_type.reserve_bytes, margin * device_type.memory_bytes)
 
 
+@record(slots=True, kw_only=True)
+class LayerStates:
+    """What one device keeps of a layer from step to step, but for what experts share beyond all else."""
+
+    dense_elements: float
+    """Trained parameters."""
+    expert_elements: float
+    """The same of experts."""
+    weights_bytes: float
+    """Of each of them, as the other two."""
+    gradients_bytes: float
+    states_bytes: float
+    """Of the optimizer."""
+    frozen_bytes: float
+    """Of all that is not trained."""
+    host_bytes: float
+    """In the memory of the host, of each trained parameter."""
+    host_frozen_bytes: float
+
+
 class Footprint:
     """Bytes on one device that carries ``load`` with any number of layers and of micro-batches alive.
 
@@ -544,6 +564,24 @@ class Footprint:
     def host_room(self, layers: int, in_flight: float) -> float:
         """Bytes that are left in the device's part of its host's memory."""
         return self._device_type.host.memory_bytes - self._host_bytes(layers, in_flight)
+
+    @property
+    def free_bytes(self) -> float:
+        """Bytes of tensors for which there is room, beside reserve and context; never negative."""
+        return max(0.0, self._room(0.0)) / (1 + FRAGMENTS)
+
+    def layer_states(self) -> LayerStates:
+        """What a layer keeps from step to step."""
+        return LayerStates(
+            dense_elements=self._layer_elements / self._tp + self._measured_elements,
+            expert_elements=self._expert_elements,
+            weights_bytes=self._weights,
+            gradients_bytes=self._gradients,
+            states_bytes=self._states,
+            frozen_bytes=self._frozen_layer,
+            host_bytes=self._in_host,
+            host_frozen_bytes=self._frozen_in_host[0],
+        )
 
     def activation_bytes(self) -> float:
         """Bytes of one more micro-batch of one layer, without what a stage keeps beside layers."""

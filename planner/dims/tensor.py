@@ -145,7 +145,7 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
             yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
-    for name in _torn(model, tp) if splits(model.trained_with(lora=None), tp) else ():
+    for name in _torn(model, tp) if model.quantised and splits(model.trained_with(lora=None), tp) else ():
         what = f"tp {tp} would give devices parts of the blocks of {NF4_BLOCK} elements that share a scale"
         yield Fault(where, f"{what} in {name}, expected whole ones with base nf4")
 

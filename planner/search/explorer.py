@@ -25,6 +25,7 @@ from planner.search.bounds.groups import (
     searched,
 )
 from planner.search.bounds.peak import floor_seconds
+from planner.search.bounds.states import targets_with_room
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
@@ -116,6 +117,7 @@ class Explorer:
         self.estimator = estimator
         self._devices = sum(device_type.devices for device_type in estimator.topology.device_types)
         self.limits = limits
+        self._rows = targets_with_room(limits, estimator)
         self.reporter = reporter
         self.solver = solver
         self.cutoff_seconds = cutoff_seconds
@@ -124,12 +126,13 @@ class Explorer:
         self._first = FirstPlans(self)
         self.closed_bound = float("inf")
         # What an end would lose: the item being worked on is neither on the heap nor closed.
-        self._floor = self._taken_bound = floor_seconds(estimator)
+        self._floor = self._taken_bound = floor_seconds(estimator) if self._rows else float("inf")
         self.candidates = 0
         self.solved = 0
         self._rounds = self._phase = 0
         self.interrupted = False
-        self.finished = False  # true once nothing is left that could win
+        self.finished = not self._rows
+        """True once nothing is left that could win."""
         self._heap: list[tuple[float, int, Item]] = []
         self._tried: dict[tuple[Shares, Counts], float] = {}
         self._over_nodes: dict[tuple[str, int], float] = {}
@@ -188,7 +191,7 @@ class Explorer:
             lambda: self._best_first(rounds),
         )
         try:
-            for phase in phases[self._phase :]:
+            for phase in phases[self._phase :] if self._rows else ():
                 phase()
                 self._phase += 1
         except Struck:
@@ -253,7 +256,7 @@ class Explorer:
 
     def _other_runtimes(self, rounds: int | None) -> None:
         """Begin with the best plans of other runtimes where a runtime is asked for that runs most of them."""
-        rows = [row for row in targets_of(self.limits) if row.dp_per_stage]
+        rows = [row for row in self._rows if row.dp_per_stage]
         if self.one_degree or not rows:
             return
         others = targets_of(replace(self.limits, target=None))
@@ -283,7 +286,7 @@ class Explorer:
 
     def _one_degree(self, rounds: int | None) -> None:
         """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
-        if self.one_degree or not any(row.dp_per_stage for row in targets_of(self.limits)):
+        if self.one_degree or not any(row.dp_per_stage for row in self._rows):
             return
         narrow = Explorer(
             self.estimator,
@@ -324,7 +327,7 @@ class Explorer:
         for row, name, partition, groups in listed:
             self._open_partition(row, name, partition, groups)
         model, topology = self.estimator.model, self.estimator.topology
-        for row in targets_of(self.limits) if not self.one_degree else ():
+        for row in self._rows if not self.one_degree else ():
             for tp in wide_degrees(row, self.limits, model, topology):
                 self._push(max(self._floor, self._over_nodes.get((row.name, tp), 0.0)), OverNodes(row, tp))
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
@@ -336,7 +339,7 @@ class Explorer:
     def _searched(self, limits: Limits) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
         """All families of these limits by target, name of the partition, and partition."""
         for row, name, partition, families in searched(
-            self.estimator, limits, one_degree=self.one_degree, runner=self._runner
+            self._rows, self.estimator, limits, one_degree=self.one_degree, runner=self._runner
         ):
             self._partitions[row.name, name] = partition
             yield row, name, partition, families
@@ -355,7 +358,7 @@ class Explorer:
 
     def _raise_floor(self) -> None:
         """All devices at the best rate that each has in any plan, before any other bound is known."""
-        if self.limits.syncs or self.limits.backup or self.limits.grids:
+        if self.limits.syncs or self.limits.backup or self.limits.grids or not self._rows:
             return
         usable = usable_device_types(self.estimator.topology, self.estimator.model)
         rates = DeviceRates(self.estimator, self.limits)

@@ -179,7 +179,9 @@ def test_no_room_is_smaller_than_what_fits() -> None:
         gpt(24, 2560, 20, global_batch=16, sequence_length=128),
     )
     compared = 0
-    for _, _, partition, found in searched(estimator, Limits(target="deepspeed"), one_degree=False):
+    for _, _, partition, found in searched(
+        (TARGETS["deepspeed"],), estimator, Limits(target="deepspeed"), one_degree=False
+    ):
         rates = partition.bounds.rates
         for family, speed in ((each, speed) for each in found[:40] for speed in rates.speeds(each)):
             assert family.dp is not None

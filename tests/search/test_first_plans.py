@@ -28,6 +28,7 @@ from planner.search.heuristics.quick import (
     _both_ways,
     _promised_seconds,
     _rank,
+    _seconds_with_traffic,
     _slots,
     _thrift,
     _waiting,
@@ -36,7 +37,7 @@ from planner.search.heuristics.quick import (
     quick_plan,
 )
 from planner.search.pipeline import OpenChoice
-from planner.search.space.choices import Choice, Family
+from planner.search.space.choices import Choice, Family, targets_of
 from planner.search.space.partitions import NetworkPartition
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored, Silent
@@ -51,7 +52,7 @@ def opened(model: ModelSpec = SMALL, limits: Limits = MEGATRON) -> tuple[Explore
     """A search of two fast and four slow devices that has begun nothing, and its families."""
     estimator = Estimator(cluster(pool("a", per_node=2), pool("b", "V100", per_node=4)), model)
     found, every = Explorer(estimator, limits, Silent()), []
-    for row, name, partition, families in searched(estimator, limits, one_degree=False):
+    for row, name, partition, families in searched(targets_of(limits), estimator, limits, one_degree=False):
         found._partitions[row.name, name] = partition
         every += families
     return found, every
@@ -232,7 +233,11 @@ def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
         return float(number if better else -number)
 
     partition = explorer.partition(families[0])
-    groups = sorted(grouped(families), key=lambda group: _promised_seconds(group, partition))
+
+    def promised(group: Group) -> float:
+        return max(_promised_seconds(group, partition), _seconds_with_traffic(group, partition))
+
+    groups = sorted(grouped(families), key=promised)
     sizes = list(dict.fromkeys((group.first.batch // (group.first.dp or 1)) for group in groups))[:2]
     with patch.object(first, "of_family", looked):
         first.promising((group, partition) for group in groups[::-1])
@@ -247,7 +252,7 @@ def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
         expected += [(size, number, most[number]) for number in tried]
         expected += [(size, best, zero) for zero in reversed(range(most[best])) if (best, zero) in stages]
     assert asked == expected
-    explorer.cutoff_seconds = _promised_seconds(groups[1], partition)
+    explorer.cutoff_seconds = promised(groups[1])
     asked.clear()
     with patch.object(first, "of_family", looked):
         first.promising((group, partition) for group in groups)

@@ -20,7 +20,7 @@ from planner.search.bounds.groups import (
 )
 from planner.search.bounds.peak import floor_seconds, least_seconds
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
-from planner.search.space.choices import Family, families
+from planner.search.space.choices import Family, families, targets_of
 from planner.search.space.partitions import network_partitions
 from planner.search.values import Limits
 from planner.targets import TARGETS
@@ -35,7 +35,7 @@ def test_a_group_is_never_slower_than_its_families(seed: int, target: str) -> No
     """Nor is the floor slower than any of them; each family is in one group."""
     estimator, limits = Estimator(*three_pools(seed)), Limits(target=target)
     floor, compared = floor_seconds(estimator), 0
-    for _, _, partition, found in searched(estimator, limits, one_degree=False):
+    for _, _, partition, found in searched(targets_of(limits), estimator, limits, one_degree=False):
         groups = grouped(found)
         assert sorted(map(repr, found)) == sorted(
             repr(family) for group in groups for family in group.families

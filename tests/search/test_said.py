@@ -68,12 +68,12 @@ torch: ZeRO-0: optimizer +15 % 1.1483
 deepspeed: ZeRO-0: optimizer +15 % 1.2238
 megatron: data parallel: compute +33 %, 2 fewer devices 1.3014
 only a: compute +33 %, 2 fewer devices 1.3014
-megatron: pipeline: bubble and sends +26 % 1.3023
+torch: pipeline: bubble and sends +26 % 1.3053
 megatron: data + tensor: compute +31 %, 2 fewer devices 1.3445
-deepspeed: pipeline: bubble and sends +29 % 1.3613
-torch: pipeline: compute +22 % 1.3770
+megatron: pipeline: compute +22 % 1.3690
+megatron: pipeline + tensor: compute +22 % 1.4340
+deepspeed: pipeline: compute +25 % 1.4618
 torch: pipeline + tensor: compute +25 % 1.4872
-megatron: pipeline + tensor: compute +76 % 1.9526
 only b: compute +198 %, 2 fewer devices 3.0177
 """
 LIMITED = """\

@@ -117,19 +117,17 @@ def test_idle_devices_that_plans_are_looked_for() -> None:
 
 
 def test_rounds_of_the_searches_behind_hints() -> None:
-    """Twenty, for any plan; none where it cannot fit, or time is up."""
+    """Twenty, for any plan; none where time is up."""
     trial = diagnose._Trial(ESTIMATOR, NO_LIMIT)
     around = examples.cluster(), examples.model(), Limits()
-    with narrow(diagnose, BEST, may_fit=True, cheap_plan=BEST):
+    with narrow(diagnose, BEST, cheap_plan=BEST):
         assert trial.fits(*around)
         assert trial.plan(*around) is BEST
         assert [each.rounds for each in Narrow.begun] == [20, 20]
-    with narrow(diagnose, None, may_fit=True, cheap_plan=BEST):
+    with narrow(diagnose, None, cheap_plan=BEST):
         assert not trial.fits(*around)
         assert trial.plan(*around) is None
-    with narrow(diagnose, BEST, may_fit=False):
-        assert not trial.fits(*around)
-    with narrow(diagnose, BEST, may_fit=True):
+    with narrow(diagnose, BEST):
         assert not diagnose._Trial(ESTIMATOR, Deadline(at=0.0)).fits(*around)
         assert Narrow.begun == []
 

@@ -12,8 +12,9 @@ from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.frozen import dataclass
 from planner.search.bounds.best import FamilyBounds
+from planner.search.bounds.states import StateRoom
 from planner.search.deadline import Deadline
-from planner.search.space.choices import Family, families, targets_of, uniform
+from planner.search.space.choices import Family, families, uniform
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.values import Limits
 
@@ -34,14 +35,19 @@ class Group:
 
 
 def searched(
-    estimator: Estimator, limits: Limits, *, one_degree: bool, runner: Capabilities | None = None
+    rows: Iterable[Capabilities],
+    estimator: Estimator,
+    limits: Limits,
+    *,
+    one_degree: bool,
+    runner: Capabilities | None = None,
 ) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
-    """All families by target, name of the partition, and partition.
+    """All families of these targets by target, name of the partition, and partition.
 
     With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same; with
     ``runner`` none with unequal numbers of micro-batches where this other runtime has none.
     """
-    for row in targets_of(limits):
+    for row in rows:
         for name, partition in (
             network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
         ):
@@ -56,7 +62,8 @@ def families_of(
 ) -> list[Family]:
     """All families of a target in a partition of this name."""
     model = partition.estimator.model
-    items = families(row, limits, model, partition.device_types, network)
+    room = StateRoom(row, partition.estimator)
+    items = families(row, limits, model, partition.device_types, network, room.holds)
     if one_degree:
         items = (part for family in items for part in uniform(family, limits, model, partition.device_types))
     return list(items)

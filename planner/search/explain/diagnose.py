@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from typing import get_args
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
@@ -13,7 +14,7 @@ from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import FRAGMENTS, kept_free, optimizer_bytes
+from planner.cost.memory import kept_free, optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
 from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
@@ -49,7 +50,7 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
             nearest_miss="no plan can be formed",
             hints=tuple(_other_ways(estimator, limits)),
         )
-    nearest = None if deadline.struck else _nearest_miss(estimator)
+    nearest = _nearest_miss(estimator, deadline)
     return Diagnosis(
         causes=tuple(_causes(estimator, limits)),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
@@ -138,12 +139,13 @@ def _frozen_bytes(model: ModelSpec) -> float:
     return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
-def _nearest_miss(estimator: Estimator) -> Scored | None:
-    """The plan that lacks least memory, among even ones with smallest micro-batches."""
+def _nearest_miss(estimator: Estimator, deadline: Deadline) -> Scored | None:
+    """The plan that lacks least memory, among even ones with smallest micro-batches that there is time for."""
     if not usable_device_types(estimator.topology, estimator.model):
         return None
     practices = (equal_batches, even_pipelines)
-    misses = (best_of("", plans(estimator), estimator).scored for plans in practices)
+    in_time = (takewhile(lambda _: not deadline.struck, plans(estimator)) for plans in practices)
+    misses = (best_of("", plans, estimator).scored for plans in in_time)
     return min((scored for scored in misses if scored), key=missing_bytes, default=None)
 
 
@@ -323,41 +325,13 @@ class _Trial:
         return self._any(Estimator(cluster, model, self.calibration), limits) is not None
 
     def _any(self, changed: Estimator, limits: Limits) -> Scored | None:
-        if self.deadline.struck or not may_fit(changed, limits):
+        if self.deadline.struck:
             return None
         flag = _Found(self.deadline.flag)
         deadline = replace(self.deadline, flag=flag)
         explorer = Explorer(changed, limits, Silent(), deadline=deadline, better=flag.take)
         explorer.run(rounds=ROUNDS)
         return explorer.best
-
-
-def may_fit(estimator: Estimator, limits: Limits) -> bool:
-    """False when all devices together have no room for one copy of the model states, however they are divided.
-
-    Where a runtime may keep some of it on the hosts, the devices need room for the rest alone, and both for all.
-    """
-    model = estimator.model
-    weights = ELEMENT_BYTES[model.training.precision] * model.trained_parameters + _frozen_bytes(model)
-    # Beside the weights or in place of them, where these rest in fp32, is a gradient.
-    states = weights + optimizer_bytes(model) * model.trained_parameters
-    device_types = usable_device_types(estimator.topology, model)
-    room = sum(
-        device_type.devices * max(0.0, device_type.memory_bytes - device_type.reserve_bytes)
-        for device_type in device_types
-    ) / (1 + FRAGMENTS)
-    hosts = sum(device_type.devices * device_type.host.memory_bytes for device_type in device_types)
-    for row in targets_of(limits):
-        allowed, can = limits.offload or (), row.offloading
-        if "parameters" in allowed and can.parameters_zero:
-            enough = states <= room + hosts
-        elif "optimizer" in allowed and can.optimizer_zero:
-            enough = weights <= room and states <= room + hosts
-        else:
-            enough = states <= room
-        if enough:
-            return True
-    return False
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:

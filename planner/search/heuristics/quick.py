@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
 from typing import Protocol
@@ -437,19 +437,26 @@ class FirstPlans:
 
     def _of_groups(self, groups: Iterable[tuple[Group, NetworkPartition]], check: Callable[[], None]) -> bool:
         """Quick plans of a few of these groups: of ``PROMISING`` targets, as many groups of each; False for none."""
-        promises = []
+        promises: list[tuple[float, int, bool, Group]] = []
         for group, partition in groups:
             check()
-            promises.append((_promised_seconds(group, partition), group))
+            promises.append((_promised_seconds(group, partition), len(promises), False, group))
+        heapify(promises)
         planned: dict[str, set[tuple[object, ...]]] = {}
         """How the groups that were planned work on a micro-batch, by target."""
         vain = 0
-        for seconds, group in sorted(promises, key=lambda item: item[0]):
+        while promises:
+            seconds, number, with_traffic, group = heappop(promises)
             if seconds >= self.explorer.incumbent or vain == VAIN:
                 break
             name, work = group.first.target, group.first.equal_work[1:]
             known = planned.get(name, set())
             if work in known or len(known) == PROMISING or (not known and len(planned) == PROMISING):
+                continue
+            if not with_traffic:
+                check()
+                sent = _seconds_with_traffic(group, self.explorer.partition(group.first))
+                heappush(promises, (max(seconds, sent), number, True, group))
                 continue
             before = self.explorer.incumbent
             if self._most_replicas(group, check):
@@ -580,6 +587,29 @@ def _promised_seconds(group: Group, partition: NetworkPartition) -> float:
     steps = -(-partition.estimator.model.training.global_batch // (most * size))
     # m micro-batches of all replicas, and the time in which the pipeline fills
     return partition.estimator.model.layers * most * (steps + max(0.0, stages - 1)) / rate
+
+
+def _seconds_with_traffic(group: Group, partition: NetworkPartition) -> float:
+    """The same with what shards send, of the families with most replicas that have room for a layer."""
+    numbers: dict[int, list[Family]] = {}
+    for family in group.families:
+        numbers.setdefault(family.dp or 1, []).append(family)
+    each = (
+        min(_family_seconds(family, partition) for family in alike)
+        for _, alike in sorted(numbers.items(), reverse=True)
+    )
+    return next((seconds for seconds in each if seconds < inf), inf)
+
+
+def _family_seconds(family: Family, partition: NetworkPartition) -> float:
+    """About what the best plan of a family takes, on all devices."""
+    speeds, layers = partition.bounds.rates.speeds(family), partition.estimator.model.layers
+    stages = min(layers, sum(speed.slots for speed in speeds))
+    if not stages:
+        return inf
+    rate = sum(speed.slots / speed.layer_seconds for speed in speeds)
+    tail = layers / max(1.0, stages) * min(speed.tail_seconds for speed in speeds)
+    return (family.micro_batches + max(0.0, stages - 1)) * layers / rate + tail
 
 
 def _thrift(family: Family) -> tuple[int, ...]:

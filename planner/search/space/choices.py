@@ -6,7 +6,8 @@ the ILP's. The exhaustive oracle walks the same space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -219,28 +220,42 @@ def families(
     model: ModelSpec,
     device_types: tuple[DeviceType, ...],
     network: str = "",
+    holds: Callable[[int, Offload, int, int, Folding], bool] | None = None,
 ) -> Iterator[Family]:
-    """Outer choices of a target whose replicas all process equal micro-batches."""
+    """Outer choices of a target whose replicas all process equal micro-batches.
 
-    def each(
-        recompute: Recompute | None,
-        tp: int | None,
-        dp: int | None,
-        batch: int,
-        stages: tuple[int, ...],
-        context: Context = WHOLE,
-    ) -> Iterator[Family]:
+    ``holds`` is False for what has no room whatever the stages: (ZeRO, offload, tp, dp, folding) of families with one.
+    """
+
+    @cache
+    def kept(
+        recompute: Recompute | None, tp: int | None, dp: int | None
+    ) -> tuple[tuple[int, Offload, Folding], ...]:
         # One replica shards nothing, but what is kept on hosts may still need ZeRO.
+        stages = alone if dp == 1 else several
         places = [
             (zero, offload)
             for zero in several
             for offload in offered[recompute, zero]
             if offload.anything or zero in stages
         ]
-        divided = foldings(row, model, tp, dp, limits.ep, limits.etp)
-        for (zero, offload), folding in product(places, divided):
-            if folding != WHOLE_EXPERTS and not divides_at(row, zero, offload):
-                continue
+        return tuple(
+            (zero, offload, folding)
+            for (zero, offload), folding in product(
+                places, foldings(row, model, tp, dp, limits.ep, limits.etp)
+            )
+            if (folding == WHOLE_EXPERTS or divides_at(row, zero, offload))
+            and (not (holds and tp and dp) or holds(zero, offload, tp, dp, folding))
+        )
+
+    def each(
+        recompute: Recompute | None,
+        tp: int | None,
+        dp: int | None,
+        batch: int,
+        context: Context = WHOLE,
+    ) -> Iterator[Family]:
+        for zero, offload, folding in kept(recompute, tp, dp):
             family = Family(
                 target=row.name,
                 zero=zero,
@@ -275,7 +290,7 @@ def families(
             if not allowed((1,), limits.cp):
                 continue
             for batch in divisors(model.training.global_batch):
-                yield from each(recompute, None, None, batch, several)
+                yield from each(recompute, None, None, batch)
             continue
         for tp in degrees:
             replicas = sum(device_type.replicas(tp) for device_type in device_types)
@@ -287,10 +302,10 @@ def families(
                     for context in divided:
                         dp = together * context.ways
                         if dp <= replicas:
-                            yield from each(recompute, tp, dp, batch, alone if dp == 1 else several, context)
+                            yield from each(recompute, tp, dp, batch, context)
             if row.fewer_steps_zero and allowed((1,), limits.cp):
                 for dp, batch in unequal_steps(model, replicas, limits):
-                    for family in each(recompute, tp, dp, batch, several):
+                    for family in each(recompute, tp, dp, batch):
                         if family.zero in row.fewer_steps_zero and family.folding == WHOLE_EXPERTS:
                             yield family
 
