@@ -331,7 +331,7 @@ as many again with divided experts."""
 VAIN = 32
 """Groups in a row without a better plan after which the search for good first plans ends."""
 
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 0.4
 """After the time limit, for a good plan."""
 
 
