@@ -242,6 +242,7 @@ def all_to_all_seconds(
     *,
     ep: int,
     width: int = 1,
+    curves: LinkCurves | None = None,
 ) -> float:
     """Seconds in which each of ``ep`` members sends parts of ``size_bytes`` to all others, its own part it keeps.
 
@@ -251,13 +252,20 @@ def all_to_all_seconds(
     together = min(ep, device_type.per_node // width)
     inside = (together - 1) / ep * size_bytes / inside_rate(device_type, calibration)
     seconds = inside + (together - 1) * device_type.intra_latency_seconds
+    link, sharing = f"node:{device_type.gpu}", 1
     if ep > together:
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / (together * width)
         leaving = (ep - together) / ep * size_bytes / rate if rate else float("inf")
         seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
         seconds += (ep // together - 1) * path.latency_seconds
-    return seconds
+        link, sharing = path.fabric, width
+    if curves is None or ep == 1:
+        return seconds
+    measured = curves.seconds(link, "all-to-all", ep, sharing * size_bytes)
+    return (
+        measured[0] if measured else max(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes))
+    )
 
 
 def pass_on_seconds(
@@ -268,6 +276,7 @@ def pass_on_seconds(
     *,
     ways: int,
     width: int,
+    curves: LinkCurves | None = None,
 ) -> float:
     """Seconds in which each of ``ways`` members of a ring sends ``size_bytes`` to the next one.
 
@@ -275,12 +284,19 @@ def pass_on_seconds(
     send to another node, over cards that these devices share.
     """
     seconds = size_bytes / inside_rate(device_type, calibration) + device_type.intra_latency_seconds
+    seconds = _sent(curves, f"node:{device_type.gpu}", size_bytes, seconds)
     if ways * width > device_type.per_node:
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / width
-        leaving = size_bytes / rate if rate else float("inf")
-        seconds = larger(seconds, leaving + path.latency_seconds)
+        leaving = size_bytes / rate + path.latency_seconds if rate else float("inf")
+        seconds = larger(seconds, _sent(curves, path.fabric, width * size_bytes, leaving))
     return seconds
+
+
+def _sent(curves: LinkCurves | None, link: str, size_bytes: float, otherwise: float) -> float:
+    """A send by measurement, where it was measured."""
+    measured = None if curves is None else curves.seconds(link, "send", 2, size_bytes)
+    return measured[0] if measured else otherwise
 
 
 NodeLoad = dict[tuple[str, int], int]

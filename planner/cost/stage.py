@@ -904,7 +904,9 @@ class Pricer:
         tokens = sequences * self.model.training.sequence_length
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.expert_width
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
-        both = 2 * all_to_all_seconds(device_type, self.topology, self.calibration, moved, ep=ep, width=etp)
+        both = 2 * all_to_all_seconds(
+            device_type, self.topology, self.calibration, moved, ep=ep, width=etp, curves=self.link_curves
+        )
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.
         ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)
         return both + ring.gather_seconds(etp * moved) + ring.scatter_seconds(etp * moved)
@@ -919,7 +921,7 @@ class Pricer:
         recompute: Recompute,
     ) -> LayerPrice:
         """The layer with what replicas that share sequences send each other for its attention."""
-        ways, device = self.context.ways, self._device(device_type)
+        ways, device, curves = self.context.ways, self._device(device_type), self.link_curves
         if ways == 1:
             return price
         size, tokens = device.size, sequences * self.model.training.sequence_length
@@ -928,14 +930,28 @@ class Pricer:
         again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
         if self.context.kind == "ulysses":
             moved = partial(
-                all_to_all_seconds, device_type, self.topology, self.calibration, ep=ways, width=tp
+                all_to_all_seconds,
+                device_type,
+                self.topology,
+                self.calibration,
+                ep=ways,
+                width=tp,
+                curves=curves,
             )
             # Parts are put in order ahead of each exchange and behind it.
             queries = size * tokens * self.model.heads * self.model.head_dim / tp
             both = moved(queries + pairs) + moved(outputs)
             both += device.stream(4 * (queries + outputs + pairs), 4)
             return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
-        send = partial(pass_on_seconds, device_type, self.topology, self.calibration, ways=ways, width=tp)
+        send = partial(
+            pass_on_seconds,
+            device_type,
+            self.topology,
+            self.calibration,
+            ways=ways,
+            width=tp,
+            curves=curves,
+        )
         turn = one.attention_seconds / ways
         forward, hidden = self.traffic.exposed(send(pairs), turn)
         # Keys and values go around with their gradients.

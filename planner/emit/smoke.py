@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 from planner.calibration.file import shipped
 from planner.calibration.merge import MODEL_FACT
 from planner.catalog import driver_names
-from planner.cost.communication import Ring, tensor_ring
+from planner.cluster.topology import DeviceType
+from planner.cost.communication import Ring, all_to_all_seconds, pass_on_seconds, tensor_ring
 from planner.cost.compute import Device, layer_pass
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.grids import Axes
@@ -164,6 +166,8 @@ def _groups(job: Job, estimator: Estimator) -> Iterator[dict[str, Any]]:
     priced = estimator.price(job.plan)
     for number, ring in enumerate(priced.rings):
         yield from _tensor_groups(job, estimator, number)
+        yield from _expert_groups(job, estimator, number)
+        yield from _context_groups(job, estimator, number)
         yield from _island_groups(job, priced.inside) if priced.inside else _data_groups(job, number, ring)
     for number in range(job.plan.pp - 1):
         yield from _sends(job, number, partial(estimator.send_of, job.plan, number))
@@ -227,6 +231,77 @@ def _grid_groups(grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[s
         yield _entry(
             f"{what} of grids on {own[0].gpu}", members, ring.crosses, link, ring.sharing, operations
         )
+
+
+def _expert_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
+    """Devices of a stage that have other experts each, and those that share the same ones."""
+    ep, etp = job.plan.folding
+    for kind, tp, own in _by_type(job, estimator, number) if ep * etp > 1 else ():
+        # Consecutive devices share experts, and as many of these groups have all of them.
+        places = {rank.rank: rank.replica * tp + rank.tp_rank for rank in own}
+        alike, others = defaultdict(list), defaultdict(list)
+        for rank, place in sorted(places.items(), key=lambda item: item[1]):
+            alike[place // etp].append(rank)
+            others[place // (ep * etp), place % etp].append(rank)
+        if ep > 1:
+            what = f"stage {number}, over experts on {kind.gpu}"
+            yield _all_to_all(what, list(others.values()), kind, estimator.of(job.plan), width=etp)
+        if etp > 1:
+            ring = tensor_ring(kind, estimator.calibration, tp=etp)
+            what = f"stage {number}, inside experts on {kind.gpu}"
+            operations = {"all-gather": _points(ring.gather_seconds)}
+            yield _entry(what, list(alike.values()), ring.crosses, ring.link, 1, operations)
+
+
+def _context_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
+    """Replicas of a stage that share sequences: all of them, or with rings neighbours that are furthest apart."""
+    ways = job.plan.cp
+    for kind, tp, own in _by_type(job, estimator, number) if ways > 1 else ():
+        members = [each for _, each in _by(own, lambda rank: (rank.replica // ways, rank.tp_rank))]
+        what, seen = f"stage {number}, over parts of sequences on {kind.gpu}", estimator.of(job.plan)
+        if job.plan.cp_kind == "ulysses":
+            ranks = [[rank.rank for rank in each] for each in members]
+            yield _all_to_all(what, ranks, kind, seen, width=tp)
+            continue
+        pairs = [pair for each in members for pair in _neighbours(each)]
+        link = _link_over(kind, seen, ways * tp)
+        send = partial(pass_on_seconds, kind, seen.topology, estimator.calibration, ways=ways, width=tp)
+        curve, sharing = (f"node:{kind.gpu}", 1) if link == "node" else (link, tp)
+        yield _entry(what, pairs, link, curve, sharing, {"send": _points(send)})
+
+
+def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
+    """Pairs of neighbours, none of them in two: between nodes where the ring has several."""
+    apart = len({rank.host for rank in ring}) > 1
+    taken: set[int] = set()
+    for one, other in pairwise((*ring, ring[0])):
+        if (one.host != other.host) is apart and not {one.rank, other.rank} & taken:
+            taken |= {one.rank, other.rank}
+            yield [one.rank, other.rank]
+
+
+def _all_to_all(
+    what: str, members: Sequence[Sequence[int]], kind: DeviceType, seen: Estimator, *, width: int
+) -> dict[str, Any]:
+    """Groups whose members stand on ``width`` devices each."""
+    ways = len(members[0])
+    link = _link_over(kind, seen, ways * width)
+    curve, sharing = (f"node:{kind.gpu}", 1) if link == "node" else (link, width)
+    seconds = partial(all_to_all_seconds, kind, seen.topology, seen.calibration, ep=ways, width=width)
+    return _entry(what, members, link, curve, sharing, {"all-to-all": _points(seconds)})
+
+
+def _link_over(kind: DeviceType, seen: Estimator, devices: int) -> str:
+    """What so many neighbouring devices of a type talk over: ``node``, or the fabric between its nodes."""
+    return "node" if devices <= kind.per_node else seen.topology.path(kind.pool, kind.pool).fabric
+
+
+def _by_type(job: Job, estimator: Estimator, number: int) -> Iterator[tuple[DeviceType, int, list[Rank]]]:
+    """(type, tensor-parallel degree, ranks) of each device type of a stage, in the order of replicas."""
+    topology = estimator.of(job.plan).topology
+    stage = [rank for rank in by_copies(job.plan, job.ranks) if rank.stage == number]
+    for (pool, gpu, tp), own in _by(stage, lambda rank: (rank.pool, rank.gpu, _layer_key(job, rank)[2])):
+        yield topology.device_type(pool, gpu), tp, own
 
 
 def _data_groups(job: Job, number: int, ring: Ring) -> Iterator[dict[str, Any]]:

@@ -81,6 +81,9 @@ class Links:
         if operation == "all-gather":
             part = torch.ones(elements // count, device=self.device)
             return lambda: _gather(whole, part, group=self.group)
+        if operation == "all-to-all":
+            received = torch.empty_like(whole)
+            return lambda: distributed.all_to_all_single(received, whole, group=self.group)
         first, second = self.members
         part = torch.ones(max(1, size // 4), device=self.device)
         if self.rank == first:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, LinkPoint
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, pass_on_seconds
 from planner.cost.estimate import Estimator, estimate
+from planner.cost.measured_curves import LinkCurves
 from planner.dims.context import ContextParallelism, contexts
 from planner.emit.interface import emit
 from planner.model.spec import ModelSpec
@@ -172,6 +173,21 @@ def test_sends_between_nodes_share_their_cards() -> None:
     assert inside == pytest.approx(1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
     exchanged = all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=8, width=2)
     assert exchanged == pytest.approx(0.5e9 / (cards / 8), rel=1e-3)
+
+
+def test_measured_sends_win() -> None:
+    """All wait for the slowest: those in the node, or those that share the cards between nodes."""
+    topology = Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    points = [
+        LinkPoint(link=link, operation="send", members=2, size_bytes=size, seconds=size / rate)
+        for link, rate in (("node:A100", 1e9), ("ib", 4e9))
+        for size in (1e6, 1e10)
+    ]
+    for known, across in ((points, 2 * 1e9 / 4e9), (points[2:], 2 * 1e9 / 4e9), (points[:2], 0.0)):
+        curves = LinkCurves(replace(ASSUMED, link_points=tuple(known)))
+        found = pass_on_seconds(device_type, topology, ASSUMED, 1e9, ways=8, width=2, curves=curves)
+        assert found == pytest.approx(max(1.0 if points[0] in known else 0.0, across))
 
 
 def test_gradients_go_over_all_replicas() -> None:

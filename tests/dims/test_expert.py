@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, LinkPoint
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, tensor_ring
 from planner.cost.compute import expert_imbalance, expert_products, expert_rows, kept_rows
 from planner.cost.estimate import Estimator, estimate
+from planner.cost.measured_curves import LinkCurves
 from planner.cost.shape import shapes_of
 from planner.dims.expert import ExpertParallelism, divides_at, holds_experts
 from planner.model.spec import ModelSpec
@@ -341,6 +343,23 @@ def test_all_to_alls_stay_in_a_node_or_share_its_cards() -> None:
     rate = 25e9 * link.efficiency * link.rail**3
     assert across == pytest.approx(0.5e9 / rate, rel=1e-3)
     assert inside == pytest.approx(7 / 8 * 1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
+
+
+def test_measured_all_to_alls_win() -> None:
+    """In a node and over nodes, where all devices that share an expert use the cards; more members never take less."""
+    topology = Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    points = tuple(
+        LinkPoint(link=link, operation="all-to-all", members=members, size_bytes=size, seconds=size / rate)
+        for link, members, rate in (("node:A100", 4, 1e9), ("ib", 8, 1e8))
+        for size in (1e6, 1e9, 4e9)
+    )
+    curves = LinkCurves(replace(ASSUMED, link_points=points))
+    moved = partial(all_to_all_seconds, device_type, topology, ASSUMED, 1e9, curves=curves)
+    assert moved(ep=4) == pytest.approx(1.0)
+    assert moved(ep=8, width=2) == pytest.approx(20.0)
+    assert moved(ep=8) == pytest.approx(7 / 8 / (3 / 4))
+    assert moved(ep=2) == all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=2)
 
 
 def test_tokens_travel_to_their_experts_and_back() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
+from planner.cost.communication import all_to_all_seconds
 from planner.cost.estimate import Estimator, estimate
 from planner.emit.interface import emit, job_of, wheel_cautions
 from planner.emit.smoke import smoke_text
+from planner.model.spec import ExpertsSpec
 from planner.plan.values import Plan
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
@@ -103,3 +105,58 @@ def test_builds_of_torch_are_told() -> None:
     (warning,) = wheel_cautions(job_of(mixed, both, MODEL))
     assert warning.startswith("no build of PyTorch 2.13 has kernels for all devices")
     assert warning in estimate(mixed, both, MODEL).warnings
+
+
+@pytest.mark.parametrize(("ep", "etp"), [(4, 1), (2, 2), (8, 1)])
+def test_groups_of_experts(ep: int, etp: int) -> None:
+    """Consecutive devices share experts, those with other ones exchange tokens: in a node, or over both."""
+    experts = ExpertsSpec(number=8, top_k=2, ffn=512)
+    spec = MODEL.model_copy(update={"experts": experts, "gated_mlp": True, "mlp_bias": False})
+    chosen = plan(
+        "megatron",
+        1,
+        [4],
+        [(group("a", "A100", tp=2, count=4, share=4, steps=4),)],
+        sequence_parallel=True,
+        ep=ep,
+        etp=etp,
+    )
+    found = json.loads(smoke_text(job_of(chosen, WHERE, spec)))
+    groups = {entry["what"]: entry for entry in found["groups"]}
+    over = groups["stage 0, over experts on A100"]
+    members = {
+        (4, 1): [[0, 1, 2, 3], [4, 5, 6, 7]],
+        (2, 2): [[0, 2], [1, 3], [4, 6], [5, 7]],
+        (8, 1): [[0, 1, 2, 3, 4, 5, 6, 7]],
+    }
+    assert over["members"] == members[ep, etp]
+    assert (over["link"], over["curve"]) == (("ib", "ib") if ep == 8 else ("node", "node:A100"))
+    topology = Estimator(WHERE, spec, shipped()).topology
+    size, seconds = over["operations"]["all-to-all"][-1]
+    one = topology.device_type("a", "A100")
+    assert seconds == all_to_all_seconds(one, topology, shipped(), size, ep=ep, width=etp)
+    inside = groups.get("stage 0, inside experts on A100")
+    assert (inside and inside["members"]) == (None if etp == 1 else [[0, 1], [2, 3], [4, 5], [6, 7]])
+
+
+@pytest.mark.parametrize(("kind", "cp"), [("ring", 4), ("ulysses", 4), ("ring", 8)])
+def test_groups_that_share_sequences(kind: str, cp: int) -> None:
+    """Neighbours send to each other, between nodes where the ring has two; with Ulysses all exchange parts."""
+    chosen = plan(
+        "megatron",
+        1,
+        [4],
+        [(group("a", "A100", count=8, share=2 * cp, steps=2 * cp),)],
+        cp=cp,
+        cp_kind=kind,
+    )
+    found = json.loads(smoke_text(job_of(chosen, WHERE, MODEL)))
+    (entry,) = [each for each in found["groups"] if "parts of sequences" in each["what"]]
+    members = {
+        ("ring", 4): [[0, 1], [2, 3], [4, 5], [6, 7]],
+        ("ulysses", 4): [[0, 1, 2, 3], [4, 5, 6, 7]],
+        ("ring", 8): [[3, 4], [7, 0]],
+    }
+    assert entry["members"] == members[kind, cp]
+    assert list(entry["operations"]) == [{"ring": "send", "ulysses": "all-to-all"}[kind]]
+    assert entry["link"] == ("ib" if cp == 8 else "node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from planner.calibration.file import load_calibration
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.plan.values import Plan
 from tests.training.launching import free_port
 from tests.worlds import cluster, group, model, plan, pool
@@ -30,14 +31,17 @@ SLOW = GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=0.001, tflops={"b
 """A device that any processor outruns."""
 
 
-def world(gpu: GpuSpec | None, link: float) -> tuple[Plan, ClusterSpec, ModelSpec]:
-    """Three replicas on one node, whose planned memory is more than the planted fault leaves."""
+def world(
+    gpu: GpuSpec | None, link: float, experts: ExpertsSpec | None = None
+) -> tuple[Plan, ClusterSpec, ModelSpec]:
+    """Three replicas on one node, whose planned memory is more than the planted fault leaves; they divide experts."""
     only = pool("a", ("T4",) * 3, 1).model_copy(
         update={"intra_node": IntraNodeSpec(bandwidth_gBps=link, latency_us=50_000)}
     )
-    chosen = plan("torch", 1, [2], [(group("a", "T4", count=3, share=2),)])
+    chosen = plan("torch", 1, [2], [(group("a", "T4", count=3, share=2),)], ep=3 if experts else 1)
     where = cluster(only, gpus=None if gpu is None else {"T4": gpu})
-    return chosen, where, model(6, layers=2, vocab=200_000)
+    gated = {"gated_mlp": True, "experts": experts} if experts else {}
+    return chosen, where, model(6, layers=2, vocab=200_000, **gated)
 
 
 def smoke(folder: Path, **environment: str) -> subprocess.Popen[str]:
@@ -65,10 +69,10 @@ def smoke(folder: Path, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def emitted(tmp_path: Path, gpu: GpuSpec | None, link: float) -> Path:
+def emitted(tmp_path: Path, gpu: GpuSpec | None, link: float, experts: ExpertsSpec | None = None) -> Path:
     """The folder, in a path with a blank."""
     folder = tmp_path / "a run"
-    write_folder(emit(*world(gpu, link)), folder)
+    write_folder(emit(*world(gpu, link, experts)), folder)
     return folder
 
 
@@ -86,6 +90,19 @@ def test_nothing_wrong(tmp_path: Path) -> None:
     assert own.layers[0].gpu == "T4"
     found = predict(chosen, where, spec, calibration=folder / "smoke-calibration.yaml")
     assert found.step_seconds > 0
+
+
+def test_all_to_alls(tmp_path: Path) -> None:
+    """Where devices hold different experts; their measured times price the plan."""
+    experts = ExpertsSpec(number=3, top_k=1, ffn=32)
+    folder = emitted(tmp_path, SLOW, 0.001, experts)
+    printed, _ = smoke(folder, PLANTED="devices=1").communicate(timeout=170)
+    assert re.search(r"all-to-all \S+ MiB +stage 0, over experts on T4: ranks 0,1,2 .* ok", printed), printed
+    path = folder / "smoke-calibration.yaml"
+    points = [each for each in load_calibration(path).link_points if each.operation == "all-to-all"]
+    assert {(each.link, each.members) for each in points} == {("node:T4", 3)}
+    planned, found = (predict(*world(SLOW, 0.001, experts), calibration=each) for each in (None, path))
+    assert found.breakdown.expert_parallel_seconds < planned.breakdown.expert_parallel_seconds
 
 
 def test_planted_faults(tmp_path: Path) -> None:
