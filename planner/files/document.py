@@ -186,6 +186,11 @@ def _written(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
+def file_beside(path: Path, named: str) -> Path:
+    """A file that another one names: relative to that one, or to the current folder where it came through a pipe."""
+    return Path(named) if path.is_fifo() else path.parent / named
+
+
 def _decode(path: Path, content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")

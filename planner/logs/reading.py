@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +285,9 @@ def log_lines(path: Path) -> Iterator[str]:
     """Lines with their ends and without colours; bytes that are not UTF-8 are replaced."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise SpecError.of(path, "is neither a file nor a pipe")
             while line := file.readline(LONGEST_LINE):
                 yield _COLOUR.sub("", line)
     except (OSError, ValueError) as error:

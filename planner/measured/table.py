@@ -16,7 +16,7 @@ from planner.catalog import IntraNodeSpec
 from planner.cluster.file import UNUSED_LINK, load_cluster
 from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.errors import PlanError, Problem, SpecError, dotted
-from planner.files.document import fail_on, read_text
+from planner.files.document import fail_on, file_beside, read_text
 from planner.files.fields import (
     Batch,
     Bytes,
@@ -568,7 +568,7 @@ def _beside(item: NumberedRow, file: str, first: str, last: str) -> list[Problem
 def _from_file(item: NumberedRow, column: str, name: str, load: Callable[[Path], T]) -> T:
     """What a file beside the table holds; one that cannot be read is a problem of the cell that names it."""
     try:
-        return load(Path(item.file).parent / name)
+        return load(file_beside(Path(item.file), name))
     except SpecError as error:
         here = tuple(
             item.problem(column, str(problem)) if problem.line is None else problem

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import ValidationError
 
 from planner.errors import KeyPath, Problem, SpecError, UsageError
-from planner.files.document import Document, fail_on, is_config, read_as, read_document
+from planner.files.document import Document, fail_on, file_beside, is_config, read_as, read_document
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -128,7 +128,7 @@ def unsaid(path: Path) -> str | None:
     further = 0
     if given.get("mtp_layers") is None:
         named = document.data.get("huggingface")
-        config = _config(path.parent, str(named), document) if named else document
+        config = _config(path, str(named), document) if named else document
         further = huggingface.further_tokens(config)
     if not (length or batch or further):
         return None
@@ -146,9 +146,9 @@ def _is_config(path: Path, document: Document) -> bool:
     return is_config(document.data) or (path.name == "config.json" and not ours)
 
 
-def _on_disk(path: Path, beside: Path | None = None) -> Path:
+def _on_disk(path: Path) -> Path:
     """The file itself; a model of the hub is looked for in its cache."""
-    return in_cache(str(_named(path))) if _hub(path) else (beside or Path()) / path
+    return in_cache(str(_named(path))) if _hub(path) else path
 
 
 def _hub(path: Path) -> bool:
@@ -175,13 +175,14 @@ def _from_import(path: Path, document: Document) -> ModelSpec:
     ]
     fail_on(problems)
     file = document.to(ImportedModelFile)
-    return _imported(_config(path.parent, file.huggingface, document), file, document)
+    return _imported(_config(path, file.huggingface, document), file, document)
 
 
-def _config(folder: Path, named: str, document: Document) -> Document:
-    """The configuration; one that cannot be read is a problem of the file that names it."""
+def _config(path: Path, named: str, document: Document) -> Document:
+    """The configuration that a model file names; one that cannot be read is a problem of that file."""
+    config = Path(named)
     try:
-        return read_document(_on_disk(Path(named), folder))
+        return read_document(_on_disk(config) if _hub(config) else file_beside(path, named))
     except SpecError as error:
         here = [
             document.problem(("huggingface",), str(problem)) if problem.line is None else problem

@@ -19,7 +19,7 @@ from planner.capabilities import RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import HetplanError, UsageError
-from planner.files.document import fail_on, read_document
+from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
 from planner.model.file import load_model, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -90,18 +90,18 @@ def load_grid(path: Path) -> Sweep:
     fail_on(problems)
     grid = document.to(Sweep)
     fail_on(
-        document.problem((key, number), f"{path.parent / name}: no such file")
+        document.problem((key, number), f"{file_beside(path, name)}: no such file")
         for key, names in (("clusters", grid.clusters), ("models", grid.models))
         for number, name in enumerate(names)
-        if not os.path.exists(path.parent / name)
+        if not os.path.exists(file_beside(path, name))
     )
     return grid
 
 
 def sweep_points(grid: Sweep, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:
     """The searches of a grid, in the order of its file; every file is read first."""
-    clusters = [(name, load_cluster(path.parent / name)) for name in grid.clusters]
-    models = [(name, load_model(path.parent / name)) for name in grid.models]
+    clusters = [(name, load_cluster(file_beside(path, name))) for name in grid.clusters]
+    models = [(name, load_model(file_beside(path, name))) for name in grid.models]
     constants = hashlib.sha256(repr(calibration).encode()).hexdigest()
     digests = {
         name: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()

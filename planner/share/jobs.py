@@ -13,7 +13,7 @@ from pydantic import Field
 
 from planner.cluster.spec import ClusterSpec
 from planner.errors import Problem, SpecError
-from planner.files.document import Document, fail_on, read_as
+from planner.files.document import Document, fail_on, file_beside, read_as
 from planner.files.fields import Devices, Frozen, Hours, Name, Steps, Tokens, Weight
 from planner.files.messages import nearest
 from planner.model.file import load_model
@@ -137,7 +137,7 @@ def _model(document: Document, index: int, named: str) -> ModelSpec:
     """The model of a job; one that is nowhere is a problem of the jobs file."""
     if named.startswith(HUB):
         return load_model(Path(named))
-    path = Path(document.file).parent / named
+    path = file_beside(Path(document.file), named)
     if os.path.exists(path):
         return load_model(path)
     shipped = files("planner.examples").joinpath("model_specs")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from planner.files.document import MOST_BYTES, read_bytes, read_document
+from planner.files.document import MOST_BYTES, file_beside, read_bytes, read_document
 from planner.files.fields import Cards, Frozen, Name, Rate
 from tests.files.writing import problems, the_problem
 
@@ -243,6 +243,14 @@ def test_what_a_pipe_gave_can_be_read_again(most: int) -> None:
             file.close()
             path = Path(f"/dev/fd/{reader}")
             assert [read_bytes(path, most_bytes=most) for _ in range(2)] == [content, content]
+
+
+def test_what_a_pipe_names_is_in_the_current_folder() -> None:
+    """A file names others beside itself."""
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer):
+        assert file_beside(Path(f"/dev/fd/{reader}"), "models/a.yaml") == Path("models/a.yaml")
+    assert file_beside(Path("jobs/jobs.yaml"), "a.yaml") == Path("jobs/a.yaml")
 
 
 def test_a_pipe_that_is_written_to_again_is_read_again(tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
     """Missing, a folder."""
     assert "gone.log: no such file" in refused(jobs.data_parallel(), tmp_path / "gone.log")
     assert "is a directory" in refused(jobs.data_parallel(), tmp_path)
+    assert "/dev/zero: is neither a file nor a pipe" in refused(jobs.data_parallel(), Path("/dev/zero"))
 
 
 def test_nemo(tmp_path: Path) -> None:
