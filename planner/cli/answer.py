@@ -73,29 +73,25 @@ def _report(
     if detail == "brief" and result.best is not None:
         return brief(result, result.best, cluster, model, top)
     head = understood(cluster, model, request.calibration, request.limits, goal_text(request.goal))
-    warnings = [*result.warnings, *(result.best.estimate.warnings if result.best else ())]
-    answer = (
-        _found(result, result.best, cluster, top)
-        if result.best
-        else [_nothing(result, model, request.limits)]
-    )
-    tail = [warnings_section(warnings)] if warnings else []
-    return [head, *answer, *tail]
+    if result.best is None:
+        return [head, _nothing(result, model, request.limits), warnings_section(result.warnings)]
+    warnings = [*result.warnings, *result.best.estimate.warnings]
+    return [head, *_found(result, result.best, cluster, top), warnings_section(warnings)]
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [plan_section(best, cluster, result, idle=result.idle_costs)]
-    run = result.goal.run_of(best.estimate)
-    parts += [Paragraph(f"Training: {training_text(run, best.estimate.spread)}")] if run else []
-    step = best.estimate.step_seconds
-    parts += [limits_section(result.limit_costs, step)] if result.limit_costs else []
-    parts += [alternatives_section(considered(result.alternatives), top)] if result.alternatives else []
-    parts += [Paragraph(format_text(result.other_format))] if result.other_format else []
-    parts += [Paragraph(tie_text(result.tie, best.estimate.spread))] if result.tie else []
-    parts += [Paragraph(simpler_text(entry, best.estimate.spread)) for entry in result.simpler]
-    parts += [advice_section([advice_text(entry) for entry in result.advice])] if result.advice else []
-    parts += [ratios_section([ratio_text(entry) for entry in result.ratios])] if result.ratios else []
-    return parts
+    spread, run = best.estimate.spread, result.goal.run_of(best.estimate)
+    return [
+        plan_section(best, cluster, result, idle=result.idle_costs),
+        *([Paragraph(f"Training: {training_text(run, spread)}")] if run else []),
+        limits_section(result.limit_costs, best.estimate.step_seconds),
+        alternatives_section(considered(result.alternatives), top),
+        *([Paragraph(format_text(result.other_format))] if result.other_format else []),
+        *([Paragraph(tie_text(result.tie, spread))] if result.tie else []),
+        *(Paragraph(simpler_text(entry, spread)) for entry in result.simpler),
+        advice_section([advice_text(entry) for entry in result.advice]),
+        ratios_section([ratio_text(entry) for entry in result.ratios]),
+    ]
 
 
 def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> RenderableType:

@@ -47,12 +47,12 @@ def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:
-    parts: list[RenderableType] = [
+    return [
         understood(topology.cluster, model),
         inventory_section(topology.device_types, read_calibration(None).memory_spread),
         links_section(topology),
+        warnings_section(warnings),
     ]
-    return [*parts, warnings_section(warnings)] if warnings else parts
 
 
 def _next(cluster: Path, model: Path | None) -> str:

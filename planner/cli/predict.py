@@ -149,5 +149,5 @@ def _report(
         plan_section(scored, cluster),
         time_section(scored.estimate),
         memory_section(scored.estimate),
-        *warnings_of(scored.estimate),
+        warnings_of(scored.estimate),
     ]

@@ -114,7 +114,7 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
     return read_given(cluster, model)
 
 
-def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType | None]:
+def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType]:
     return [
         understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, saved.summary, few=saved.plan.pp),
@@ -123,7 +123,7 @@ def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[R
         memory_section(scored.estimate),
         ranks_section(saved.plan, saved.cluster),
         idle_section(saved.plan, saved.cluster),
-        *warnings_of(scored.estimate),
+        warnings_of(scored.estimate),
     ]
 
 
@@ -158,7 +158,7 @@ def _reasons(
     calibration: Calibration,
     around: tuple[Neighbour, ...],
     binds: Binding,
-) -> list[RenderableType | None]:
+) -> list[RenderableType]:
     return [
         understood(saved.cluster, saved.model, calibration),
         plan_section(scored, saved.cluster, saved.summary),
@@ -166,9 +166,9 @@ def _reasons(
         balance_section(scored.estimate),
         binding_section(binds),
         idle_section(saved.plan, saved.cluster),
-        alternatives_section(saved.considered) if saved.considered else None,
-        neighbours_section(around, scored) if around else None,
-        advice_section(saved.summary.advice) if saved.summary and saved.summary.advice else None,
-        ratios_section(saved.summary.ratios) if saved.summary and saved.summary.ratios else None,
-        *warnings_of(scored.estimate),
+        alternatives_section(saved.considered),
+        neighbours_section(around, scored),
+        advice_section(saved.summary.advice if saved.summary else ()),
+        ratios_section(saved.summary.ratios if saved.summary else ()),
+        warnings_of(scored.estimate),
     ]

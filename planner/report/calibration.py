@@ -18,7 +18,7 @@ from planner.cost.communication import carried_rates, inside_rate
 from planner.field_metadata import JsonDocument
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
-from planner.report.measured import error_table
+from planner.report.measured import errors_section
 from planner.report.numbers import MISSING, percent, significant
 from planner.targets import TARGETS
 
@@ -27,25 +27,18 @@ BARS = "▁▂▃▄▅▆▇█"
 
 def calibration_sections(calibration: Calibration, path: Path) -> list[RenderableType]:
     """Where it is from, its constants, its curves, how well their points predict each other."""
-    curves = [*_layer_curves(calibration), *_links(calibration)]
-    constants, errors = _constants(calibration), calibration.curve_errors
     told = [*calibration.provenance.items(), *([("notes", calibration.notes)] if calibration.notes else [])]
-    sources = [(key, _facts(facts)) for key, facts in calibration.sources.items()]
-    return [
-        section(f"Calibration {path}", pairs(told or [("provenance", "not stated")])),
-        *([section("Sources", pairs(sources))] if len(sources) > 1 else []),
-        *(
-            [section("Constants; all others are built in or assumed", constants)]
-            if calibration.constants
-            else []
-        ),
-        *(
-            [section("Curves, as rates from the smallest to the largest size", _plots(curves))]
-            if curves
-            else []
-        ),
-        *([section("Each point predicted from the others", error_table(errors))] if errors else []),
+    parts: list[RenderableType] = [
+        section(f"Calibration {path}", pairs(told or [("provenance", "not stated")]))
     ]
+    sources = [(key, _facts(facts)) for key, facts in calibration.sources.items()]
+    if len(sources) > 1:
+        parts.append(section("Sources", pairs(sources)))
+    if calibration.constants:
+        parts.append(section("Constants; all others are built in or assumed", _constants(calibration)))
+    if curves := [*_layer_curves(calibration), *_links(calibration)]:
+        parts.append(section("Curves, as rates from the smallest to the largest size", _plots(curves)))
+    return [*parts, errors_section("Each point predicted from the others", calibration.curve_errors)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Estimate
 from planner.model.spec import ModelSpec
-from planner.report.layout import bullets, number, section, table, words
+from planner.report.layout import bullets, list_section, number, section, table, words
 from planner.report.numbers import (
     MISSING,
     CountUnit,
@@ -52,11 +52,12 @@ def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, f
 
 def compare_section(contenders: Sequence[Contender]) -> Group:
     """Speeds, running cost, times, and one line a plan on what it decides and how it differs from the first."""
-    parts = [_speed(contenders), *_running_cost(contenders), _time(contenders)]
-    lines = list(_reasons(contenders))
-    if lines:
-        parts.append(section("Why", bullets(lines)))
-    return Group(*parts)
+    return Group(
+        _speed(contenders),
+        *_running_cost(contenders),
+        _time(contenders),
+        list_section("Why", _reasons(contenders)),
+    )
 
 
 def batch_section(contenders: Sequence[Contender]) -> Group:

@@ -10,7 +10,17 @@ from planner.cost.binding import Binding, BusyLink, TightDevice
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
 from planner.field_metadata import meanings, sentence
 from planner.plan.file import CHOSEN, Considered
-from planner.report.layout import Column, FittedTable, Paragraph, bullets, number, section, table, words
+from planner.report.layout import (
+    Column,
+    FittedTable,
+    Paragraph,
+    bullets,
+    list_section,
+    number,
+    section,
+    table,
+    words,
+)
 from planner.report.numbers import TimeUnit, count_unit, duration, gib, percent, time_unit
 from planner.report.plan_table import group_text, groups_of, misfits, round_seconds, stage_runs
 from planner.search.explain.neighbours import Neighbour
@@ -167,7 +177,9 @@ def _links(stage: StageEstimate) -> str:
 
 
 def neighbours_section(entries: Sequence[Neighbour], first: Scored) -> Group:
-    """What a step takes with one decision changed."""
+    """What a step takes with one decision changed; nothing without neighbours."""
+    if not entries:
+        return Group()
     unit = time_unit([first.estimate.step_seconds])
     columns = (
         words("change", least=24),
@@ -225,7 +237,9 @@ def families_table(shown: Sequence[Considered], family: Column, *, brief: bool =
 
 
 def alternatives_section(entries: Sequence[Considered], top: int | None = None) -> Group:
-    """One row per family with the reason it lost."""
+    """One row per family with the reason it lost; nothing without families."""
+    if not entries:
+        return Group()
     shown = entries if top is None else entries[:top]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
     note = Paragraph(
@@ -236,7 +250,7 @@ def alternatives_section(entries: Sequence[Considered], top: int | None = None) 
 
 def advice_section(lines: Sequence[str]) -> Group:
     """Faster plans that need another runtime."""
-    return section("Faster with another runtime", bullets(lines))
+    return list_section("Faster with another runtime", lines)
 
 
 def advice_text(entry: Advice) -> str:
@@ -246,7 +260,7 @@ def advice_text(entry: Advice) -> str:
 
 def ratios_section(lines: Sequence[str]) -> Group:
     """Splits of work between device types that depend on uncertain speeds."""
-    return section("What the choice of devices depends on", bullets(lines))
+    return list_section("What the choice of devices depends on", lines)
 
 
 def ratio_text(entry: Ratio) -> str:

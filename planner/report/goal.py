@@ -12,7 +12,7 @@ from planner.cost.training import Devices, TrainingRun, devices_of
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import Plan
-from planner.report.layout import Paragraph, bullets, pairs, paragraphs, section
+from planner.report.layout import Paragraph, list_section, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
 from planner.search.explain.sensitivity import option_text
 from planner.search.incumbent import misses
@@ -77,7 +77,7 @@ def format_text(entry: OtherFormat) -> str:
 
 def limits_section(entries: Sequence[LimitCost], step_seconds: float) -> Group:
     """A line for each limit that costs much, and what to allow instead."""
-    return section("Cost of the limits", bullets(limit_text(entry, step_seconds) for entry in entries))
+    return list_section("Cost of the limits", (limit_text(entry, step_seconds) for entry in entries))
 
 
 def limit_text(entry: LimitCost, step_seconds: float) -> str:

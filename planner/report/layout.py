@@ -266,9 +266,15 @@ def section(title: str, *parts: RenderableType) -> Group:
     return Group(Text(visible(title), style="bold"), *(Indented(part) for part in parts), Text(""))
 
 
+def list_section(title: str, lines: Iterable[str], mark: str = "-") -> Group:
+    """A heading with a list under it; nothing at all where the list is empty."""
+    given = list(lines)
+    return section(title, bullets(given, mark)) if given else Group()
+
+
 def warnings_section(lines: Iterable[str]) -> Group:
-    """What to know before trusting the answer."""
-    return section("Warnings", bullets(lines, mark="!"))
+    """What to know before trusting the answer; nothing where there is nothing."""
+    return list_section("Warnings", lines, mark="!")
 
 
 @record(frozen=True, slots=True)

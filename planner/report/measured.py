@@ -26,12 +26,10 @@ def network_sections(
     points: tuple[LinkPoint, ...], new: int, calibration: Calibration, path: Path
 ) -> list[RenderableType]:
     """A line through each curve, and how well its points predict each other; ``new`` of them are of this run."""
-    errors = _own_errors(points, calibration)
-    parts: list[RenderableType] = [section(_title(len(points), new, path), _fits(points))]
     return [
-        *parts,
-        *([section("Each size predicted from the others", error_table(errors))] if errors else []),
-        *([warnings_section(notes)] if (notes := [*_busy(points)]) else []),
+        section(_title(len(points), new, path), _fits(points)),
+        errors_section("Each size predicted from the others", _own_errors(points, calibration)),
+        warnings_section(_busy(points)),
     ]
 
 
@@ -133,27 +131,14 @@ class Told:
 
 def device_sections(told: Told) -> list[RenderableType]:
     """Constants, layers, errors, how to declare the device, warnings."""
-    calibration = told.calibration
-    layers = _layers(told)
-    parts: list[RenderableType] = [
-        section(f"Measured {told.gpu}, wrote {told.path}", _constants(told)),
-        *(
-            [section(f"Layers of {layers[0].model}", _layer_table(layers), bullets(_limits(told)))]
-            if layers
-            else []
-        ),
-        *(
-            [section("Each point predicted from the others", error_table(calibration.curve_errors))]
-            if calibration.curve_errors
-            else []
-        ),
-    ]
-    lines = declaration(told)
-    if lines:
+    parts: list[RenderableType] = [section(f"Measured {told.gpu}, wrote {told.path}", _constants(told))]
+    if layers := _layers(told):
+        parts.append(section(f"Layers of {layers[0].model}", _layer_table(layers), bullets(_limits(told))))
+    parts.append(errors_section("Each point predicted from the others", told.calibration.curve_errors))
+    if lines := declaration(told):
         title = "Not in the catalogue: add this to the cluster file"
         parts.append(section(title, *(Text(line, no_wrap=True) for line in lines)))
-    notes = list(warnings(told))
-    return [*parts, *([warnings_section(notes)] if notes else [])]
+    return [*parts, warnings_section(warnings(told))]
 
 
 def declaration(told: Told) -> list[str]:
@@ -265,10 +250,13 @@ def device_document(told: Told) -> DeviceDocument:
     )
 
 
-def error_table(errors: tuple[CurveError, ...]) -> FittedTable:
-    """Leave-one-out errors by curve."""
+def errors_section(title: str, errors: tuple[CurveError, ...]) -> Group:
+    """Leave-one-out errors by curve; nothing without curves."""
+    if not errors:
+        return Group()
+    columns = (words("curve", least=34), number("points"), number("mean error"), number("largest"))
     rows = [(item.curve, str(item.points), percent(item.mean), percent(item.largest)) for item in errors]
-    return table([words("curve", least=34), number("points"), number("mean error"), number("largest")], rows)
+    return section(title, table(columns, rows))
 
 
 def _layers(told: Told) -> list[LayerPoint]:

@@ -242,10 +242,9 @@ def caveats(estimate: Estimate) -> list[str]:
     return [*(f"does not fit: {line}" for line in misfits(estimate)), *estimate.warnings]
 
 
-def warnings_of(estimate: Estimate) -> list[RenderableType]:
+def warnings_of(estimate: Estimate) -> Group:
     """A section with the caveats; nothing when all is well."""
-    lines = caveats(estimate)
-    return [warnings_section(lines)] if lines else []
+    return warnings_section(caveats(estimate))
 
 
 def plan_section(

@@ -10,7 +10,7 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan
-from planner.report.layout import bullets, section, table, words
+from planner.report.layout import list_section, section, table, words
 from planner.report.numbers import count, names, runs, span
 
 
@@ -147,8 +147,7 @@ def idle_lines(plan: Plan, cluster: ClusterSpec) -> list[str]:
     ]
 
 
-def idle_section(plan: Plan, cluster: ClusterSpec) -> Group | None:
-    """Idle devices as a list; None when all work."""
-    lines = idle_lines(plan, cluster)
+def idle_section(plan: Plan, cluster: ClusterSpec) -> Group:
+    """Idle devices as a list; nothing when all work."""
     total = sum(idle.total for idle in idle_devices(plan, cluster))
-    return section(f"Idle: {count(total, 'device')}", bullets(lines)) if lines else None
+    return list_section(f"Idle: {count(total, 'device')}", idle_lines(plan, cluster))

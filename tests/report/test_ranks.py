@@ -31,7 +31,7 @@ def test_idle_devices_are_named() -> None:
         "4 A100 (a100): a100-02, devices 0-3",
         "4 V100 (v100): v100-01, devices 4-7",
     ]
-    assert idle_section(data_parallel(8, 8), examples.cluster()) is None
+    assert drawn(idle_section(data_parallel(8, 8), examples.cluster())) == ""
 
 
 def data_parallel(a100: int, v100: int) -> Plan:
