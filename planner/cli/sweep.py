@@ -26,7 +26,7 @@ from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.ranges import PREDICTED
 from planner.report.layout import Indented, Paragraph, number, table, words
-from planner.report.numbers import MISSING, count, duration, percent, rate
+from planner.report.numbers import count, duration, or_missing, percent, rate
 from planner.search.sweep import RESULTS, SweepPoint, SweepRow, load_grid, solved, sweep_points
 
 MANY = 10_000
@@ -296,7 +296,7 @@ def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
     lines = [
         [
             f"{Path(str(row['model'])).stem} on {Path(str(row['cluster'])).stem}",
-            *(MISSING if row[name] is None else str(row[name]) for name in options),
+            *(or_missing(row[name], str) for name in options),
             duration(float(row["step_seconds"] or 0)),
             rate(float(row["tokens_per_second"] or 0)),
             percent(float(row["gap"] or 0)),

@@ -107,7 +107,7 @@ def _stages(estimate: Estimate) -> Iterator[RenderableType]:
 
 
 def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:
-    for position, members in enumerate(zip(*(stage.groups for stage in run.stages), strict=True)):
+    for position, members in enumerate(run.groups):
         group = max(members, key=work_seconds)
         memory = max((each.memory for each in members), key=lambda each: each.used_bytes)
         share = work_seconds(group) / slowest

@@ -19,7 +19,7 @@ from planner.field_metadata import JsonDocument
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
 from planner.report.measured import errors_section
-from planner.report.numbers import MISSING, percent, significant
+from planner.report.numbers import percent, plus_minus, significant
 from planner.targets import TARGETS
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -114,12 +114,7 @@ def plot(values: list[float]) -> str:
 
 def _constants(calibration: Calibration) -> FittedTable:
     rows = [
-        (
-            item.name,
-            f"{item.value:.3g}",
-            MISSING if item.spread is None else f"±{percent(item.spread)}",
-            item.provenance,
-        )
+        (item.name, f"{item.value:.3g}", plus_minus(item.spread), item.provenance)
         for item in calibration.constants
     ]
     return table([words("constant", least=34), number("value"), number("spread"), words("from")], rows)

@@ -17,6 +17,7 @@ from planner.report.numbers import (
     TimeUnit,
     count_unit,
     gib,
+    or_missing,
     percent,
     significant,
     time_unit,
@@ -66,8 +67,13 @@ def batch_section(contenders: Sequence[Contender]) -> Group:
     return Group(_speed(contenders), section("Decisions", bullets(lines)))
 
 
+def _priced(contenders: Sequence[Contender]) -> list[tuple[str, Estimate]]:
+    """Name and estimate of those that have a plan."""
+    return [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+
+
 def _speed(contenders: Sequence[Contender]) -> Group:
-    estimates = [contender.scored.estimate for contender in contenders if contender.scored]
+    estimates = [estimate for _, estimate in _priced(contenders)]
     unit = time_unit(estimate.step_seconds for estimate in estimates)
     speed = count_unit(estimate.tokens_per_second for estimate in estimates)
     columns = (
@@ -88,7 +94,7 @@ def _speed(contenders: Sequence[Contender]) -> Group:
 
 def _running_cost(contenders: Sequence[Contender]) -> Iterator[Group]:
     """Price and energy side by side, as far as known."""
-    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    priced = _priced(contenders)
     columns = {
         "price\n(/h)": [estimate.price_per_hour for _, estimate in priced],
         "price\n(/step)": [estimate.cost_per_step for _, estimate in priced],
@@ -98,20 +104,16 @@ def _running_cost(contenders: Sequence[Contender]) -> Iterator[Group]:
     }
     known = {title: values for title, values in columns.items() if any(value is not None for value in values)}
     rows = [
-        [name, *(_or_missing(values[index]) for values in known.values())]
+        [name, *(or_missing(values[index], significant) for values in known.values())]
         for index, (name, _) in enumerate(priced)
     ]
     if known:
         yield section("Running cost", table((words("plan", least=16), *map(number, known)), rows))
 
 
-def _or_missing(value: float | None) -> str:
-    return MISSING if value is None else significant(value)
-
-
 def close_calls(contenders: Sequence[Contender]) -> list[str]:
     """Plans whose error bars overlap with those of the first."""
-    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    priced = _priced(contenders)
     first = priced[0][1]
     close = [name for name, estimate in priced[1:] if estimate.fits and _overlap(first, estimate)]
     if not close:
@@ -155,7 +157,7 @@ def _speed_row(contender: Contender, first: Estimate, unit: TimeUnit, speed: Cou
 
 
 def _time(contenders: Sequence[Contender]) -> Group:
-    priced = [(entry.name, entry.scored.estimate) for entry in contenders if entry.scored]
+    priced = _priced(contenders)
     unit = time_unit(estimate.step_seconds for _, estimate in priced)
     shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in priced)]
     columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))

@@ -145,7 +145,7 @@ def balance_section(estimate: Estimate) -> Group:
     rows = [
         [run.indices, run.layers, *_balance(members, len(run.stages), unit, slowest), _links(run.stages[0])]
         for run in stage_runs(estimate.stages)
-        for members in zip(*(stage.groups for stage in run.stages), strict=True)
+        for members in run.groups
     ]
     note = Paragraph("load: work per step relative to the busiest group, for which the others wait")
     return section("Balance", table(columns, rows), note)

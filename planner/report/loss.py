@@ -25,7 +25,9 @@ from planner.report.numbers import (
     duration,
     long_text,
     money,
+    or_missing,
     percent,
+    plus_minus,
     proof,
     significant,
     time_unit,
@@ -86,7 +88,7 @@ def batches_section(result: LossResult) -> Group:
             format_count(point.tokens),
             step.show(point.scored.estimate.step_seconds) if point.scored else MISSING,
             long_text(point.seconds) if point.seconds else f"> {long_text(point.bound_seconds)}",
-            f"±{percent(point.spread)}" if point.spread is not None else MISSING,
+            plus_minus(point.spread),
             *((_price(point),) if priced else ()),
         ]
         for point in result.points
@@ -96,7 +98,7 @@ def batches_section(result: LossResult) -> Group:
 
 
 def _price(point: BatchPoint) -> str:
-    return MISSING if point.run is None or point.run.price is None else money(point.run.price)
+    return or_missing(point.run.price if point.run else None, money)
 
 
 def _sure(result: LossResult) -> Iterator[str]:

@@ -18,7 +18,16 @@ from planner.measure.fits import LinkFit, Peaks, fit_links, link_errors
 from planner.measure.samples import BUSY, Limit, StageProfile
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, bullets, number, section, table, warnings_section, words
-from planner.report.numbers import MISSING, count, gib, percent, significant, time_unit
+from planner.report.numbers import (
+    MISSING,
+    count,
+    gib,
+    or_missing,
+    percent,
+    plus_minus,
+    significant,
+    time_unit,
+)
 from planner.units import gib_from_bytes
 
 
@@ -278,10 +287,7 @@ def _constants(told: Told) -> FittedTable:
 
 def constants_table(constants: Iterable[Constant], show: Callable[[float], str] = significant) -> FittedTable:
     """Values and spreads."""
-    rows = [
-        (item.name, show(item.value), MISSING if item.spread is None else f"±{percent(item.spread)}")
-        for item in constants
-    ]
+    rows = [(item.name, show(item.value), plus_minus(item.spread)) for item in constants]
     return table([words("constant", least=34), number("value"), number("spread")], rows)
 
 
@@ -300,11 +306,10 @@ def _layer_table(points: list[LayerPoint]) -> FittedTable:
             str(point.micro_batch),
             unit.show(point.forward_seconds),
             unit.show(point.backward_seconds),
-            MISSING if point.spread is None else f"±{percent(point.spread)}",
-            *(
-                MISSING if size is None else gib(size)
-                for size in (point.activation_bytes, point.peak_bytes, point.reserved_bytes)
-            ),
+            plus_minus(point.spread),
+            or_missing(point.activation_bytes, gib),
+            or_missing(point.peak_bytes, gib),
+            or_missing(point.reserved_bytes, gib),
         )
         for point in points
     ]
@@ -370,9 +375,9 @@ def poplar_section(document: PoplarDocument) -> Group:
             [
                 str(stage.zero),
                 gib(stage.states_bytes),
-                MISSING if stage.estimated is None else str(stage.estimated),
+                or_missing(stage.estimated, str),
                 str(stage.micro_batch) if stage.micro_batch else "does not fit",
-                MISSING if stage.fastest is None else str(stage.fastest),
+                or_missing(stage.fastest, str),
                 MISSING if near is None else unit.show(near.seconds),
                 str(len(stage.points)),
             ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from planner.frozen import record
 from planner.units import format_seconds, gib_from_bytes
+
+T = TypeVar("T")
 
 MISSING = "-"
 """Stands in a table where there is no number."""
@@ -38,6 +41,16 @@ def time_unit(durations: Iterable[float | None]) -> TimeUnit:
     middle = sorted(known)[len(known) // 2] if known else 1.0
     limits = (10 * 3600.0, 1.0, 1e-3)
     return next((unit for unit, limit in zip(_UNITS, limits, strict=False) if middle >= limit), _UNITS[-1])
+
+
+def or_missing(value: T | None, show: Callable[[T], str]) -> str:
+    """A value as ``show`` writes it; a dash where there is none."""
+    return MISSING if value is None else show(value)
+
+
+def plus_minus(spread: float | None) -> str:
+    """A relative error: ``±15 %``; a dash where it is not known."""
+    return MISSING if spread is None else f"±{percent(spread)}"
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -55,6 +55,11 @@ class StageRun:
         layers = span(first.first_layer, last.end_layer)
         return layers if len(self.stages) == 1 else f"{layers}: {first.end_layer - first.first_layer} each"
 
+    @property
+    def groups(self) -> list[tuple[GroupEstimate, ...]]:
+        """Each group of replicas, of all stages."""
+        return list(zip(*(stage.groups for stage in self.stages), strict=True))
+
 
 def stage_runs(stages: Sequence[StageEstimate], few: int = FEW) -> tuple[StageRun, ...]:
     """Stages in order; more than ``few`` are put together where they are alike."""
@@ -92,7 +97,7 @@ def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
 
 def _rows(run: StageRun, unit: TimeUnit) -> Iterator[list[str]]:
     """A row per group of replicas; the stage is named in the first."""
-    for position, groups in enumerate(zip(*(stage.groups for stage in run.stages), strict=True)):
+    for position, groups in enumerate(run.groups):
         where = [run.indices, run.layers] if position == 0 else ["", ""]
         yield [
             *where,

@@ -18,12 +18,12 @@ from planner.plan.file import PlanFile, UsedCalibration, cluster_part, to_text
 from planner.report.brief import summary_of
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import (
-    MISSING,
     at_most,
     count,
     count_unit,
     long_text,
     names,
+    or_missing,
     percent,
     proof,
     rate,
@@ -159,8 +159,8 @@ def _table(answer: Share) -> RenderableType:
             str(each.gpus),
             unit.show(each.scored.estimate.step_seconds),
             speed.show(each.scored.estimate.tokens_per_second),
-            MISSING if each.seconds is None else long_text(each.seconds),
-            MISSING if each.of_equal_share is None else f"{each.of_equal_share:.2f}",
+            or_missing(each.seconds, long_text),
+            or_missing(each.of_equal_share, "{:.2f}".format),
             at_most(each.gap),
         ]
         for each in answer.portions

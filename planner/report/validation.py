@@ -27,7 +27,7 @@ from planner.measured.predictions import (
 )
 from planner.measured.values import Skipped
 from planner.report.layout import Paragraph, number, pairs, section, table, words
-from planner.report.numbers import MISSING, count, percent, time_unit
+from planner.report.numbers import MISSING, count, or_missing, percent, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,7 +149,7 @@ def _source_row(entry: SourceTruth) -> list[str]:
         entry.source,
         *_error_cells(entry.errors),
         _percent(entry.coverage, 0),
-        _correlation(entry.rank_correlation),
+        or_missing(entry.rank_correlation, "{:.2f}".format),
         _percent(entry.mean_regret),
         _percent(entry.worst_regret),
     ]
@@ -186,7 +186,7 @@ def _group_row(entry: GroupTruth) -> list[str]:
         str(entry.errors.runs),
         _percent(entry.errors.mean),
         _percent(entry.errors.bias),
-        _correlation(entry.rank_correlation),
+        or_missing(entry.rank_correlation, "{:.2f}".format),
         _percent(entry.regret),
     ]
 
@@ -259,10 +259,6 @@ def _error_cells(errors: Errors) -> list[str]:
 
 def _percent(share: float | None, decimals: int = 1) -> str:
     return MISSING if share is None else f"{100 * share:.{decimals}f}"
-
-
-def _correlation(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.2f}"
 
 
 @json_fields(inline=("validation",))

@@ -10,7 +10,7 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec
 from planner.field_metadata import JsonDocument, json_fields
 from planner.report.layout import Paragraph, number, section, table, words
-from planner.report.numbers import MISSING, count, count_unit, percent, significant, time_unit
+from planner.report.numbers import MISSING, count, count_unit, or_missing, percent, significant, time_unit
 from planner.report.plan_table import in_short
 from planner.search.values import Scored, SearchResult, Status
 from planner.search.what_if import Swing, World
@@ -116,7 +116,7 @@ def what_if_section(entries: Sequence[Variant], simpler: bool = False) -> Group:
             unit.show(entry.scored.estimate.step_seconds if entry.scored else None),
             speed.show(entry.scored.estimate.tokens_per_second if entry.scored else None),
             MISSING if entry.faster is None or not entry.change else percent(entry.faster),
-            *([_money(entry)] if priced else []),
+            *([or_missing(_cost(entry), significant)] if priced else []),
             percent(entry.gap) if entry.scored else MISSING,
             str(entry.scored.plan.devices) if entry.scored else _nothing(entry),
         ]
@@ -173,9 +173,8 @@ def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
     return section(title, table(columns, rows), Paragraph(note))
 
 
-def _money(entry: Variant) -> str:
-    cost = entry.scored.estimate.cost_per_million_tokens if entry.scored else None
-    return MISSING if cost is None else significant(cost)
+def _cost(entry: Variant) -> float | None:
+    return entry.scored.estimate.cost_per_million_tokens if entry.scored else None
 
 
 def _nothing(entry: Variant) -> str:

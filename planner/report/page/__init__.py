@@ -441,7 +441,7 @@ class _View:
             for group in groups_of(self.estimate)
         )
         for run in stage_runs(self.estimate.stages):
-            for groups in zip(*(stage.groups for stage in run.stages), strict=True):
+            for groups in run.groups:
                 group = max(groups, key=lambda each: each.memory.used_bytes)
                 yield run, group, self._memory_bar(group.memory, most)
 
