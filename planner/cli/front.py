@@ -16,38 +16,24 @@ from planner.cost.training import Devices
 from planner.report.goal import goal_text
 from planner.report.inputs import understood
 from planner.report.pareto import front_document, front_section, use_at_most
-from planner.search.objectives.pareto import Front, front
+from planner.search.objectives.pareto import front
 
 
 def answer_front(request: SearchRequest, as_json: bool, detail: Detail) -> NoReturn:
     """Print the table, or its document; the exit code says what kind of answer it is."""
     with searching(request.limits.time_limit_seconds) as (talk, deadline):
-        table = front(
-            request.cluster,
-            request.model,
-            request.calibration,
-            request.limits,
-            request.goal,
-            talk,
-            deadline=deadline,
-        )
-    show_front(table, request, as_json, detail)
-    raise typer.Exit(exit_code(table.interrupted, bool(table.points), not table.unfinished))
-
-
-def show_front(table: Front, request: SearchRequest, as_json: bool, detail: Detail = "brief") -> None:
-    """Print the table of time against cost."""
+        table = front(*request.inputs, talk, deadline=deadline)
     if as_json:
         show_document(front_document(table, request.cluster, request.model))
-        return
-    goal = goal_text(request.goal, pareto=True)
-    head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
-    devices = None if table.worth is None else table.points[table.worth].devices
-    show(
-        None if detail == "answer" else head,
-        front_section(table, request.cluster),
-        then=None if detail == "answer" else next_on(devices, request.cluster),
-    )
+    elif detail == "answer":
+        show(front_section(table, request.cluster))
+    else:
+        goal = goal_text(request.goal, pareto=True)
+        head = understood(request.cluster, request.model, request.calibration, request.limits, goal)
+        devices = None if table.worth is None else table.points[table.worth].devices
+        then = next_on(devices, request.cluster)
+        show(head, front_section(table, request.cluster), then=then)
+    raise typer.Exit(exit_code(table.interrupted, bool(table.points), not table.unfinished))
 
 
 def next_on(devices: Devices | None, cluster: ClusterSpec) -> str | None:

@@ -51,6 +51,11 @@ class SearchRequest:
     strict: bool = True
     """The fastest plan, even where a simpler one is as fast by what is known."""
 
+    @property
+    def inputs(self) -> tuple[ClusterSpec, ModelSpec, Calibration, Limits, Goal]:
+        """What every search is given first."""
+        return self.cluster, self.model, self.calibration, self.limits, self.goal
+
     def plan_file(self, scored: Scored, summary: Summary | None) -> PlanFile:
         """What ``-o`` writes of a plan."""
         return PlanFile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -41,6 +42,15 @@ def require_new(path: Path, force: bool, example: str) -> None:
     require_writable(path, example)
     if path.is_file() and not force:
         raise OutputError(f"{path}: exists already", hint="name another file, or add --force to replace it")
+
+
+def failure_of(write: Callable[[], object]) -> OutputError | None:
+    """Write; a failure is returned, so that the report comes first."""
+    try:
+        write()
+    except OutputError as error:
+        return error
+    return None
 
 
 NARROWEST = 80

@@ -25,7 +25,7 @@ from planner.capabilities import (
     SyncFormat,
 )
 from planner.cli.answer import show_found
-from planner.cli.goal import GoalOptions, require_one_plan
+from planner.cli.goal import GoalOptions, LossOptions, require_one_plan
 from planner.cli.inputs import (
     Overrides,
     SearchRequest,
@@ -33,7 +33,6 @@ from planner.cli.inputs import (
     read_inputs,
     used_calibration,
 )
-from planner.cli.loss import LossOptions
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -47,7 +46,7 @@ from planner.cli.options import (
     option,
     proven_gap,
 )
-from planner.cli.output import require_writable
+from planner.cli.output import failure_of, require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter
 from planner.dims.sync import model_faults
@@ -77,10 +76,10 @@ from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.targets import TARGETS, in_words, target
 
 if TYPE_CHECKING:
-    from planner.cli import front, loss_answer
+    from planner.cli import front, loss
     from planner.cli.answer import Detail
 else:
-    front, loss_answer = lazy_module("planner.cli.front"), lazy_module("planner.cli.loss_answer")
+    front, loss = lazy_module("planner.cli.front"), lazy_module("planner.cli.loss")
 
 
 PAUSE_SECONDS = 0.5
@@ -111,17 +110,13 @@ class KeptPlan:
 
     def finish(self, result: SearchResult) -> OutputError | None:
         """Write the answer with what the search says of it; a failure is returned, so that the report comes first."""
-        if result.best is None:
+        best, summary = result.best, summary_of(result)
+        if best is None or summary is None:
             return None
-        try:
-            summary = summary_of(result)
-            if self.history and summary:
-                moments = self.history.until(summary.step_seconds, summary.bound_seconds)
-                summary = replace(summary, history=moments)
-            self._write(result.best, summary)
-        except OutputError as error:
-            return error
-        return None
+        if self.history:
+            moments = self.history.until(summary.step_seconds, summary.bound_seconds)
+            summary = replace(summary, history=moments)
+        return failure_of(lambda: self._write(best, summary))
 
     def _unproven(self, scored: Scored) -> Summary:
         """What is known of a plan while the search goes on."""
@@ -135,7 +130,7 @@ class KeptPlan:
             objective=None if objective == "time" else objective,
         )
 
-    def _write(self, scored: Scored, summary: Summary | None) -> None:
+    def _write(self, scored: Scored, summary: Summary) -> None:
         write(self._request.plan_file(scored, summary), self._path)
 
 
@@ -462,10 +457,10 @@ def search(
         strict=wanted.strict or history,
     )
     if is_to_loss:
-        loss = loss_answer.requested(to_loss, request, wanted.run.tokens)
+        reached = loss.requested(to_loss, request, wanted.run.tokens)
         if wanted.pareto:
-            loss_answer.answer_sizes(request, loss, as_json, quiet)
-        loss_answer.answer_loss(request, loss, top, output, as_json, quiet)
+            loss.answer_sizes(request, reached, as_json, quiet)
+        loss.answer_loss(request, reached, top, output, as_json, quiet)
     if wanted.pareto:
         front.answer_front(request, as_json, detail)
     if history and not goal.fastest:
@@ -524,11 +519,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
                 kept.better(scored)
 
         return choose(
-            request.cluster,
-            request.model,
-            request.calibration,
-            request.limits,
-            request.goal,
+            *request.inputs,
             talk,
             advice=request.advice,
             strict=request.strict,

@@ -21,7 +21,7 @@ from planner.cli.options import (
     proven_gap,
     time_limit,
 )
-from planner.cli.output import show, show_document, typed
+from planner.cli.output import failure_of, show, show_document, typed
 from planner.cli.process import exit_code
 from planner.cli.progress import searching
 from planner.cluster.file import load_cluster
@@ -123,9 +123,6 @@ def share(
 
 def _kept(files: Sequence[EmittedFile], output: Path | None, force: bool) -> OutputError | None:
     """Write the files; a failure is returned, so that the report comes first."""
-    try:
-        if output is not None and files:
-            write_folder(files, output, force)
-    except OutputError as error:
-        return error
-    return None
+    if output is None or not files:
+        return None
+    return failure_of(lambda: write_folder(files, output, force))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import loss_answer
+from planner.cli import loss as cli_loss
 from planner.plan.file import read
 from tests.cli.running import MODEL, Command, asked_once
 from tests.cli.test_goal import PRICES
@@ -27,7 +27,7 @@ def test_the_plan_is_of_the_best_batch(
     files: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Report, plan file and document agree; the file's model is trained with the batch that was chosen."""
-    asked_once(monkeypatch, loss_answer, "to_loss")
+    asked_once(monkeypatch, cli_loss, "to_loss")
     done = hetplan("search", "cluster.yaml", "model.yaml", *ASKED, "-o", "plan.yaml")
     assert (done.code, done.err) == (0, "")
     assert "goal: the least time to the loss that 10 M tokens reach with 16 sequences" in done.out
@@ -65,7 +65,7 @@ def test_the_table_by_size_leads_to_its_plan(
     files: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time and money of each size, and the command that asks for the one that is worth it."""
-    asked_once(monkeypatch, loss_answer, "sizes_to_loss")
+    asked_once(monkeypatch, cli_loss, "sizes_to_loss")
     (files / "cluster.yaml").write_text(PRICES)
     words = ("search", "cluster.yaml", "model.yaml", *TO_LOSS, "8,16")
     done = hetplan(*words, "--pareto")
