@@ -10,7 +10,8 @@ HetplanError                 exit code 1 unless a subclass says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from planner.frozen import record
 
@@ -83,6 +84,15 @@ class SpecError(HetplanError):
     def of(cls, file: object, what: str, hint: str | None = None, line: int | None = None) -> SpecError:
         """The error of one problem: that of a file as a whole, or of one of its lines."""
         return cls((Problem(file=str(file), line=line, key="", what=what, hint=hint),))
+
+
+@contextmanager
+def collecting(problems: list[Problem]) -> Iterator[None]:
+    """What files say wrong in the block joins the problems, so that those of several are told at once."""
+    try:
+        yield
+    except SpecError as error:
+        problems += error.problems
 
 
 class UsageError(HetplanError):

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from planner.calibration.file import load_calibration, save_calibration, too_large
 from planner.calibration.merge import Clash, clashes, combined, sourced
 from planner.calibration.tables import import_layers_csv, import_links_csv
-from planner.calibration.values import ASSUMED, Calibration
+from planner.calibration.values import ASSUMED, Calibration, LayerPoint, LinkPoint
+from planner.cli.inputs import with_calibration
 from planner.cli.options import AsJson, Force, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed, warn
-from planner.errors import Problem, SpecError, UsageError
+from planner.errors import Problem, SpecError, UsageError, collecting
 from planner.escaping import visible
 from planner.measure.fits import with_errors
 from planner.measure.resume import run_facts
 from planner.ranges import TIME_LIMIT
 from planner.report.calibrated import calibrate_document, calibrated_section
-
-T = TypeVar("T")
 
 EXAMPLE = "calibration.yaml"
 """Name of an output, for hints."""
@@ -72,7 +70,13 @@ def import_tables(
     require_new(output, force, EXAMPLE)
     imported = _imported(layers, links)
     save_readable(imported, output)
-    _tell(imported, output, as_json)
+    if as_json:
+        show_document(calibrate_document(imported, output))
+    else:
+        show(
+            calibrated_section(imported, output),
+            then=with_calibration("hetplan search CLUSTER MODEL", output),
+        )
 
 
 def save_readable(calibration: Calibration, output: Path) -> None:
@@ -86,8 +90,12 @@ def save_readable(calibration: Calibration, output: Path) -> None:
 def _imported(layers: Path | None, links: Path | None) -> Calibration:
     """Both tables; every problem of both is reported at once."""
     problems: list[Problem] = []
-    layer_points = _table(import_layers_csv, layers, problems)
-    link_points = _table(import_links_csv, links, problems)
+    layer_points: tuple[LayerPoint, ...] = ()
+    link_points: tuple[LinkPoint, ...] = ()
+    with collecting(problems):
+        layer_points = import_layers_csv(layers) if layers else ()
+    with collecting(problems):
+        link_points = import_links_csv(links) if links else ()
     if problems:
         raise SpecError(tuple(problems))
     tables = {key: visible(str(path)) for key, path in (("layers", layers), ("links", links)) if path}
@@ -95,29 +103,6 @@ def _imported(layers: Path | None, links: Path | None) -> Calibration:
         layers=layer_points,
         link_points=link_points,
         provenance={"command": "hetplan calibrate import", **tables},
-    )
-
-
-def _table(
-    read: Callable[[Path], tuple[T, ...]], path: Path | None, problems: list[Problem]
-) -> tuple[T, ...]:
-    """The points of a table; what is wrong with it joins the problems."""
-    try:
-        return () if path is None else read(path)
-    except SpecError as error:
-        problems += error.problems
-        return ()
-
-
-def _tell(calibration: Calibration, output: Path, as_json: bool) -> None:
-    """What was written, a line for each curve."""
-    if as_json:
-        show_document(calibrate_document(calibration, output))
-        return
-
-    show(
-        calibrated_section(calibration, output),
-        then=typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", output),
     )
 
 
@@ -137,12 +122,9 @@ def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: A
     save_readable(calibration, output)
     if as_json:
         show_document(calibrate_document(calibration, output, "calibrate merge"))
-        return
-
-    show(
-        calibrated_section(calibration, output),
-        then=typed("hetplan", "show", output, "--cluster", "CLUSTER", "--model", "MODEL"),
-    )
+    else:
+        then = typed("hetplan", "show", output, "--cluster", "CLUSTER", "--model", "MODEL")
+        show(calibrated_section(calibration, output), then=then)
 
 
 def _read(paths: list[Path]) -> list[Calibration]:
@@ -150,10 +132,8 @@ def _read(paths: list[Path]) -> list[Calibration]:
     problems: list[Problem] = []
     calibrations = []
     for path in paths:
-        try:
+        with collecting(problems):
             calibrations.append(sourced(load_calibration(path, warn)))
-        except SpecError as error:
-            problems += error.problems
     if problems:
         raise SpecError(tuple(problems))
     return calibrations
@@ -163,29 +143,20 @@ def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
     """One calibration; raises UsageError for the first contradiction, warns of those that dates decide."""
     for (one, first), (other, last) in combinations(zip(paths, files, strict=True), 2):
         conflicts = [*clashes(first, last)]
-        _refuse(one, other, [clash for clash in conflicts if clash.newer == "unknown"])
-        _warn(one, other, [clash for clash in conflicts if clash.newer != "unknown"])
+        undecided = [clash for clash in conflicts if clash.newer == "unknown"]
+        if undecided:
+            raise UsageError(
+                f"{one} and {other} contradict each other: {_told(undecided)}",
+                hint="measure again with --force where the wrong one is from, or leave its file out",
+            )
+        if conflicts:
+            warn(f"{one} and {other} are far apart: {_told(conflicts)}; the newer is kept")
     facts = run_facts(as_typed())
     return replace(with_errors(reduce(combined, files)), provenance=facts)
 
 
-def _refuse(one: Path, other: Path, conflicts: list[Clash]) -> None:
-    if conflicts:
-        clash = conflicts[0]
-        raise UsageError(
-            f"{one} and {other} contradict each other: {clash.what}: {clash.first} and {clash.last}{_more(conflicts)}",
-            hint="measure again with --force where the wrong one is from, or leave its file out",
-        )
-
-
-def _warn(one: Path, other: Path, conflicts: list[Clash]) -> None:
-    if conflicts:
-        clash = conflicts[0]
-        warn(
-            f"{one} and {other} are far apart: {clash.what}: {clash.first} and {clash.last}{_more(conflicts)}; "
-            "the newer is kept"
-        )
-
-
-def _more(conflicts: list[Clash]) -> str:
-    return f", and {len(conflicts) - 1} more" if len(conflicts) > 1 else ""
+def _told(conflicts: list[Clash]) -> str:
+    """The first one, and how many more there are."""
+    clash, *others = conflicts
+    more = f", and {len(others)} more" if others else ""
+    return f"{clash.what}: {clash.first} and {clash.last}{more}"

@@ -11,7 +11,7 @@ from planner.calibration.file import save_calibration
 from planner.calibration.merge import layer_key, merged
 from planner.calibration.values import Calibration, LayerPoint
 from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
-from planner.cli.inputs import Overrides, overridden
+from planner.cli.inputs import Overrides, overridden, with_calibration
 from planner.cli.options import (
     AsJson,
     Force,
@@ -23,7 +23,7 @@ from planner.cli.options import (
     option,
     require_name,
 )
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import as_typed, warn
 from planner.cli.progress import measuring
 from planner.errors import UsageError
@@ -191,11 +191,9 @@ def _profile_as_poplar(
     document = poplar_document(stages, backend.name, devices, writer.path)
     if as_json:
         show_document(document)
-        return
-    show(
-        poplar_section(document),
-        then=typed("hetplan", "search", "CLUSTER", "model.yaml", "--calibration", writer.path),
-    )
+    else:
+        then = with_calibration("hetplan search CLUSTER model.yaml", writer.path)
+        show(poplar_section(document), then=then)
 
 
 def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:
@@ -233,9 +231,7 @@ def _tell(
     )
     if as_json:
         show_document(device_document(told))
-        return
-    model = "MODEL" if request.model is None else "model.yaml"
-    show(
-        *device_sections(told),
-        then=typed("hetplan", "search", "CLUSTER", model, "--calibration", writer.path),
-    )
+    else:
+        model = "MODEL" if request.model is None else "model.yaml"
+        then = with_calibration(f"hetplan search CLUSTER {model}", writer.path)
+        show(*device_sections(told), then=then)

@@ -18,8 +18,9 @@ from planner.calibration.file import save_calibration
 from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.inputs import with_calibration
 from planner.cli.options import AsJson, Force, a_number, choices, option
-from planner.cli.output import require_writable, show, show_document, typed
+from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
 from planner.cluster.file import load_cluster
@@ -229,9 +230,9 @@ class _Record:
         new = len(set(map(link_key, points)) & set(map(link_key, self.new)))
         if as_json:
             show_document(network_document(points, new, self.latest, self.path))
-            return
-        then = typed("hetplan", "search", "CLUSTER", "MODEL", "--calibration", self.path)
-        show(*network_sections(points, new, self.latest, self.path), then=then)
+        else:
+            then = with_calibration("hetplan search CLUSTER MODEL", self.path)
+            show(*network_sections(points, new, self.latest, self.path), then=then)
 
 
 def _measure(world: World, request: _Request, as_json: bool) -> None:

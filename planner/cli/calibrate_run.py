@@ -10,7 +10,7 @@ from planner.calibration.file import load_calibration, save_calibration
 from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cli.calibrate import EXAMPLE, Output
-from planner.cli.inputs import Overrides, concerning, read_calibration, read_model
+from planner.cli.inputs import Overrides, concerning, read_calibration, read_model, with_calibration
 from planner.cli.options import AsJson, CalibrationFile, Force, ModelFile, SequenceLength, argument, option
 from planner.cli.output import require_new, show, show_document, typed
 from planner.cli.process import as_typed
@@ -62,7 +62,7 @@ class FitOptions:
         own = ASSUMED if self.calibration is None else load_calibration(self.calibration)
         facts = run_facts(as_typed())
         save_calibration(merged(own, with_facts(measured, facts)), self.output)
-        return f"hetplan search CLUSTER MODEL --calibration {self.output}"
+        return with_calibration("hetplan search CLUSTER MODEL", self.output)
 
 
 def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> None:

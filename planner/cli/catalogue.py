@@ -9,8 +9,8 @@ from typing import Annotated
 
 from planner.catalog import gpu, gpu_names, gpus_like, link, link_names, without_target
 from planner.cli.options import AsJson, ForceFiles, argument, option
-from planner.cli.output import require_new, show, show_document, typed
-from planner.errors import OutputError, UsageError
+from planner.cli.output import require_new, show, show_document, typed, writing
+from planner.errors import UsageError
 from planner.examples import FOLDERS, Example
 from planner.examples import examples as all_examples
 from planner.field_metadata import JsonDocument
@@ -129,11 +129,9 @@ def examples(copy: Copy = None, force: ForceFiles = False, as_json: AsJson = Fal
 
 def _write(files: list[Example], folder: Path, force: bool) -> None:
     """All of them or, where one is there already, none."""
-    try:
+    with writing(folder):
         for name in FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from None
     for example in files:
         require_new(folder / example.path, force, "lab.yaml")
     for example in files:

@@ -38,7 +38,8 @@ def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = F
     if as_json:
         show_document(check_document(topology, model_spec, warnings))
         return
-    show(*_report(topology, model_spec, warnings), then=_next(cluster, model))
+    then = typed("hetplan", "search", cluster, model or "MODEL", "-o", "plan.yaml")
+    show(*_report(topology, model_spec, warnings), then=then)
 
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
@@ -53,7 +54,3 @@ def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) ->
         links_section(topology),
         warnings_section(warnings),
     ]
-
-
-def _next(cluster: Path, model: Path | None) -> str:
-    return typed("hetplan", "search", cluster, model or "MODEL", "-o", "plan.yaml")

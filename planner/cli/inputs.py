@@ -17,7 +17,7 @@ from planner.cli.process import warn
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
-from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError
+from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError, collecting
 from planner.files.document import read_bytes
 from planner.model.file import load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -170,16 +170,12 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     """Both files; every problem of both is reported at once."""
     problems: list[Problem] = []
     cluster_spec = model_spec = None
-    try:
+    with collecting(problems):
         cluster_spec = load_cluster(cluster)
         if overrides.safe is not None:
             cluster_spec = cluster_spec.model_copy(update={"safe": overrides.safe})
-    except SpecError as error:
-        problems += error.problems
-    try:
+    with collecting(problems):
         model_spec = read_model(model, overrides)
-    except SpecError as error:
-        problems += error.problems
     if cluster_spec is None or model_spec is None:
         raise SpecError(tuple(problems))
     return cluster_spec, model_spec

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -19,10 +20,8 @@ from planner.report.layout import Next, PlainConsole
 
 def require_writable(path: Path, example: str = "plan.yaml") -> None:
     """Raise OutputError when no file can be written at this path; its hint names an ``example`` file."""
-    try:
+    with writing(path):
         _check_place(path, example)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _check_place(path: Path, example: str) -> None:
@@ -42,6 +41,15 @@ def require_new(path: Path, force: bool, example: str) -> None:
     require_writable(path, example)
     if path.is_file() and not force:
         raise OutputError(f"{path}: exists already", hint="name another file, or add --force to replace it")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """An error of the system as one about this output."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def failure_of(write: Callable[[], object]) -> OutputError | None:

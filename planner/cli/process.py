@@ -9,9 +9,15 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EBADF
 from select import select
+from time import monotonic, process_time
+from types import FrameType
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from planner.errors import HetplanError, OutputError, SpecError
@@ -19,14 +25,6 @@ from planner.escaping import visible
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from time import monotonic, process_time
-from types import FrameType
 
 ANSWER = 0
 BUG = 1

@@ -19,9 +19,9 @@ import typer
 
 from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile, argument, flag, option
-from planner.cli.output import require_writable, show, show_document
+from planner.cli.output import require_writable, show, show_document, writing
 from planner.cli.process import ANSWER
-from planner.errors import OutputError, UsageError
+from planner.errors import UsageError
 from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.ranges import PREDICTED
@@ -233,13 +233,13 @@ def _is_row(row: Any, options: Sequence[str]) -> bool:
 @contextmanager
 def _appending(log: Path) -> Iterator[Callable[[SweepRow], None]]:
     """What puts a row on the disk, behind a line of its own."""
-    with _told(log):
+    with writing(log):
         file = log.open("ab")
         if log.stat().st_size and not log.read_bytes().endswith(b"\n"):
             file.write(b"\n")
 
     def append(row: SweepRow) -> None:
-        with _told(log):
+        with writing(log):
             file.write(f"{json.dumps(row)}\n".encode())
             file.flush()
 
@@ -248,15 +248,6 @@ def _appending(log: Path) -> Iterator[Callable[[SweepRow], None]]:
     finally:
         with suppress(OSError):  # each row was flushed, or the error told
             file.close()
-
-
-@contextmanager
-def _told(log: Path) -> Iterator[None]:
-    """An error of the system as one about the file."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"{log}: cannot be written: {error.strerror or error}") from None
 
 
 def _tell(done: int, total: int) -> None:

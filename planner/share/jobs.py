@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from planner.cluster.spec import ClusterSpec
-from planner.errors import Problem, SpecError
+from planner.errors import Problem, SpecError, collecting
 from planner.files.document import Document, fail_on, file_beside, read_as
 from planner.files.fields import Devices, Frozen, Hours, Name, Steps, Tokens, Weight
 from planner.files.messages import nearest
@@ -95,10 +95,8 @@ def load_jobs(path: Path, cluster: ClusterSpec, *, need_tokens: bool = False) ->
     problems += _problems(document, jobs, devices, need_tokens)
     loaded = []
     for index, job in enumerate(jobs):
-        try:
+        with collecting(problems):
             loaded.append(LoadedJob(job=job, model=_model(document, index, job.model)))
-        except SpecError as error:
-            problems += error.problems
     fail_on(problems)
     return tuple(loaded)
 
