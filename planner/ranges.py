@@ -19,6 +19,14 @@ class Range(NamedTuple):
         """True for a number of the range; never for one that is none."""
         return self.least <= number <= self.most
 
+    def number(self, text: str) -> float | None:
+        """The number that a text is; None for what is none of the range."""
+        try:
+            number = float(text)
+        except ValueError:
+            return None
+        return number if self.holds(number) else None
+
 
 RATE = Range(1e-6, 1e6)
 """Bandwidths in gigabyte/s or gigabit/s, TFLOP/s, and billions of parameters updated in a second."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from planner.plan.values import Plan
-from planner.runtimes.log import Fact, PartTime, RankMemory, Series
+from planner.runtimes.log import LOGGED, Fact, PartTime, RankMemory, Series
 
 WINDOW_SECONDS = 10
 """Between two readings of a progress bar, which counts whole seconds."""
@@ -197,7 +197,7 @@ class TrainerLines(_Library):
     def read(self, line: str) -> None:
         """Take what the line says, if anything."""
         for name, value in _SPEED.findall(line):
-            if (speed := _number(value)) > 0:
+            if (speed := LOGGED.number(value)) is not None:
                 self._speeds[name] = speed
         for done, total, *clock in _TRAINER_BAR.findall(line):
             self._bars.setdefault(int(total), _Bar()).add(int(done), _elapsed(*clock))
@@ -339,7 +339,8 @@ class LightningLines(_Library):
 
     def _row(self, cells: list[str], step: int, time: int) -> None:
         """A row of metrics.csv; many lack the time."""
-        if len(cells) > max(step, time) and cells[step].isdecimal() and (seconds := _number(cells[time])) > 0:
+        seconds = LOGGED.number(cells[time]) if len(cells) > max(step, time) else None
+        if seconds is not None and cells[step].isdecimal():
             self._rows.append((int(cells[step]), seconds))
 
     @property
@@ -459,12 +460,3 @@ def _columns(line: str) -> tuple[int, int] | None:
     """Where the step and the time stand in rows below this head."""
     names = line.strip().split(",")
     return (names.index("step"), names.index("train/time")) if {"step", "train/time"} <= {*names} else None
-
-
-def _number(text: str) -> float:
-    """A number, or 0 for what is none or of no run."""
-    try:
-        number = float(text)
-    except ValueError:
-        return 0.0
-    return number if 1e-9 < number < 1e12 else 0.0

@@ -112,7 +112,7 @@ def read_losses(path: Path) -> Losses:
     for line in log_lines(path):
         for source, pattern in KNOWN:
             for step, value in pattern.findall(line):
-                loss = _loss(value)
+                loss = LOSS.number(value)
                 if loss is not None:
                     found[source][int(step)] = loss
         batches.update(int(match[1]) for pattern in _BATCH if (match := pattern.search(line)))
@@ -134,14 +134,6 @@ def read_losses(path: Path) -> Losses:
         batch=batches.pop() if batches else None,
         points=tuple(sorted((step + first, loss) for step, loss in points.items())),
     )
-
-
-def _loss(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if LOSS.holds(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -33,12 +33,15 @@ REPEATS = 9
 LEAST_SECONDS = {"cuda": 0.01, "cpu": 0.15}
 """Calls are repeated inside one reading of the clock until they take this long: processors are shared in slices."""
 MOST_SECONDS = 2.0
-"""No more repeats of one point once they took this long together; three at least."""
+"""No more repeats of one point once they took this long together."""
+FEWEST_REPEATS = 3
+"""Of a point, however long they take."""
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 """What Linux says of a processor's caches."""
 
 Call = Callable[[], object]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +88,7 @@ class Backend:
         self.synchronize()
         seconds = self._once(call, 1)
         count = max(1, int(LEAST_SECONDS[self.kind] / max(seconds, 1e-9)))
-        durations: list[float] = []
-        begin = time.perf_counter()
-        while len(durations) < REPEATS and (len(durations) < 3 or time.perf_counter() - begin < MOST_SECONDS):
-            durations.append(self._once(call, count) / count)
-        return sample(durations)
+        return sample(repeated(lambda: self._once(call, count) / count))
 
     def free(self) -> None:
         """Give cached memory of a GPU back, as after running out of it."""
@@ -151,6 +150,28 @@ class Mark:
         if self.event is None:
             return later.seconds - self.seconds
         return float(self.event.elapsed_time(later.event)) / 1e3
+
+
+def repeated(read: Callable[[], T]) -> list[T]:
+    """Readings of one point, as many as there is time for."""
+    readings: list[T] = []
+    begin = time.perf_counter()
+    while len(readings) < FEWEST_REPEATS or (
+        len(readings) < REPEATS and time.perf_counter() - begin < MOST_SECONDS
+    ):
+        readings.append(read())
+    return readings
+
+
+@contextmanager
+def tf32_products(allowed: bool) -> Iterator[None]:
+    """Whether products of fp32 numbers may round their factors to TF32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def open_backend(asked: str | None, name: str | None = None) -> Backend:

@@ -20,12 +20,11 @@ from torch import distributed
 from planner.calibration.values import Kernel, KernelPoint
 from planner.cost.compute import ELEMENT_BYTES, FORWARD_KERNELS
 from planner.dims.sync import matrices
-from planner.measure.backend import Backend, Call
+from planner.measure.backend import Backend, Call, tf32_products
 from planner.measure.samples import Sample, sample
 from planner.model.spec import ModelSpec
 from planner.training.example_model import Layer, Shape
 from planner.training.hetplan_runtime import SyncPlan
-from planner.units import format_count
 
 GPU_FORMATS = ("bf16", "fp16", "fp32", "tf32")
 CPU_FORMATS = ("fp32", "bf16")
@@ -57,6 +56,19 @@ class KernelCase:
     def shape(self) -> str:
         """The sizes as a calibration file writes them."""
         return "x".join(str(size) for size in self.sizes)
+
+    def point(self, backend: Backend, timing: Sample) -> KernelPoint:
+        """What the calibration keeps of it."""
+        return KernelPoint(
+            gpu=backend.name,
+            kernel=self.kernel,
+            precision=self.precision,
+            shape=self.shape,
+            flops=self.flops,
+            moved_bytes=self.moved_bytes,
+            seconds=timing.seconds,
+            spread=timing.spread,
+        )
 
 
 def cases(backend: Backend) -> Iterator[KernelCase]:
@@ -97,17 +109,7 @@ def _attention_case(precision: str, length: int, batch: int) -> KernelCase:
 
 def measure_kernel(backend: Backend, case: KernelCase) -> KernelPoint:
     """Run and time one kernel; raises what torch raises when memory runs out."""
-    timing = _launch(backend) if case.kernel == "launch" else _timed(backend, case)
-    return KernelPoint(
-        gpu=backend.name,
-        kernel=case.kernel,
-        precision=case.precision,
-        shape=case.shape,
-        flops=case.flops,
-        moved_bytes=case.moved_bytes,
-        seconds=timing.seconds,
-        spread=timing.spread,
-    )
+    return case.point(backend, _launch(backend) if case.kernel == "launch" else _timed(backend, case))
 
 
 def _timed(backend: Backend, case: KernelCase) -> Sample:
@@ -116,13 +118,8 @@ def _timed(backend: Backend, case: KernelCase) -> Sample:
     if case.kernel == "floor" and backend.kind == "cuda":
         timing = backend.time(_replay(backend))
         return Sample(timing.seconds / REPLAYED, timing.spread)
-    with torch.no_grad():
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
-        try:
-            return backend.time(_call(backend, case))
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
+    with torch.no_grad(), tf32_products(case.precision == "tf32"):
+        return backend.time(_call(backend, case))
 
 
 def _call(backend: Backend, case: KernelCase) -> Call:
@@ -271,16 +268,7 @@ def measure_exchange(
     with _alone() as group, torch.no_grad():
         exchange = _weights if sync.every > 1 else _gradients
         timing = backend.time(exchange(tensors, made, sync, runtime, group))
-    return KernelPoint(
-        gpu=backend.name,
-        kernel=case.kernel,
-        precision=case.precision,
-        shape=case.shape,
-        flops=0.0,
-        moved_bytes=0.0,
-        seconds=timing.seconds,
-        spread=timing.spread,
-    )
+    return case.point(backend, timing)
 
 
 def _gradients(
@@ -321,8 +309,3 @@ def _alone() -> Iterator[Any]:
         yield distributed.group.WORLD
     finally:
         distributed.destroy_process_group()
-
-
-def what(case: KernelCase) -> str:
-    """For readers."""
-    return f"exchange of {format_count(case.sizes[-1])} elements, {case.kernel}"

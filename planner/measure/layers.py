@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from planner.calibration.values import LayerPoint
 from planner.errors import UsageError
-from planner.measure.backend import DTYPES, LEAST_SECONDS, MOST_SECONDS, REPEATS, Backend, Call, Mark
+from planner.measure.backend import DTYPES, LEAST_SECONDS, Backend, Call, Mark, repeated, tf32_products
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
 from planner.training.example_model import Layer, Shape
@@ -78,7 +77,6 @@ MOST_DEPTH = 8
 """Layers in a row where few would keep all that they keep in the caches, which a whole model does not."""
 CACHES = 2.0
 """How many times the last cache the layers in a row should keep."""
-LEAST_READINGS = 3
 STEADY = 0.02
 """Spread of readings from which drift may favour one micro-batch over another."""
 
@@ -169,16 +167,10 @@ class LayerBench:
         return self._layers[:depth]
 
     def _timed(self, layers: Any, hidden: Any, gradient: Any) -> Readings:
-        """Forward and backward of one of the layers, which run in a row; at least three readings."""
+        """Forward and backward of one of the layers, which run in a row."""
         once = sum(self._reading(layers, hidden, gradient, 1)) * len(layers)
         passes = max(1, ceil(LEAST_SECONDS[self.backend.kind] / max(once, 1e-9)))
-        begin = time.perf_counter()
-        readings: Readings = []
-        while len(readings) < LEAST_READINGS or (
-            len(readings) < REPEATS and time.perf_counter() - begin < MOST_SECONDS
-        ):
-            readings.append(self._reading(layers, hidden, gradient, passes))
-        return readings
+        return repeated(lambda: self._reading(layers, hidden, gradient, passes))
 
     def _reading(self, layers: Any, hidden: Any, gradient: Any, passes: int) -> tuple[float, float]:
         """Mean seconds of a forward, and of its backward, of one layer."""
@@ -216,14 +208,10 @@ class LayerBench:
 @contextmanager
 def numerics(model: ModelSpec) -> Iterator[None]:
     """The products' format and the attention that the model asks for."""
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = model.training.precision == "tf32"
     unfused = model.training.attention == "unfused"
-    try:
-        with sdpa_kernel([SDPBackend.MATH]) if unfused else nullcontext():
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    attention = sdpa_kernel([SDPBackend.MATH]) if unfused else nullcontext()
+    with tf32_products(model.training.precision == "tf32"), attention:
+        yield
 
 
 def share_of(model: ModelSpec, tp: int) -> Shape:

@@ -80,11 +80,10 @@ def _read(table: _NcclTable, number: int, line: str) -> Iterator[Problem]:
             table.ranks.add(int(rank.group(1)))
         elif "time" in text.split() and "size" in text.split():
             table.columns = text.lstrip("# ").split()
-        table.tests |= {match.group(1) for match in _TEST.finditer(text)}
     elif text[:1].isdigit():
         yield from _row(table, number, text.split())
-    elif _TEST.search(text):
-        table.tests |= {match.group(1) for match in _TEST.finditer(text)}
+        return
+    table.tests |= {match.group(1) for match in _TEST.finditer(text)}
 
 
 def _row(table: _NcclTable, number: int, cells: list[str]) -> Iterator[Problem]:

@@ -11,7 +11,6 @@ layer's weights serve all layers, as they do while they are gathered.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,8 +20,8 @@ from scipy.interpolate import CubicSpline
 from planner.calibration.values import LayerPoint
 from planner.cost.compute import ELEMENT_BYTES
 from planner.errors import UsageError
-from planner.measure.backend import DTYPES, MOST_SECONDS, REPEATS, Backend, Mark, out_of_memory
-from planner.measure.layers import LEAST_READINGS, numerics, peak_bytes, share_of
+from planner.measure.backend import DTYPES, Backend, Mark, out_of_memory, repeated
+from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import Event, Limit, ProfilePoint, Sample, StageProfile, grow, sample
 from planner.model.spec import ModelSpec
 from planner.training.example_model import Embedding, Finish, Head, Layer, loss_of
@@ -120,16 +119,13 @@ class WholeModel:
         return True
 
     def _time(self, micro_batch: int, used: float) -> None:
-        readings: list[tuple[float, float, float]] = []
-        started = time.perf_counter()
-        while len(readings) < LEAST_READINGS or (
-            len(readings) < REPEATS and time.perf_counter() - started < MOST_SECONDS
-        ):
+        def reading() -> tuple[float, float, float]:
             self.backend.synchronize()
             begin, first, last, begun, ended, end = self.run(micro_batch)
             self.backend.synchronize()
-            readings.append((begin.until(end), first.until(last), begun.until(ended)))
-        whole, forward, backward = (sample(each) for each in zip(*readings, strict=True))
+            return begin.until(end), first.until(last), begun.until(ended)
+
+        whole, forward, backward = (sample(each) for each in zip(*repeated(reading), strict=True))
         self.points.append(
             ProfilePoint(micro_batch=micro_batch, seconds=whole.seconds, spread=whole.spread, used_bytes=used)
         )

@@ -26,11 +26,11 @@ from planner.measure.kernels import (
     measure_kernel,
     optimizer_case,
 )
-from planner.measure.kernels import what as exchange_text
 from planner.measure.layers import STEADY, LayerBench
 from planner.measure.samples import Event, Limit, grow
 from planner.model.spec import ModelSpec
 from planner.targets import PLAIN_TORCH
+from planner.units import format_count
 
 ROUNDS = 3
 """How often all micro-batches are read again, in turns, while their readings differ."""
@@ -132,9 +132,8 @@ class Session:
         if model is None or runtime is None:
             return
         for case, sync in exchange_cases(model):
-            self._kernel(
-                case, partial(measure_exchange, self.backend, model, case, sync, runtime), exchange_text(case)
-            )
+            what = f"exchange of {format_count(case.sizes[-1])} elements, {case.kernel}"
+            self._kernel(case, partial(measure_exchange, self.backend, model, case, sync, runtime), what)
 
     def _kernel(
         self, case: KernelCase, measure: Callable[[], KernelPoint] | None = None, what: str | None = None

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
 
+from planner.ranges import Range
+
+LOGGED = Range(1e-9, 1e12)
+"""Numbers of a run: others are no seconds, and no speeds."""
+
 Part = Literal["forward", "backward", "gradient sync", "optimizer", "sends and waiting"]
 """Parts of a step that runtimes time; the forward and backward hold the collectives inside them."""
 PARTS: tuple[Part, ...] = ("forward", "backward", "gradient sync", "optimizer", "sends and waiting")

@@ -17,7 +17,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(backend, "LEAST_SECONDS", {"cpu": 1e-3})
     monkeypatch.setattr(backend, "REPEATS", 3)
     monkeypatch.setattr(layers, "LEAST_SECONDS", {"cpu": 1e-3})
-    monkeypatch.setattr(layers, "REPEATS", 3)
     monkeypatch.setattr(training, "REPEATS", 3)
     monkeypatch.setattr(kernels, "CPU_FORMATS", ("fp32",))
     monkeypatch.setattr(kernels, "CPU_SIDES", (256, 512, 640))

@@ -152,7 +152,7 @@ def test_more_readings_of_a_size_are_added(
     bench = LayerBench(cpu, small, 1)
     seconds = {"now": 1.0}
     monkeypatch.setattr(LayerBench, "_reading", lambda *_: (seconds["now"], 2 * seconds["now"]))
-    monkeypatch.setattr("planner.measure.layers.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("planner.measure.backend.MOST_SECONDS", 0.0)
     first = bench.measure(2)
     assert (first.forward_seconds, first.backward_seconds, first.spread) == (1.0, 2.0, 0.0)
     seconds["now"] = 3.0

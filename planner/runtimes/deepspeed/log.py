@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from planner.plan.values import Plan
-from planner.runtimes.log import Fact, Part, PartTime, RankMemory, Series
+from planner.runtimes.log import LOGGED, Fact, Part, PartTime, RankMemory, Series
 from planner.units import bytes_from_gib
 
 _PIPELINE = re.compile(
@@ -86,7 +86,7 @@ class DeepSpeedLines:
             self._facts["global batch"] = round(batch)
 
     def _speed(self, number: int, rate: str) -> None:
-        if self._batch is not None and (speed := _number(rate)) > 0:
+        if self._batch is not None and (speed := LOGGED.number(rate)) is not None:
             self._speeds.add(number, self._batch / speed)
 
     def _peak(self, rank: int | None, gib: str) -> None:
@@ -151,11 +151,3 @@ def _parts(window: dict[str, float]) -> dict[Part, float]:
     if any(name in window for name in _SENDS):
         parts["sends and waiting"] = sum(window.get(name, 0.0) for name in _SENDS)
     return parts
-
-
-def _number(text: str) -> float:
-    """A number, or 0 for what is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
