@@ -117,6 +117,11 @@ def gpu(name: str) -> CatalogueGpu:
     return _gpus_by_key()[_key(name)].model_copy(deep=True)
 
 
+def find_gpu(name: str) -> CatalogueGpu | None:
+    """The same; None for a device that it lacks."""
+    return gpu(name) if _key(name) in _gpus_by_key() else None
+
+
 @cache
 def library_of(family: str) -> str:
     """Collective library of a family's devices, which tells their maker; empty for one that it lacks."""

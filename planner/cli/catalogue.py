@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
-from planner.catalog import gpu, gpu_names, gpus_like, link, link_names, without_target
+from planner.catalog import find_gpu, gpu, gpu_names, gpus_like, link, link_names, without_target
 from planner.cli.options import AsJson, ForceFiles, argument, option
 from planner.cli.output import require_new, show, show_document, typed, writing
 from planner.errors import UsageError
@@ -41,11 +41,8 @@ def gpus(name: Name = None, as_json: AsJson = False) -> None:
 
 def _named(name: str) -> tuple[str, ...]:
     """The device of this name, or those whose names begin like it."""
-    try:
-        return (gpu(name).name,)
-    except KeyError:
-        pass
-    like = gpus_like(name)
+    known = find_gpu(name)
+    like = (known.name,) if known else gpus_like(name)
     if like:
         return like
     kind = without_target(name)

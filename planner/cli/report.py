@@ -20,7 +20,6 @@ from planner.cli.options import (
     flag,
     option,
     time_limit,
-    tokens_of,
 )
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.progress import searching
@@ -79,7 +78,6 @@ def report(
     saved, contenders = contenders_of([plan, *(compare or ())], constants, calibration)
     check_same_inputs(plan, saved, cluster, model)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
-    interruptions = wanted.interruptions.of(saved.model)
     estimator = Estimator(saved.cluster, saved.model, constants)
     scored = contenders[0].scored
     assert scored is not None, "a plan file has a plan"
@@ -88,11 +86,9 @@ def report(
         saved,
         scored,
         estimator,
-        tokens_of(tokens),
+        replace(wanted, interruptions=wanted.interruptions.of(saved.model)),
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
-        interruptions,
-        replace(wanted, interruptions=interruptions),
         _front(plan, saved, constants, time_limit) if pareto else None,
     )
     write_whole(page(told), output, "report.html")

@@ -202,10 +202,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def _backend(kind: Literal["cuda", "cpu"], said: str, more: dict[str, str], asked: str | None) -> Backend:
-    try:
-        known = catalog.gpu(said) if kind == "cuda" else None
-    except KeyError:
-        known = None
+    known = catalog.find_gpu(said) if kind == "cuda" else None
     name = asked or (known.name if known else _as_name(said))
     facts = {"device": said, **more, "torch": str(torch.__version__), "python": platform.python_version()}
     return Backend(kind=kind, name=name, family=known.family if known else name, known=known, facts=facts)

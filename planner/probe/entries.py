@@ -35,7 +35,7 @@ def device_types_of(gpus: tuple[SeenGpu, ...]) -> tuple[DraftType, ...]:
 
 
 def _device_type(gpu: SeenGpu) -> DraftType:
-    known = _known(gpu.name)
+    known = catalog.find_gpu(gpu.name)
     if known is None:
         return _unknown(gpu)
     if gpu.memory_mib is None:
@@ -44,13 +44,6 @@ def _device_type(gpu: SeenGpu) -> DraftType:
     if abs(gib / known.memory_gib - 1) <= MEMORY_TOLERANCE:
         return DraftType(known.name, known=known)
     return _variant(gpu, known, gib)
-
-
-def _known(name: str) -> catalog.CatalogueGpu | None:
-    try:
-        return catalog.gpu(name)
-    except KeyError:
-        return None
 
 
 def _variant(gpu: SeenGpu, known: catalog.CatalogueGpu, gib: float) -> DraftType:
@@ -88,7 +81,7 @@ def _data_sheet() -> tuple[DraftEntry, ...]:
 
 def _mig(gpu: SeenGpu) -> tuple[DraftType, ...]:
     """Types of the MIG devices: their memory by their profile, nothing of their speed."""
-    known = _known(gpu.name)
+    known = catalog.find_gpu(gpu.name)
     base = known.name if known else named(gpu.name)
     if not gpu.profiles:
         memory = DraftEntry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")

@@ -105,10 +105,8 @@ def market(
 def _device(item: Item) -> str | None:
     """Its name in hetplan's catalogue; None for one that is not there."""
     name, memory = item.gpu_name or "", item.gpu_memory
-    try:
-        known = [catalog.gpu(NAMES.get(name, name))]
-    except KeyError:
-        known = [catalog.gpu(like) for like in catalog.gpus_like(name)]
+    named_so = catalog.find_gpu(NAMES.get(name, name))
+    known = [named_so] if named_so else [catalog.gpu(like) for like in catalog.gpus_like(name)]
     fitting = [each.name for each in known if memory and abs(memory / each.memory_gib - 1) < ALIKE]
     if len(fitting) > 1:
         board = "SXM" if item.gpu_count >= SXM_FROM or "sxm" in item.instance_name.lower() else "PCIe"

@@ -55,11 +55,11 @@ CELLS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def bar(share: float, cells: int = CELLS) -> str:
+def bar(share: float) -> str:
     """A bar of blocks for a share of at most 1, in eighths of a cell."""
-    eighths = round(max(0.0, min(share, 1.0)) * cells * 8)
+    eighths = round(max(0.0, min(share, 1.0)) * CELLS * 8)
     whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(cells)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(CELLS)
 
 
 def brief(

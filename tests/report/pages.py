@@ -67,11 +67,10 @@ def about(
         saved,
         scored,
         estimator,
-        1e11,
+        Goal(tokens=1e11, deadline_seconds=1e6, budget=1e5),
         contenders,
         run,
-        goal=Goal(tokens=1e11, deadline_seconds=1e6, budget=1e5),
-        front=examples.front(),
+        examples.front(),
     )
 
 

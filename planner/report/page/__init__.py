@@ -20,9 +20,8 @@ from markupsafe import Markup
 
 from planner import __version__
 from planner.cost.estimate import Estimator
-from planner.cost.failures import NEVER, Interruptions
 from planner.cost.timeline import Lane, SpanKind, Step, step_of
-from planner.cost.training import TrainingRun, training_run
+from planner.cost.training import TrainingRun
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.escaping import visible, visible_json
 from planner.field_metadata import Json, json_fields, meanings, sentence
@@ -198,24 +197,24 @@ def report(
     saved: PlanFile,
     scored: Scored,
     estimator: Estimator,
-    tokens: float,
+    goal: Goal,
     contenders: Sequence[Contender] = (),
     run: ObservedRun | None = None,
-    interruptions: Interruptions = NEVER,
-    goal: Goal | None = None,
     front: Front | None = None,
 ) -> Report:
-    """All that the page shows of a plan; of the goal its deadline and budget."""
+    """All that the page shows of a plan; of the goal the training run, its deadline and its budget."""
+    training = goal.run_of(scored.estimate)
+    assert training is not None, "a page is about a run of so many tokens"
     return Report(
         name=name,
         saved=saved,
         scored=scored,
         step=step_of(saved.plan, estimator),
         around=all_neighbours(saved.plan, estimator),
-        training=training_run(scored.estimate, tokens, interruptions),
+        training=training,
         contenders=tuple(contenders),
         run=run,
-        goal=goal or Goal(),
+        goal=goal,
         front=front,
     )
 
