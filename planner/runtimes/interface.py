@@ -30,9 +30,8 @@ class Checkout:
     variable: str
     """Environment variable that names the folder."""
     title: str
-    finder: str
-    """Python source of a function without arguments, called as the package, that returns its version or None; os, re
-    and sys are imported."""
+    version_file: str
+    """File of the folder whose ``MAJOR``, ``MINOR`` and ``PATCH`` are the version."""
 
 
 class Runtime(Protocol):

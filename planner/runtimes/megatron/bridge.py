@@ -132,14 +132,7 @@ class Bridge(Megatron):
         distribution="megatron-bridge",
         variable="BRIDGE_PATH",
         title="Megatron Bridge",
-        finder="""\
-def bridge():
-    try:
-        text = open(os.path.join(os.environ["BRIDGE_PATH"], "src/megatron/bridge/package_info.py")).read()
-    except (KeyError, OSError):
-        return None
-    return ".".join(re.search(rf"^{part} *= *(\\d+)", text, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
-""",
+        version_file="src/megatron/bridge/package_info.py",
     )
     variables = ("BRIDGE_PATH", "RECIPE", *TUNABLE.values())
 

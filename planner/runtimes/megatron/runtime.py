@@ -124,15 +124,6 @@ KERNELS = """\
   export CUDA_DEVICE_MAX_CONNECTIONS=1
 """
 
-FINDER = """\
-def megatron():
-    try:
-        text = open(os.path.join(os.environ["MEGATRON_PATH"], "megatron/core/package_info.py")).read()
-    except (KeyError, OSError):
-        return None
-    return ".".join(re.search(rf"^{part} *= *(\\d+)", text, re.M)[1] for part in ("MAJOR", "MINOR", "PATCH"))
-"""
-
 
 def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tuple[EmittedFile, ...]:
     """The start of a script with words of ``args.sh``, and each process group's network; ``network`` names its file."""
@@ -159,7 +150,7 @@ class Megatron(Runtime):
         distribution="megatron-core",
         variable="MEGATRON_PATH",
         title="Megatron-LM",
-        finder=FINDER,
+        version_file="megatron/core/package_info.py",
     )
     libraries: Mapping[str, str] = {"megatron-bridge": "bridge"}
     variables: tuple[str, ...] = ("MEGATRON_PATH", "TRAIN_ITERS", "LR", "CLIP_GRAD", "DATA_ARGS_FILE")
