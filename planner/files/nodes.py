@@ -24,6 +24,7 @@ INTEGER = re.compile(r"[-+]?[0-9]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = {"": None, "~": None, "null": None, "true": True, "false": False, ".nan": float("nan")}
 _TEXT_TAG = "tag:yaml.org,2002:str"
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 Scalar = str | int | float | bool | None
 Data = Scalar | list["Data"] | dict[str, "Data"]
@@ -66,7 +67,7 @@ def parse(text: str) -> YamlNode:
     """The one document of the text; raises YamlError."""
     builder = _Builder()
     try:
-        for event in yaml.parse(text, Loader=_loader()):
+        for event in yaml.parse(text, Loader=_LOADER):
             builder.take(event)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text) from None
@@ -171,14 +172,9 @@ def _merge(node: YamlNode) -> None:
         del owner["<<"]
     for base in bases:
         for key, child in base.children.items():
-            _set_default(node, str(key), child, line)
-
-
-def _set_default(node: YamlNode, key: str, child: YamlNode, line: int) -> None:
-    if isinstance(node.data, dict) and key not in node.data:
-        node.data[key] = child.data
-        node.children[key] = child
-        node.key_lines[key] = line
+            name = str(key)
+            if isinstance(node.data, dict) and name not in node.data:
+                node.data[name], node.children[name], node.key_lines[name] = child.data, child, line
 
 
 @record(slots=True)
@@ -222,10 +218,6 @@ def resolve(value: str) -> Scalar:
     if value.lstrip("+-").lower() == ".inf":
         return float(f"{value[0]}inf" if value[0] in "+-" else "inf")
     return value
-
-
-def _loader() -> type[yaml.SafeLoader] | type[yaml.CSafeLoader]:
-    return yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> YamlError:

@@ -146,11 +146,9 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-def _sentences(dumper: yaml.SafeDumper, lines: Lines) -> yaml.Node:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", lines, flow_style=False)
-
-
-_Dumper.add_representer(Lines, _sentences)
+_Dumper.add_representer(
+    Lines, lambda dumper, lines: dumper.represent_sequence("tag:yaml.org,2002:seq", lines, flow_style=False)
+)
 # The dumper follows YAML 1.1, our reader 1.2 and OmegaConf neither: text such as 1e9, 08 or 1_0e3 that one of them
 # reads as a number is quoted.
 _NUMBER = re.compile(rf"^(?:{FLOAT.pattern}|[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?)$")

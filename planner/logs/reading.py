@@ -146,11 +146,14 @@ class ExampleLines:
     source = "hetplan's example"
     lines = "step 3 loss .. seconds .."
     from_last_rank = False
+    parts: tuple[PartTime, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.steps = Series(averaged=False)
+        self.facts: tuple[Fact, ...] = ()
+        """What its first line says of the job; ranks are checked against the plan one by one."""
         self._peaks: dict[int, RankMemory] = {}
-        self._job: tuple[Fact, ...] = ()
 
     def restarts(self, line: str) -> bool:
         """True when the line begins another run."""
@@ -164,7 +167,7 @@ class ExampleLines:
             if float(seconds) > 0:
                 self.steps.add(int(number), float(seconds))
         for ranks, batch in _JOB.findall(line):
-            self._job = (
+            self.facts = (
                 Fact(field="world size", value=int(ranks)),
                 Fact(field="global batch", value=int(batch)),
             )
@@ -172,24 +175,9 @@ class ExampleLines:
             self._peaks[int(rank)] = RankMemory(rank=int(rank), stage=int(stage), peak_bytes=float(peak))
 
     @property
-    def parts(self) -> tuple[PartTime, ...]:
-        """The example does not time parts."""
-        return ()
-
-    @property
     def memory(self) -> tuple[RankMemory, ...]:
         """Peaks by rank."""
         return tuple(self._peaks[rank] for rank in sorted(self._peaks))
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """What its first line says of the job; ranks are checked against the plan one by one."""
-        return self._job
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Nothing to add."""
-        return ()
 
 
 LIBRARIES: dict[type, tuple[str, ...]] = {

@@ -79,18 +79,13 @@ def memory_section(estimate: Estimate) -> Group:
         *([number("host")] if offloads else []),
     )
     rows = [
-        [str(index), device_text(group), *_cells(group.memory, offloads)]
+        [str(index), f"{group.gpu} ({group.pool})", *_cells(group.memory, offloads)]
         for index, stage in enumerate(estimate.stages)
         for group in stage.groups
     ]
     note = "fixed: framework runtime (device context, libraries) plus the reserve"
     note += "; host: host memory per device" if offloads else ""
     return section("Memory per device (GiB)", table(columns, rows, gap=1), Paragraph(note))
-
-
-def device_text(group: GroupEstimate) -> str:
-    """Type and pool of a group's devices."""
-    return f"{group.gpu} ({group.pool})"
 
 
 def _cells(memory: Memory, offloads: bool) -> list[str]:

@@ -43,11 +43,7 @@ class Paragraph:
 
     def _shown(self) -> str:
         """The text with escapes for what is not seen, numbers glued to their units."""
-        return _glued(visible(self.text))
-
-
-def _glued(text: str) -> str:
-    return _GLUED.sub(GLUE, text)
+        return _GLUED.sub(GLUE, visible(self.text))
 
 
 class PlainConsole(Console):
@@ -163,11 +159,6 @@ class Column:
     least: int = 12
     """Cells that a column of words keeps at any width."""
 
-    @property
-    def justify(self) -> Literal["left", "right"]:
-        """Side on which the cells stand."""
-        return "left" if self.words else "right"
-
 
 def number(title: str) -> Column:
     """A column of numbers."""
@@ -211,7 +202,8 @@ class FittedTable:
         padding = (0, self.gap - 1 if self.ruled else self.gap, 0, 0)  # a rule has a cell between columns
         drawn = Table(box=line, show_edge=False, pad_edge=False, padding=padding, header_style=style)
         for column, width in zip(self.columns, self.widths(options.max_width), strict=True):
-            drawn.add_column(Text(column.title), justify=column.justify, width=width)
+            side: Literal["left", "right"] = "left" if column.words else "right"
+            drawn.add_column(Text(column.title), justify=side, width=width)
         for index, row in enumerate(self.rows):
             cells = (_cell(text, column) for text, column in zip(row, self.columns, strict=True))
             drawn.add_row(*cells, style="bold green" if index in self.strong else "")
@@ -235,13 +227,13 @@ class FittedTable:
     def _natural(self) -> list[int]:
         """Cells of the longest line of every column."""
         return [
-            max(cell_len(line) for text in (column.title, *cells) for line in text.split("\n"))
-            for column, cells in zip(self.columns, self._by_column(), strict=True)
+            max(
+                cell_len(line)
+                for text in (column.title, *(row[index] for row in self.rows))
+                for line in text.split("\n")
+            )
+            for index, column in enumerate(self.columns)
         ]
-
-    def _by_column(self) -> list[tuple[str, ...]]:
-        """Texts of the rows, [column][row]."""
-        return [tuple(row[index] for row in self.rows) for index in range(len(self.columns))]
 
     def _least(self) -> list[int]:
         """Cells below which a column never shrinks."""

@@ -138,19 +138,6 @@ def _recompute(plan: Plan) -> dict[str, Any]:
     return made
 
 
-def check_meshes(plan: Plan) -> None:
-    """Raise EmitError for meshes that cannot pass on activations.
-
-    Between meshes FlagScale cuts activations over the sequence, so those of different tp need it cut inside too.
-    """
-    degrees = sorted({stage.replicas[0].tp for stage in plan.stages})
-    if len(degrees) > 1 and not plan.sequence_parallel:
-        shown = ", ".join(map(str, degrees))
-        raise EmitError(
-            f"meshes of different tp exchange parts of the sequence: tp {shown} need sequence_parallel"
-        )
-
-
 EXECUTED = ("$(", "`", '"', "'", "\\")
 """What the runner of commit da4935ec6 lets a node's shell run, or take for the end of a quoted text."""
 
@@ -181,8 +168,16 @@ class FlagScale(Runtime):
     starts_itself = True
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
-        """Raise EmitError for a model that FlagScale cannot cut so, and meshes that cannot talk."""
-        check_meshes(plan)
+        """Raise EmitError for meshes that cannot pass on activations.
+
+        Between meshes FlagScale cuts activations over the sequence, so those of different tp need it cut inside too.
+        """
+        degrees = sorted({stage.replicas[0].tp for stage in plan.stages})
+        if len(degrees) > 1 and not plan.sequence_parallel:
+            shown = ", ".join(map(str, degrees))
+            raise EmitError(
+                f"meshes of different tp exchange parts of the sequence: tp {shown} need sequence_parallel"
+            )
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The experiment and the plan in FlagScale's words."""

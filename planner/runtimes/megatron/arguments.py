@@ -12,7 +12,6 @@ from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.sharding import gradients_of
-from planner.errors import EmitError
 from planner.job.files import rendered
 from planner.job.job import Job
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
@@ -325,9 +324,3 @@ def _lines(words: list[str]) -> list[str]:
             variable = TUNABLE.get(flag)
             lines[-1] += f' "${{{variable}:-{word}}}"' if variable else f" {shlex.quote(word)}"
     return lines
-
-
-def check_positions(model: ModelSpec) -> None:
-    """Raise EmitError for a model that has no positions for all tokens of a sequence."""
-    if 0 < model.learned_positions < model.training.sequence_length:
-        raise EmitError("--max-position-embeddings must be at least --seq-length")

@@ -6,19 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from planner.cluster.spec import ClusterSpec
+from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files, node_file, number_format
 from planner.job.job import Job, JobNetwork
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, by_pipeline, ranks
 from planner.plan.values import Plan
 from planner.runtimes.interface import Checkout, Runtime
-from planner.runtimes.megatron.arguments import (
-    arguments,
-    arguments_script,
-    check_positions,
-    differences,
-    layout,
-)
+from planner.runtimes.megatron.arguments import arguments, arguments_script, differences, layout
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 from planner.runtimes.megatron.log import MegatronLines
 
@@ -174,8 +169,9 @@ class Megatron(Runtime):
         return other if len(agents(other)) < len(agents(usual)) else usual
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
-        """Raise EmitError for a model that Megatron cannot cut so."""
-        check_positions(model)
+        """Raise EmitError for a model that has no positions for all tokens of a sequence."""
+        if 0 < model.learned_positions < model.training.sequence_length:
+            raise EmitError("--max-position-embeddings must be at least --seq-length")
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
