@@ -162,18 +162,16 @@ def _parting_told(output: Path) -> Iterator[None]:
     try:
         yield
     except BrokenError as error:
-        fail(_parted(error, output))
+        fail(
+            UsageError(
+                f"calibrate network: rank {os.environ['RANK']}: {error}",
+                hint="see in torchrun's report which process ended first, else whether all hosts reach each other; "
+                f"{output} keeps what was measured; run the same command again to continue",
+            )
+        )
         raise typer.Exit(BAD_INPUT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _parted(error: Exception, output: Path) -> UsageError:
-    return UsageError(
-        f"calibrate network: rank {os.environ['RANK']}: {error}",
-        hint="see in torchrun's report which process ended first, else whether all hosts reach each other; "
-        f"{output} keeps what was measured; run the same command again to continue",
-    )
 
 
 @dataclass(frozen=True, slots=True)

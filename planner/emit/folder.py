@@ -102,7 +102,10 @@ def change_to(
     states = {path: _state(folder, path, known, wanted.get(path)) for path in {**known, **wanted}}
     foreign = {path for path in states if states[path] == "foreign"}.union(_blocking(folder, wanted, states))
     if foreign:
-        raise _in_the_way(shown, sorted(foreign))
+        raise OutputError(
+            f"{shown}: not written by hetplan, and in the way of its files: {first_of(sorted(foreign), SHOWN)}",
+            hint="move them away, or name a new folder",
+        )
     taken = set(wanted)
     change = FolderChange(
         kept=tuple(
@@ -136,13 +139,6 @@ def _blocking(folder: int, wanted: dict[str, EmittedFile], states: dict[str, Sta
         status = tree.look(folder, path)
         if status and not stat.S_ISDIR(status.st_mode) and states.get(path) not in ("ours", "edited"):
             yield path
-
-
-def _in_the_way(shown: Path, paths: Sequence[str]) -> OutputError:
-    return OutputError(
-        f"{shown}: not written by hetplan, and in the way of its files: {first_of(paths, SHOWN)}",
-        hint="move them away, or name a new folder",
-    )
 
 
 def free_name(folder: int, path: str, taken: set[str], ending: str = "edited") -> str:
@@ -353,7 +349,8 @@ def write_folder(files: Sequence[EmittedFile], folder: Path, force: bool = False
             if status is None:
                 _create(at, name, files, folder)
                 return ()
-            _check_kind(status, folder)
+            if not stat.S_ISDIR(status.st_mode):
+                raise OutputError(f"{folder}: is a file, expected a folder")
             return _update(at, name, files, folder, force)
     except OSError as error:
         raise OutputError(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -372,11 +369,6 @@ def _place(folder: Path) -> tuple[Path, str]:
     if folder.name in ("", ".."):
         folder = Path(os.path.realpath(folder))
     return Path(os.path.realpath(folder.parent)), folder.name
-
-
-def _check_kind(status: os.stat_result, shown: Path) -> None:
-    if not stat.S_ISDIR(status.st_mode):
-        raise OutputError(f"{shown}: is a file, expected a folder")
 
 
 def _put_back(at: int, name: str) -> None:

@@ -76,11 +76,6 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
-def _kubernetes_notes(job: Job) -> Mapping[str, object]:
-    """What the README needs besides the job."""
-    return {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER, "nvme": NVME_FOLDER}
-
-
 def fits_pytorchjob(job: Job) -> bool:
     """True when the nodes behind the first are of one pool."""
     first, *others = job.pools
@@ -115,11 +110,6 @@ def _job_names(job: Job) -> list[str]:
         name = label(pool.name, "pool")
         names.append(f"{name}-{index}" if name in names else name)
     return names
-
-
-def _ssh_files(job: Job) -> tuple[EmittedFile, ...]:
-    """``start.sh``."""
-    return (_start_script(job),)
 
 
 def _start_script(job: Job, starter: str = "") -> EmittedFile:
@@ -341,9 +331,12 @@ LAUNCHERS: dict[str, Launcher] = {
     DEEPSPEED.name: Launcher(_deepspeed_files, "launchers/deepspeed.md.j2"),
     "slurm": Launcher(_slurm_files, "launchers/slurm.md.j2"),
     "kubernetes": Launcher(
-        _kubernetes_files, "launchers/kubernetes.md.j2", _kubernetes_notes, needs_names=False
+        _kubernetes_files,
+        "launchers/kubernetes.md.j2",
+        lambda job: {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER, "nvme": NVME_FOLDER},
+        needs_names=False,
     ),
-    "ssh": Launcher(_ssh_files, "launchers/ssh.md.j2"),
+    "ssh": Launcher(lambda job: (_start_script(job),), "launchers/ssh.md.j2"),
     "accelerate": Launcher(_accelerate_files, "launchers/accelerate.md.j2"),
     "skypilot": Launcher(_skypilot_files, "launchers/skypilot.md.j2", needs_names=False),
     "ray": Launcher(_ray_files, "launchers/ray.md.j2", needs_names=False),

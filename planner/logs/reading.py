@@ -227,7 +227,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
         source=source.source,
         steps=steps.timed(),
         interval=_interval(steps),
-        parts=_parts(readers),
+        parts=tuple(entry for reader in readers for entry in reader.parts),
         memory=_memory(readers),
         facts=tuple(dict.fromkeys(fact for reader in readers for fact in reader.facts)),
         files=tuple(str(path) for path in paths),
@@ -331,10 +331,6 @@ def _interval(steps: Series) -> int | None:
     if steps.whole_run:
         return None
     return steps.interval if steps.averaged or len(steps.seconds) > 1 else 1
-
-
-def _parts(readers: Sequence[LogReader]) -> tuple[PartTime, ...]:
-    return tuple(entry for reader in readers for entry in reader.parts)
 
 
 def _memory(readers: Sequence[LogReader]) -> tuple[RankMemory, ...]:
