@@ -52,7 +52,7 @@ def show_found(
     top: int | None,
     output: Path | None,
     as_json: bool,
-    detail: Detail = "brief",
+    detail: Detail,
 ) -> None:
     """Print what a search found, or why there is nothing; the answer stands last."""
     if as_json:

@@ -43,7 +43,7 @@ SHOWN = 24
 """Files of one folder that are listed by name."""
 
 
-def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Sequence[str] = ()) -> Group:
+def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Sequence[str]) -> Group:
     """The files by name, folders with many in one line; then hosts with placeholders for names."""
     inside: dict[str, list[str]] = {}
     for path in paths:

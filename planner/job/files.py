@@ -82,7 +82,7 @@ FIRST_HOST = "$(awk '$1 == 0 { print $2 }' nodes.txt)"
 def launch_files(
     job: Job,
     command: str,
-    prologue: str = "",
+    prologue: str,
     *,
     network_per_group: bool = False,
     variables: Sequence[str] = (),

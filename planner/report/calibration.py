@@ -84,7 +84,7 @@ class CalibrationDocument(JsonDocument):
 
 
 def calibration_document(
-    calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None = None
+    calibration: Calibration, path: Path, rows: tuple[Covered, ...] | None
 ) -> CalibrationDocument:
     """The same for ``--json``."""
     return CalibrationDocument(

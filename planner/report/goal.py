@@ -179,7 +179,7 @@ def run_text(run: TrainingRun) -> str:
     return long_text(run.seconds) + (f" and {money(run.price)}" if run.price is not None else "")
 
 
-def training_text(run: TrainingRun, spread: float = 0.0) -> str:
+def training_text(run: TrainingRun, spread: float) -> str:
     """``1 T tokens: 144 days ±33 %, 6.1 MWh, cost 12,300; 97 % of the time is useful work: ...``."""
     error = f" ±{percent(spread)}" if spread and math.isfinite(run.seconds) else ""
     parts = [f"{format_count(run.tokens)} tokens: {long_text(run.seconds)}{error}"]
@@ -240,7 +240,7 @@ def nearest_section(result: SearchResult) -> Group:
     return section(f"No plan meets the goal ({effort})", paragraphs(lines))
 
 
-def nearest_text(entry: Nearest, run: TrainingRun | None = None) -> str:
+def nearest_text(entry: Nearest, run: TrainingRun | None) -> str:
     """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``."""
     others = " within the other limits" if entry.kept else ", without the other limits,"
     others = others if entry.proven else f" that was found in time{others}"

@@ -279,7 +279,7 @@ def headline(plan: Plan) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleCost] = ()) -> Iterator[str]:
+def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleCost]) -> Iterator[str]:
     """Step time and throughput, where the time goes, and how much of the cluster is used."""
     step = f"step {duration(estimate.step_seconds, estimate.spread)}"
     useful = f"{significant(estimate.tflops_per_gpu)} TFLOP/s per device (MFU {percent(estimate.mfu)})"

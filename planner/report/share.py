@@ -56,7 +56,7 @@ class ShareDocument(JsonDocument):
     """Pairs of jobs on the same devices; null where nobody asked."""
 
 
-def share_document(answer: Share, pairs: Sequence[CrossoverPair] | None = None) -> ShareDocument:
+def share_document(answer: Share, pairs: Sequence[CrossoverPair] | None) -> ShareDocument:
     """The answer of ``share``."""
     plans = tuple(in_short(each.scored.plan) for each in answer.portions)
     crossover = None if pairs is None else tuple(pairs)

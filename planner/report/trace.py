@@ -69,7 +69,7 @@ class Trace:
 
 
 def trace_of(
-    plan: Plan, cluster: ClusterSpec, step: Step, estimate: Estimate, profile: Profile | None = None
+    plan: Plan, cluster: ClusterSpec, step: Step, estimate: Estimate, profile: Profile | None
 ) -> Trace:
     """The predicted step, and the measured one behind it."""
     shown = list(_shown(plan, cluster, step))

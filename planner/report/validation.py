@@ -82,9 +82,7 @@ class Validation:
     """Rows that are no runs that hetplan can predict."""
 
 
-def validation_sections(
-    validation: Validation, most_worst: int, every_group: bool = False
-) -> list[RenderableType]:
+def validation_sections(validation: Validation, most_worst: int, every_group: bool) -> list[RenderableType]:
     """The whole report; many groups of several sources only on request."""
     truth = validation.truth
     parts: list[RenderableType] = [_understood(validation), _time(truth)]

@@ -95,7 +95,7 @@ FASTEST = (
 )
 
 
-def what_if_section(entries: Sequence[Variant], simpler: bool = False) -> Group:
+def what_if_section(entries: Sequence[Variant], simpler: bool) -> Group:
     """A row for each; then what the plans are. ``simpler``: where a search would take another plan."""
     estimates = [entry.scored.estimate for entry in entries if entry.scored]
     unit = time_unit(each.step_seconds for each in estimates)
