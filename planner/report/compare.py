@@ -78,7 +78,7 @@ def _speed(contenders: Sequence[Contender]) -> Group:
     speed = count_unit(estimate.tokens_per_second for estimate in estimates)
     columns = (
         words("plan", least=16),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number(speed.heading("tokens/s")),
         number("time\n(x first)"),
         number("idle"),

@@ -132,7 +132,7 @@ def balance_section(estimate: Estimate) -> Group:
         number("stage"),
         words("layers", least=6),
         words("devices", least=16),
-        number(f"fwd+bwd\n({unit.name})"),
+        number(unit.heading("fwd+bwd")),
         number("accum.\nsteps"),
         number("load"),
         words("communication", least=14),
@@ -178,7 +178,7 @@ def neighbours_section(entries: Sequence[Neighbour], first: Scored) -> Group:
     unit = time_unit([first.estimate.step_seconds])
     columns = (
         words("change", least=24),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number("slower by"),
         words("memory", least=20),
     )
@@ -218,17 +218,16 @@ def _rank(entry: Considered) -> tuple[bool, float, str]:
 
 
 def families_table(shown: Sequence[Considered], family: Column, *, brief: bool = False) -> FittedTable:
-    """A row for each family with the reason it lost; ``brief`` with headings of one line and no rules."""
+    """A row for each family with the reason it lost; ``brief`` without a rule."""
     unit = time_unit(entry.step_seconds for entry in shown)
     speed = count_unit(entry.tokens_per_second for entry in shown)
-    numbers = (f"step\n({unit.name})", speed.heading("tokens/s"))
-    headings = (number(each.replace("\n", " ") if brief else each) for each in numbers)
+    numbers = (number(unit.heading("step")), number(speed.heading("tokens/s")))
     rows = [
         [entry.family, unit.show(entry.step_seconds), speed.show(entry.tokens_per_second), entry.reason]
         for entry in shown
     ]
     strong = [index for index, entry in enumerate(shown) if entry.chosen]
-    return table((family, *headings, words("why not", least=24)), rows, strong, ruled=not brief)
+    return table((family, *numbers, words("why not", least=24)), rows, strong, ruled=not brief)
 
 
 def alternatives_section(entries: Sequence[Considered], top: int | None = None) -> Group:

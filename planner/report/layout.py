@@ -6,6 +6,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from rich import box
@@ -180,8 +181,10 @@ def table(
 ) -> FittedTable:
     """Rows under headings, ``gap`` cells apart; the rows numbered in ``strong`` are the ones to look at.
 
-    ``ruled`` has a line below the headings; without it they are dim.
+    ``ruled`` has a line below the headings; without it they are dim, and each stands on one line.
     """
+    if not ruled:
+        columns = [replace(column, title=column.title.replace("\n", " ")) for column in columns]
     cells = tuple(tuple(visible(text) for text in row) for row in rows)
     return FittedTable(columns=tuple(columns), rows=cells, strong=frozenset(strong), gap=gap, ruled=ruled)
 

@@ -75,7 +75,7 @@ def batches_section(result: LossResult) -> Group:
         number("batch\n(sequences)"),
         number("steps"),
         number("tokens"),
-        number(f"step\n({step.name})"),
+        number(step.heading("step")),
         number("time"),
         number("error"),
         *((number("price"),) if priced else ()),

@@ -298,7 +298,7 @@ def _readable(value: float) -> str:
 def _layer_table(points: list[LayerPoint]) -> FittedTable:
     unit = time_unit([point.forward_seconds for point in points])
     columns = [number("tp"), number("micro-\nbatch")]
-    columns += [number(f"{what}\n({unit.name})") for what in ("forward", "backward")]
+    columns += [number(unit.heading(what)) for what in ("forward", "backward")]
     columns += [number("spread"), number("kept\n(GiB)"), number("peak\n(GiB)"), number("reserved\n(GiB)")]
     rows = [
         (
@@ -363,7 +363,7 @@ def poplar_section(document: PoplarDocument) -> Group:
         number("largest by\nthe line"),
         number("largest\nmicro-batch"),
         number("fastest\nmicro-batch"),
-        number(f"its time\n({unit.name})"),
+        number(unit.heading("its time")),
         number("points"),
     )
     rows = []

@@ -22,6 +22,10 @@ class TimeUnit:
     name: str
     seconds: float
 
+    def heading(self, what: str) -> str:
+        """The heading of the column: ``step`` and, on its own line, ``(ms)``."""
+        return f"{what}\n({self.name})"
+
     def show(self, seconds: float | None) -> str:
         """A duration in this unit with three digits, without the unit."""
         return MISSING if seconds is None else significant(seconds / self.seconds)

@@ -61,8 +61,8 @@ def _parts(comparison: Comparison) -> Group:
     columns = (
         words("part", least=17),
         words("of", least=14),
-        number(f"predicted\n({unit.name})"),
-        number(f"observed\n({unit.name})"),
+        number(unit.heading("predicted")),
+        number(unit.heading("observed")),
         number("error"),
         words("", least=6),
     )

@@ -47,7 +47,7 @@ def front_section(front: Front, cluster: ClusterSpec) -> Group:
         words("", least=1),
         words("devices", least=12),
         words("plan", least=18),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number(speed.heading("tokens/s")),
         number(rates[0]),
         number(rates[1]),

@@ -88,7 +88,7 @@ def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
         words("devices", least=16),
         words("replicas", least=9),
         number("micro-\nbatch\nx accum."),
-        number(f"fwd+bwd\n({unit.name})"),
+        number(unit.heading("fwd+bwd")),
         number("memory\n(GiB)"),
         number("free\n(GiB)"),
     )

@@ -109,8 +109,8 @@ def _front(answer: Rent) -> RenderableType:
         words("where", least=8),
         number("takes"),
         number("cost"),
-        number(f"step ({unit.name})"),
-        number(speed.heading("tokens/s").replace("\n", " ")),
+        number(unit.heading("step")),
+        number(speed.heading("tokens/s")),
         number("gap"),
     )
     rows = [

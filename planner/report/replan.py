@@ -211,7 +211,7 @@ def prepared_section(losses: Sequence[Loss]) -> Group:
     unit = time_unit(entry.step_seconds for entry in losses)
     columns = (
         words("without", least=12),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number("slower\nby"),
         number("gap"),
         number("sent\n(GiB)"),

@@ -218,8 +218,8 @@ def _worst(predictions: Sequence[Prediction]) -> Group:
     unit = time_unit(entry.run.step_seconds for entry in predictions)
     columns = (
         words("run", least=16),
-        number(f"measured\n({unit.name})"),
-        number(f"predicted\n({unit.name})"),
+        number(unit.heading("measured")),
+        number(unit.heading("predicted")),
         number("error\n(%)"),
         words("doubt", least=20),
     )

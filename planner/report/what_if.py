@@ -103,7 +103,7 @@ def what_if_section(entries: Sequence[Variant], simpler: bool) -> Group:
     priced = any(each.cost_per_million_tokens is not None for each in estimates)
     columns = (
         words("change", least=24),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number(speed.heading("tokens/s")),
         number("faster\nby"),
         *([number("per million\ntokens")] if priced else []),
@@ -147,7 +147,7 @@ def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
     columns = (
         words("speed of", least=18),
         number("times\nas fast"),
-        number(f"step\n({unit.name})"),
+        number(unit.heading("step")),
         number("longer\nby"),
         number("best there\n(x shorter)"),
         words("then the plan", least=20),
