@@ -383,9 +383,7 @@ def report(
         saved,
         scored,
         estimator,
-        tokens,
-        interruptions=stops,
-        goal=Goal(tokens=tokens, deadline_seconds=deadline_seconds, budget=budget, interruptions=stops),
+        Goal(tokens=tokens, deadline_seconds=deadline_seconds, budget=budget, interruptions=stops),
         front=pareto_front or None,
     )
     write_whole(page(told), Path(path), "report.html")
