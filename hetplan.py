@@ -33,7 +33,7 @@ from planner.plan.values import Plan
 from planner.report.brief import answer_line, bar, summary_of
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
-from planner.report.plan_table import headline, in_short, stage_runs
+from planner.report.plan_table import groups_of, headline, in_short, stage_runs
 from planner.report.what_if import Variant, cases
 from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -178,11 +178,11 @@ class Planned:
         """What a notebook shows: the answer, and a row for each group with its memory and load."""
         if self.scored is None:
             return f"<p>{_text(str(self))}</p>"
-        groups = [group for stage in self.estimate.stages for group in stage.groups]
+        groups = groups_of(self.estimate)
         slowest = max(work_seconds(group) for group in groups)
         rows = []
         for run in stage_runs(self.estimate.stages):
-            for members in zip(*(stage.groups for stage in run.stages), strict=True):
+            for members in run.groups:
                 group = max(members, key=work_seconds)
                 share = work_seconds(group) / slowest
                 devices = f"{len(run.stages) * group.tp * group.count} {group.gpu} ({group.pool})"
