@@ -298,13 +298,12 @@ def _version(asked: bool) -> None:
         raise typer.Exit(ANSWER)
 
 
-Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-]
-
-
 @app.callback()
-def _options(version: Version = False) -> None:
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Plan the training of large models on clusters of mixed GPUs and networks."""
 
 

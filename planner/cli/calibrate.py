@@ -27,8 +27,6 @@ from planner.report.calibrated import calibrate_document, calibrated_section
 EXAMPLE = "calibration.yaml"
 """Name of an output, for hints."""
 
-LayerTable = Annotated[Path | None, option("--layers", "FILE", "Measured transformer layers (CSV).")]
-LinkTable = Annotated[Path | None, option("--links", "FILE", "Measured collectives and sends (CSV).")]
 Output = Annotated[Path, option("--output -o", "FILE", "Calibration file to write.")]
 
 
@@ -56,8 +54,8 @@ def before(output: Path, force: bool) -> Calibration:
 
 def import_tables(
     output: Output,
-    layers: LayerTable = None,
-    links: LinkTable = None,
+    layers: Annotated[Path | None, option("--layers", "FILE", "Measured transformer layers (CSV).")] = None,
+    links: Annotated[Path | None, option("--links", "FILE", "Measured collectives and sends (CSV).")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -106,10 +104,12 @@ def _imported(layers: Path | None, links: Path | None) -> Calibration:
     )
 
 
-Inputs = Annotated[list[Path], argument("FILE...", "Calibration files.")]
-
-
-def merge_files(inputs: Inputs, output: Output, force: Force = False, as_json: AsJson = False) -> None:
+def merge_files(
+    inputs: Annotated[list[Path], argument("FILE...", "Calibration files.")],
+    output: Output,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
     """Merge calibration files, for example one per node type.
 
     If two files measure the same thing, the newer value is used, with a warning if the two are far apart. Each

@@ -38,44 +38,32 @@ if TYPE_CHECKING:
     from planner.measure.backend import Backend
     from planner.measure.session import Request, Session
 
-Model = Annotated[Path | None, option("--model", "FILE", "Also measure layers of this model.")]
-Zero = Annotated[str, option("--zero", "LIST", "ZeRO stages to measure the optimizer step for.")]
-Tp = Annotated[str, option("--tp", "LIST", "Tensor-parallel degrees to measure the layers at.")]
-Device = Annotated[
-    str | None, option("--device", "NAME", "cuda (also for ROCm) or cpu. Default: cuda if available.")
-]
-DeviceName = Annotated[
-    str | None,
-    option("--name", "NAME", "Name of the device in the cluster file, if the driver's name does not fit."),
-]
-Largest = Annotated[
-    int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", whole=BATCH)
-]
-AsPoplar = Annotated[
-    bool,
-    flag(
-        "--as-poplar", "Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does."
-    ),
-]
-Devices = Annotated[
-    int,
-    option("--devices", "N", "With --as-poplar: devices among which ZeRO divides the states.", whole=DEVICES),
-]
-Memory = Annotated[
-    float | None,
-    option(
-        "--memory-gib", "GIB", "With --as-poplar: memory that may be filled. Default: all of the device's."
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoplarOptions:
     """Whether and how a device is profiled as Poplar does."""
 
-    as_poplar: AsPoplar = False
-    devices: Devices = 8
-    memory_gib: Memory = None
+    as_poplar: Annotated[
+        bool,
+        flag(
+            "--as-poplar",
+            "Profile the whole --model for each ZeRO stage until memory runs out, as Poplar does.",
+        ),
+    ] = False
+    devices: Annotated[
+        int,
+        option(
+            "--devices", "N", "With --as-poplar: devices among which ZeRO divides the states.", whole=DEVICES
+        ),
+    ] = 8
+    memory_gib: Annotated[
+        float | None,
+        option(
+            "--memory-gib",
+            "GIB",
+            "With --as-poplar: memory that may be filled. Default: all of the device's.",
+        ),
+    ] = None
 
     def memory_bytes(self) -> int | None:
         """Memory that may be filled; None for all. Raises UsageError for what is out of range, or of no use."""
@@ -102,13 +90,24 @@ class _Writer:
 def measure_device(
     *,
     output: Output = Path(EXAMPLE),
-    model: Model = None,
-    zero: Zero = "0,1,2,3",
-    tp: Tp = "1",
+    model: Annotated[Path | None, option("--model", "FILE", "Also measure layers of this model.")] = None,
+    zero: Annotated[
+        str, option("--zero", "LIST", "ZeRO stages to measure the optimizer step for.")
+    ] = "0,1,2,3",
+    tp: Annotated[str, option("--tp", "LIST", "Tensor-parallel degrees to measure the layers at.")] = "1",
     minutes: Minutes = None,
-    device: Device = None,
-    name: DeviceName = None,
-    largest_micro_batch: Largest = None,
+    device: Annotated[
+        str | None, option("--device", "NAME", "cuda (also for ROCm) or cpu. Default: cuda if available.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        option(
+            "--name", "NAME", "Name of the device in the cluster file, if the driver's name does not fit."
+        ),
+    ] = None,
+    largest_micro_batch: Annotated[
+        int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", whole=BATCH)
+    ] = None,
     poplar: PoplarOptions,
     precision: Precision = None,
     sequence_length: SequenceLength = None,

@@ -42,56 +42,31 @@ from planner.report.measured import network_document, network_sections
 if TYPE_CHECKING:
     from planner.measure.network import World
 
-Cluster = Annotated[Path | None, option("--cluster", "FILE", "Cluster file that assigns hosts to pools.")]
-Fabric = Annotated[
-    str | None,
-    option(
-        "--fabric", "NAME", "Name of the network between nodes; with --cluster, measure only this fabric."
-    ),
-]
-LargestSize = Annotated[
-    float,
-    option(
-        "--largest-mib",
-        "MIB",
-        "Largest message size, MiB.",
-        min=TENSOR_MIB.least,
-        max=TENSOR_MIB.most,
-        callback=a_number,
-    ),
-]
-Device = Annotated[
-    str | None, option("--device", "NAME", "cuda (NCCL) or cpu (gloo). Default: cuda if available.")
-]
-NcclTests = Annotated[
-    Path | None, option("--from-nccl-tests", "FILE", "Read the output of nccl-tests instead of measuring.")
-]
-LinkOption = Annotated[
-    str | None,
-    option(
-        "--link",
-        "NAME",
-        "Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
-    ),
-]
-OperationOption = Annotated[
-    str | None,
-    option("--operation", "NAME", "Collective to assume if FILE does not name one, e.g. all-reduce."),
-]
-Members = Annotated[
-    int | None,
-    option("--members", "N", "Number of ranks, if FILE does not say.", min=2, max=int(DEVICES.most)),
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclOptions:
     """What nccl-tests printed, and what that does not say."""
 
-    from_nccl_tests: NcclTests = None
-    link: LinkOption = None
-    operation: OperationOption = None
-    members: Members = None
+    from_nccl_tests: Annotated[
+        Path | None,
+        option("--from-nccl-tests", "FILE", "Read the output of nccl-tests instead of measuring."),
+    ] = None
+    link: Annotated[
+        str | None,
+        option(
+            "--link",
+            "NAME",
+            "Link that the nccl-tests output was measured on: node:GPU, or the name of a fabric.",
+        ),
+    ] = None
+    operation: Annotated[
+        str | None,
+        option("--operation", "NAME", "Collective to assume if FILE does not name one, e.g. all-reduce."),
+    ] = None
+    members: Annotated[
+        int | None,
+        option("--members", "N", "Number of ranks, if FILE does not say.", min=2, max=int(DEVICES.most)),
+    ] = None
 
     def points(self, path: Path) -> tuple[LinkPoint, ...]:
         """What it measured; raises UsageError for a name that is none."""
@@ -110,11 +85,30 @@ class NcclOptions:
 def measure_network(
     *,
     output: Output = Path(EXAMPLE),
-    cluster: Cluster = None,
-    fabric: Fabric = None,
-    largest_mib: LargestSize = 256.0,
+    cluster: Annotated[
+        Path | None, option("--cluster", "FILE", "Cluster file that assigns hosts to pools.")
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        option(
+            "--fabric", "NAME", "Name of the network between nodes; with --cluster, measure only this fabric."
+        ),
+    ] = None,
+    largest_mib: Annotated[
+        float,
+        option(
+            "--largest-mib",
+            "MIB",
+            "Largest message size, MiB.",
+            min=TENSOR_MIB.least,
+            max=TENSOR_MIB.most,
+            callback=a_number,
+        ),
+    ] = 256.0,
     minutes: Minutes = None,
-    device: Device = None,
+    device: Annotated[
+        str | None, option("--device", "NAME", "cuda (NCCL) or cpu (gloo). Default: cuda if available.")
+    ] = None,
     nccl: NcclOptions,
     force: Force = False,
     as_json: AsJson = False,

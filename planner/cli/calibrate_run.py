@@ -33,16 +33,12 @@ from planner.report.calibrated import (
     variation_section,
 )
 
-PlanOfRun = Annotated[Path, argument("PLAN", "Plan of the run.")]
-PlanOfFamily = Annotated[Path, argument("PLAN", "Plan of the run, on devices of one family.")]
-Logs = Annotated[list[Path], option("--log", "FILE", "Log of the run; repeatable, one per node.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
     """The logs of a run, and the calibration file that what they tell joins."""
 
-    log: Logs
+    log: Annotated[list[Path], option("--log", "FILE", "Log of the run; repeatable, one per node.")]
     output: Output = Path(EXAMPLE)
     calibration: CalibrationFile = None
     force: Force = False
@@ -65,7 +61,9 @@ class FitOptions:
         return with_calibration("hetplan search CLUSTER MODEL", self.output)
 
 
-def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> None:
+def fit_run(
+    plan: Annotated[Path, argument("PLAN", "Plan of the run.")], *, fit: FitOptions, as_json: AsJson = False
+) -> None:
     """Fit the overheads of a runtime to a run.
 
     A plan of one stage, best on one device, shows how much longer layers take in training than measured alone. A
@@ -85,7 +83,12 @@ def fit_run(plan: PlanOfRun, *, fit: FitOptions, as_json: AsJson = False) -> Non
         show(trial_section(trial, target, seen, fit.output), then=then)
 
 
-def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = False) -> None:
+def measure_sigma(
+    plan: Annotated[Path, argument("PLAN", "Plan of the run, on devices of one family.")],
+    *,
+    fit: FitOptions,
+    as_json: AsJson = False,
+) -> None:
     """Measure from a run how much step times vary.
 
     The step time of a device varies, and all devices wait for the slowest. From the spread of the run's step times
@@ -102,33 +105,28 @@ def measure_sigma(plan: PlanOfFamily, *, fit: FitOptions, as_json: AsJson = Fals
         show(variation_section(sigma, fit.output), then=then)
 
 
-LogsOfModel = Annotated[
-    list[Path],
-    option(
-        "--log",
-        "FILE",
-        "Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
-    ),
-]
-Batches = Annotated[
-    str | None,
-    option(
-        "--batches",
-        "LIST",
-        "Global batch of each run in sequences, in the order of the logs, if they do not state it. "
-        "Default: the model's.",
-    ),
-]
-FittedModel = Annotated[
-    Path | None, option("--output -o", "FILE", "Write the model file with the curve to FILE.")
-]
-
-
 def fit_loss(
     model: ModelFile,
-    log: LogsOfModel,
-    batches: Batches = None,
-    output: FittedModel = None,
+    log: Annotated[
+        list[Path],
+        option(
+            "--log",
+            "FILE",
+            "Log of a run of the model; repeatable. Runs with different batches give the critical batch too.",
+        ),
+    ],
+    batches: Annotated[
+        str | None,
+        option(
+            "--batches",
+            "LIST",
+            "Global batch of each run in sequences, in the order of the logs, if they do not state it. "
+            "Default: the model's.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output -o", "FILE", "Write the model file with the curve to FILE.")
+    ] = None,
     sequence_length: SequenceLength = None,
     force: Force = False,
     as_json: AsJson = False,

@@ -19,12 +19,14 @@ from planner.report.catalogue import gpu_section, gpus_document, gpus_section, l
 from planner.report.layout import Paragraph, section, table, words
 from planner.report.numbers import count
 
-Name = Annotated[
-    str | None, argument("[NAME]", "A device, by its name here or in nvidia-smi, or the beginning of a name.")
-]
 
-
-def gpus(name: Name = None, as_json: AsJson = False) -> None:
+def gpus(
+    name: Annotated[
+        str | None,
+        argument("[NAME]", "A device, by its name here or in nvidia-smi, or the beginning of a name."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List known devices, or one of them with its sources.
 
     A cluster file takes these names, and any spelling of nvidia-smi.
@@ -73,12 +75,6 @@ def links(as_json: AsJson = False) -> None:
         show(links_section(entries))
 
 
-Copy = Annotated[
-    Path | None,
-    option("--copy", "DIR", "Write the files into cluster_specs, model_specs and job_specs in DIR."),
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One example."""
@@ -99,7 +95,14 @@ class ExamplesDocument(JsonDocument):
     """Clusters, then models, then jobs."""
 
 
-def examples(copy: Copy = None, force: ForceFiles = False, as_json: AsJson = False) -> None:
+def examples(
+    copy: Annotated[
+        Path | None,
+        option("--copy", "DIR", "Write the files into cluster_specs, model_specs and job_specs in DIR."),
+    ] = None,
+    force: ForceFiles = False,
+    as_json: AsJson = False,
+) -> None:
     """List the example clusters, models and jobs, or copy them.
 
     After --copy the commands of the guide run in that folder.

@@ -22,12 +22,14 @@ from planner.report.inputs import (
 )
 from planner.report.layout import warnings_section
 
-OptionalModel = Annotated[
-    Path | None, argument("[MODEL]", "Model file (YAML, or a Hugging Face config.json).")
-]
 
-
-def check(cluster: ClusterFile, model: OptionalModel = None, as_json: AsJson = False) -> None:
+def check(
+    cluster: ClusterFile,
+    model: Annotated[
+        Path | None, argument("[MODEL]", "Model file (YAML, or a Hugging Face config.json).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Validate input files and print how they were understood.
 
     Prints device totals, number formats and the links between pools. No search is run.

@@ -15,7 +15,7 @@ from planner.cli.inputs import (
     warn_of_other_calibration,
     with_calibration,
 )
-from planner.cli.options import AsJson, CalibrationFile, PlanFiles, flag, option
+from planner.cli.options import AsJson, CalibrationFile, argument, flag, option
 from planner.cli.output import show, show_document, typed
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
@@ -32,13 +32,6 @@ from planner.report.observed import ObservedRun, observed_document, observed_sec
 from planner.report.plan_table import misfits
 from planner.search.values import Limits, Scored
 
-Baselines = Annotated[
-    bool,
-    flag(
-        "--baselines",
-        "Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
-    ),
-]
 Logs = Annotated[
     list[Path] | None,
     option(
@@ -50,8 +43,14 @@ Logs = Annotated[
 
 
 def compare(
-    plans: PlanFiles,
-    baselines: Baselines = False,
+    plans: Annotated[list[Path], argument("PLAN...", "Plan files written by search -o.")],
+    baselines: Annotated[
+        bool,
+        flag(
+            "--baselines",
+            "Add baselines: even splits, Whale, Holmes, Poplar, AMP, Metis, and the best single pool.",
+        ),
+    ] = False,
     log: Logs = None,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,

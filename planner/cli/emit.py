@@ -68,48 +68,6 @@ def _lines(parent: str, names: list[str]) -> list[str]:
     return [f"{prefix}{name}" for name in names]
 
 
-Folder = Annotated[
-    Path, option("--output -o", "DIR", "Output folder; must be new or empty unless --force is given.")
-]
-Force = Annotated[
-    bool,
-    flag(
-        "--force",
-        "Update an existing folder: replaces only files written by hetplan, and keeps edited ones as "
-        "NAME.edited.",
-    ),
-]
-Launcher = Annotated[
-    str,
-    option(
-        "--launcher",
-        "NAME",
-        "Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
-    ),
-]
-Script = Annotated[
-    Path | None,
-    option(
-        "--script",
-        "FILE",
-        "Your training script instead of the runtime's example; it must be at the same path on every node.",
-    ),
-]
-Library = Annotated[
-    str | None,
-    option(
-        "--library",
-        "NAME",
-        "Training library to use instead of the runtime's example: torchtitan (torch) or megatron-bridge "
-        "(megatron).",
-    ),
-]
-Arguments = Annotated[
-    list[str] | None,
-    argument("[-- ARGS...]", "Arguments of the training script or library.", show_default=False),
-]
-
-
 def script_words(script: Path | None, arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
     """The script by its path on the nodes, within the folder where it is in there, and its arguments.
 
@@ -143,12 +101,46 @@ def require_text(words: Sequence[str]) -> None:
 
 def emit(
     plan: SavedPlan,
-    output: Folder,
-    arguments: Arguments = None,
-    script: Script = None,
-    library: Library = None,
-    force: Force = False,
-    launcher: Launcher = "torchrun",
+    output: Annotated[
+        Path, option("--output -o", "DIR", "Output folder; must be new or empty unless --force is given.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        argument("[-- ARGS...]", "Arguments of the training script or library.", show_default=False),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        option(
+            "--script",
+            "FILE",
+            "Your training script instead of the runtime's example; it must be at the same path on every node.",
+        ),
+    ] = None,
+    library: Annotated[
+        str | None,
+        option(
+            "--library",
+            "NAME",
+            "Training library to use instead of the runtime's example: torchtitan (torch) or megatron-bridge "
+            "(megatron).",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        flag(
+            "--force",
+            "Update an existing folder: replaces only files written by hetplan, and keeps edited ones as "
+            "NAME.edited.",
+        ),
+    ] = False,
+    launcher: Annotated[
+        str,
+        option(
+            "--launcher",
+            "NAME",
+            "Launcher that starts the nodes: torchrun, deepspeed, slurm, kubernetes, ssh, accelerate, skypilot or ray.",
+        ),
+    ] = "torchrun",
     cluster: ClusterNow = None,
     model: ModelNow = None,
     as_json: AsJson = False,

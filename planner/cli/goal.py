@@ -8,11 +8,6 @@ from pathlib import Path
 from typing import Annotated, cast
 
 from planner.cli.options import (
-    CheckpointTime,
-    Failures,
-    RestartTime,
-    Storage,
-    Tokens,
     flag,
     option,
     seconds_of,
@@ -27,56 +22,6 @@ from planner.ranges import DEVICES, FAILURES, MONEY, PREDICTED, RATE
 from planner.search.values import Goal, Objective
 from planner.units import bytes_per_second_from_gigabytes
 
-ObjectiveName = Annotated[
-    list[str] | None,
-    option(
-        "--objective",
-        "NAME",
-        "What to minimise: time per step (the default), cost per token, energy per token (at board power), or "
-        "time-to-loss, which chooses the global batch too.",
-    ),
-]
-MaxCost = Annotated[
-    float | None,
-    option(
-        "--max-cost-per-token",
-        "PRICE",
-        "Only plans that cost at most this much per million tokens, in the currency of the cluster file.",
-    ),
-]
-MinSpeed = Annotated[
-    float | None, option("--min-tokens-per-second", "N", "Only plans with at least this throughput.")
-]
-UseAtMost = Annotated[
-    list[str] | None,
-    option("--use-at-most", "N[:POOL]", "Use at most N devices of one pool, or in total; repeatable."),
-]
-Pareto = Annotated[
-    bool,
-    flag(
-        "--pareto",
-        "Print time against cost for sub-clusters of growing size, and how many devices are worth using.",
-    ),
-]
-
-Robust = Annotated[
-    bool,
-    flag(
-        "--robust",
-        "Instead of the fastest plan, take the one with the least worst-case regret over the uncertain "
-        "speeds of devices and networks.",
-    ),
-]
-
-Strict = Annotated[
-    bool,
-    flag(
-        "--strict",
-        "Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
-        "and by at most 5 %, and if it needs fewer devices, fewer stages or less money, or keeps RDMA, and "
-        "is worse in none of these.",
-    ),
-]
 Deadline = Annotated[
     str | None, option("--deadline", "TIME", "The training of --tokens must end within this time, e.g. 30d.")
 ]
@@ -98,10 +43,33 @@ OBJECTIVES = ("time", "cost", "energy", TIME_TO_LOSS)
 class StopOptions:
     """What stops a run, and what that takes."""
 
-    failures: Failures = None
-    checkpoint_time: CheckpointTime = None
-    restart_time: RestartTime = None
-    storage: Storage = None
+    failures: Annotated[
+        float | None,
+        option(
+            "--failures",
+            "RATE",
+            "Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: includes the time of checkpoints, "
+            "restarts and lost work.",
+        ),
+    ] = None
+    checkpoint_time: Annotated[
+        str | None,
+        option("--checkpoint-time", "TIME", "Time to write a checkpoint, e.g. 90s. Default: 60s, assumed."),
+    ] = None
+    restart_time: Annotated[
+        str | None,
+        option(
+            "--restart-time", "TIME", "Time from a failure until training resumes, e.g. 10m. Default: 15m."
+        ),
+    ] = None
+    storage: Annotated[
+        float | None,
+        option(
+            "--storage",
+            "RATE",
+            "Storage bandwidth of all nodes together in gigabyte/s; gives the time of a checkpoint.",
+        ),
+    ] = None
 
     def interruptions(self) -> Interruptions:
         """Raises UsageError for an option that needs another, or is out of range."""
@@ -138,7 +106,14 @@ class StopOptions:
 class RunOptions:
     """A whole training run: how long it is, what it may take, what stops it."""
 
-    tokens: Tokens = None
+    tokens: Annotated[
+        str | None,
+        option(
+            "--tokens",
+            "N",
+            "Tokens of the whole training, e.g. 300B, 1T or 5e9: adds its time and cost.",
+        ),
+    ] = None
     deadline: Deadline = None
     budget: Budget = None
     stops: StopOptions = StopOptions()
@@ -168,14 +143,55 @@ class RunOptions:
 class GoalOptions:
     """What is wanted of the plan."""
 
-    objective: ObjectiveName = None
-    strict: Strict = False
-    max_cost_per_token: MaxCost = None
-    min_tokens_per_second: MinSpeed = None
-    use_at_most: UseAtMost = None
+    objective: Annotated[
+        list[str] | None,
+        option(
+            "--objective",
+            "NAME",
+            "What to minimise: time per step (the default), cost per token, energy per token (at board power), or "
+            "time-to-loss, which chooses the global batch too.",
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        flag(
+            "--strict",
+            "Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
+            "and by at most 5 %, and if it needs fewer devices, fewer stages or less money, or keeps RDMA, and "
+            "is worse in none of these.",
+        ),
+    ] = False
+    max_cost_per_token: Annotated[
+        float | None,
+        option(
+            "--max-cost-per-token",
+            "PRICE",
+            "Only plans that cost at most this much per million tokens, in the currency of the cluster file.",
+        ),
+    ] = None
+    min_tokens_per_second: Annotated[
+        float | None, option("--min-tokens-per-second", "N", "Only plans with at least this throughput.")
+    ] = None
+    use_at_most: Annotated[
+        list[str] | None,
+        option("--use-at-most", "N[:POOL]", "Use at most N devices of one pool, or in total; repeatable."),
+    ] = None
     run: RunOptions = RunOptions()
-    pareto: Pareto = False
-    robust: Robust = False
+    pareto: Annotated[
+        bool,
+        flag(
+            "--pareto",
+            "Print time against cost for sub-clusters of growing size, and how many devices are worth using.",
+        ),
+    ] = False
+    robust: Annotated[
+        bool,
+        flag(
+            "--robust",
+            "Instead of the fastest plan, take the one with the least worst-case regret over the uncertain "
+            "speeds of devices and networks.",
+        ),
+    ] = False
 
     def goal(self, run: Goal, path: Path, cluster: ClusterSpec) -> Goal:
         """The goal of the options and their run, for the cluster of a file.
@@ -214,32 +230,28 @@ class GoalOptions:
         return cast("Objective", names[0])
 
 
-Loss = Annotated[
-    float | None,
-    option(
-        "--loss",
-        "NATS",
-        "With --objective time-to-loss: the loss to reach, by the curve of the model file. With --tokens: the "
-        "loss at which the critical batch is taken.",
-    ),
-]
-Batches = Annotated[
-    str | None,
-    option(
-        "--batches",
-        "LIST",
-        "With --objective time-to-loss: global batches to choose from, in sequences. Default: the model "
-        "file's own, halved and doubled up to six times.",
-    ),
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOptions:
     """A loss to reach, and how."""
 
-    loss: Loss = None
-    batches: Batches = None
+    loss: Annotated[
+        float | None,
+        option(
+            "--loss",
+            "NATS",
+            "With --objective time-to-loss: the loss to reach, by the curve of the model file. With --tokens: the "
+            "loss at which the critical batch is taken.",
+        ),
+    ] = None
+    batches: Annotated[
+        str | None,
+        option(
+            "--batches",
+            "LIST",
+            "With --objective time-to-loss: global batches to choose from, in sequences. Default: the model "
+            "file's own, halved and doubled up to six times.",
+        ),
+    ] = None
 
     def given(self, wanted: GoalOptions, **others: object) -> bool:
         """True with the objective time-to-loss; raises UsageError for options that have no meaning then, or without."""

@@ -23,28 +23,6 @@ from planner.files.writing import dump, write_whole
 from planner.model.file import load_model
 from planner.report.layout import Paragraph
 
-Folder = Annotated[Path, argument("DIR", "Folder for cluster.yaml and model.yaml.")]
-Gpu = Annotated[str | None, option("--gpu", "NAME", "Type of the GPUs, as hetplan gpus lists them.")]
-GpusPerNode = Annotated[int | None, option("--gpus-per-node", "N", "GPUs in each node.", min=1)]
-NodeCount = Annotated[int | None, option("--nodes", "N", "Number of nodes.", min=1)]
-IntraNode = Annotated[
-    str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
-]
-Network = Annotated[
-    str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
-]
-Bandwidth = Annotated[
-    float | None, option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.")
-]
-CardCount = Annotated[int | None, option("--cards", "N", "Network cards of a node.", min=1)]
-HourPrice = Annotated[
-    float | None, option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.")
-]
-ModelName = Annotated[
-    str | None,
-    option("--model", "NAME", "An example model, as hetplan examples lists them, or a config.json."),
-]
-
 
 class Asking:
     """Answers of options, and on a terminal of the user."""
@@ -83,14 +61,24 @@ class Asking:
 class ClusterOptions:
     """A cluster of one pool."""
 
-    gpu: Gpu = None
-    gpus_per_node: GpusPerNode = None
-    nodes: NodeCount = None
-    intra_node: IntraNode = None
-    network: Network = None
-    bandwidth_gbps: Bandwidth = None
-    cards: CardCount = None
-    price: HourPrice = None
+    gpu: Annotated[str | None, option("--gpu", "NAME", "Type of the GPUs, as hetplan gpus lists them.")] = (
+        None
+    )
+    gpus_per_node: Annotated[int | None, option("--gpus-per-node", "N", "GPUs in each node.", min=1)] = None
+    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes.", min=1)] = None
+    intra_node: Annotated[
+        str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
+    ] = None
+    network: Annotated[
+        str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
+    ] = None
+    bandwidth_gbps: Annotated[
+        float | None, option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.")
+    ] = None
+    cards: Annotated[int | None, option("--cards", "N", "Network cards of a node.", min=1)] = None
+    price: Annotated[
+        float | None, option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.")
+    ] = None
 
     def text(self, ask: Asking) -> str:
         """The file's content."""
@@ -115,10 +103,13 @@ class ClusterOptions:
 
 
 def init(
-    folder: Folder = Path(),
+    folder: Annotated[Path, argument("DIR", "Folder for cluster.yaml and model.yaml.")] = Path(),
     *,
     pool: ClusterOptions,
-    model: ModelName = None,
+    model: Annotated[
+        str | None,
+        option("--model", "NAME", "An example model, as hetplan examples lists them, or a config.json."),
+    ] = None,
     force: ForceFiles = False,
 ) -> None:
     """Write a cluster file and a model file from a few answers.

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Annotated
 
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
-from planner.cli.options import GlobalBatch, Precision, Safe, SequenceLength, choices, within
+from planner.cli.options import Precision, SequenceLength, choices, option, within
 from planner.cli.output import typed
 from planner.cli.process import warn
 from planner.cluster.file import load_cluster
@@ -30,7 +31,7 @@ from planner.plan.file import (
     model_differences,
     read,
 )
-from planner.ranges import CHANCE
+from planner.ranges import BATCH, CHANCE
 from planner.report.doubts import doubts
 from planner.search.values import Goal, Limits, Scored
 
@@ -124,9 +125,22 @@ class Overrides:
     """Settings given on the command line; None keeps those of the files."""
 
     precision: Precision = None
-    global_batch: GlobalBatch = None
+    global_batch: Annotated[
+        int | None,
+        option(
+            "--global-batch", "N", "Sequences per optimizer step, overriding the model file.", whole=BATCH
+        ),
+    ] = None
     sequence_length: SequenceLength = None
-    safe: Safe = None
+    safe: Annotated[
+        float | None,
+        option(
+            "--safe",
+            "P",
+            "Only plans whose chance of running out of memory is at most P, e.g. 0.05, given the error of "
+            "predicted memory; overrides the cluster file.",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for a chance that is none."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.errors import UsageError
-from planner.ranges import BATCH, RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
+from planner.ranges import RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
 from planner.targets import BY_REQUEST, NAMES, in_words, target
 
 
@@ -35,7 +35,6 @@ def flag(names: str, text: str, **more: Any) -> Any:
 
 ClusterFile = Annotated[Path, argument("CLUSTER", "Cluster file (YAML).")]
 ModelFile = Annotated[Path, argument("MODEL", "Model file (YAML, or a Hugging Face config.json).")]
-PlanFiles = Annotated[list[Path], argument("PLAN...", "Plan files written by search -o.")]
 SavedPlan = Annotated[Path, argument("PLAN", "Plan file written by search -o.")]
 AsJson = Annotated[bool, flag("--json", "Print a single JSON document instead of tables.")]
 Precision = Annotated[
@@ -44,22 +43,9 @@ Precision = Annotated[
         "--precision", "NAME", "Training precision, overriding the model file: bf16, fp16, fp32, tf32 or fp8."
     ),
 ]
-GlobalBatch = Annotated[
-    int | None,
-    option("--global-batch", "N", "Sequences per optimizer step, overriding the model file.", whole=BATCH),
-]
 SequenceLength = Annotated[
     int | None,
     option("--sequence-length", "N", "Tokens per sequence, overriding the model file.", whole=SEQUENCE),
-]
-Safe = Annotated[
-    float | None,
-    option(
-        "--safe",
-        "P",
-        "Only plans whose chance of running out of memory is at most P, e.g. 0.05, given the error of "
-        "predicted memory; overrides the cluster file.",
-    ),
 ]
 CalibrationFile = Annotated[
     Path | None, option("--calibration", "FILE", "Calibration file; overrides the built-in constants.")
@@ -80,46 +66,7 @@ TargetName = Annotated[
         callback=_known_target,
     ),
 ]
-Tokens = Annotated[
-    str | None,
-    option(
-        "--tokens",
-        "N",
-        "Tokens of the whole training, e.g. 300B, 1T or 5e9: adds its time and cost.",
-    ),
-]
 NeededTokens = Annotated[str, option("--tokens", "N", "Tokens of the whole training, e.g. 300B, 1T or 5e9.")]
-Failures = Annotated[
-    float | None,
-    option(
-        "--failures",
-        "RATE",
-        "Failures per GPU in 30 days, e.g. 0.014 as in Llama 3's run: includes the time of checkpoints, "
-        "restarts and lost work.",
-    ),
-]
-CheckpointTime = Annotated[
-    str | None,
-    option("--checkpoint-time", "TIME", "Time to write a checkpoint, e.g. 90s. Default: 60s, assumed."),
-]
-RestartTime = Annotated[
-    str | None,
-    option("--restart-time", "TIME", "Time from a failure until training resumes, e.g. 10m. Default: 15m."),
-]
-
-Storage = Annotated[
-    float | None,
-    option(
-        "--storage",
-        "RATE",
-        "Storage bandwidth of all nodes together in gigabyte/s; gives the time of a checkpoint.",
-    ),
-]
-
-_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
-_SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
-_SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 Force = Annotated[bool, flag("--force", "Overwrite the output file if it exists.")]
 ForceFiles = Annotated[bool, flag("--force", "Replace existing files.")]
 ClusterNow = Annotated[
@@ -128,6 +75,11 @@ ClusterNow = Annotated[
 ModelNow = Annotated[
     Path | None, option("--model", "FILE", "Check that the plan was made for this model file.")
 ]
+
+_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?(?:e\d{1,2})?)([kmbt]?)", re.IGNORECASE)
+_SPAN = re.compile(r"(\d{1,10}(?:\.\d{1,10})?)\s*([smhdw])", re.IGNORECASE)
+_SPANS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
 def tokens_of(text: str) -> float:

@@ -41,34 +41,30 @@ from planner.report.layout import Paragraph
 from planner.report.plan_table import misfits, plan_section, warnings_of
 from planner.search.values import Scored
 
-HandPlan = Annotated[
-    Path | None, argument("PLAN", "Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`.")
-]
-Plans = Annotated[
-    Path | None,
-    option(
-        "--plans",
-        "FILE",
-        "Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    option(
-        "--output -o",
-        "FILE",
-        "Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
-    ),
-]
-
 
 def predict(
     cluster: ClusterFile,
     model: ModelFile,
     *,
-    plan: HandPlan = None,
-    plans: Plans = None,
-    output: Output = None,
+    plan: Annotated[
+        Path | None, argument("PLAN", "Plan file, or a short plan with lines such as `tp: 8` and `pp: 8`.")
+    ] = None,
+    plans: Annotated[
+        Path | None,
+        option(
+            "--plans",
+            "FILE",
+            "Instead of PLAN: a file with a list of short plans, one a line, e.g. `- {tp: 8, pp: 8}`.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        option(
+            "--output -o",
+            "FILE",
+            "Write the plan to FILE, as `hetplan search` does, for `emit`, `compare` and the other commands.",
+        ),
+    ] = None,
     overrides: Overrides,
     training: RunOptions,
     calibration: CalibrationFile = None,

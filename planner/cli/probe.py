@@ -21,43 +21,26 @@ EXAMPLE = "cluster.yaml"
 """Name of an output, for hints."""
 
 
-NvidiaSmi = Annotated[
-    Path | None, option("--nvidia-smi", "FILE", "Devices: output of nvidia-smi --query-gpu (CSV).")
-]
-GpuList = Annotated[Path | None, option("--gpu-list", "FILE", "MIG devices: output of nvidia-smi -L.")]
-Topo = Annotated[
-    Path | None, option("--topo", "FILE", "Links between devices: output of nvidia-smi topo -m.")
-]
-Ibstat = Annotated[Path | None, option("--ibstat", "FILE", "RDMA NICs: output of ibstat.")]
-Ethtool = Annotated[
-    Path | None, option("--ethtool", "FILE", "Network interfaces: output of ethtool for each.")
-]
-Sysfs = Annotated[Path | None, option("--sysfs", "FILE", "RDMA and Ethernet NICs: files under /sys/class.")]
-Hostfile = Annotated[Path | None, option("--hostfile", "FILE", "Host names: a DeepSpeed hostfile.")]
-Slurm = Annotated[
-    Path | None,
-    option(
-        "--slurm",
-        "FILE",
-        "Host names: SLURM_JOB_NODELIST, or output of scontrol show hostnames or sinfo -N -o.",
-    ),
-]
-From = Annotated[Path | None, option("--from", "FOLDER", "Folder of saved outputs, one sub-folder per node.")]
-Commands = Annotated[bool, flag("--commands", "Print the shell commands that save these outputs on a node.")]
-ClusterName = Annotated[str, option("--name", "NAME", "Name of the cluster.")]
-Output = Annotated[Path | None, option("--output -o", "FILE", "Cluster file to write. Default: stdout.")]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOutputs:
     """Files with what the commands of one node printed, by source."""
 
-    nvidia_smi: NvidiaSmi = None
-    gpu_list: GpuList = None
-    topo: Topo = None
-    ibstat: Ibstat = None
-    ethtool: Ethtool = None
-    sysfs: Sysfs = None
+    nvidia_smi: Annotated[
+        Path | None, option("--nvidia-smi", "FILE", "Devices: output of nvidia-smi --query-gpu (CSV).")
+    ] = None
+    gpu_list: Annotated[
+        Path | None, option("--gpu-list", "FILE", "MIG devices: output of nvidia-smi -L.")
+    ] = None
+    topo: Annotated[
+        Path | None, option("--topo", "FILE", "Links between devices: output of nvidia-smi topo -m.")
+    ] = None
+    ibstat: Annotated[Path | None, option("--ibstat", "FILE", "RDMA NICs: output of ibstat.")] = None
+    ethtool: Annotated[
+        Path | None, option("--ethtool", "FILE", "Network interfaces: output of ethtool for each.")
+    ] = None
+    sysfs: Annotated[
+        Path | None, option("--sysfs", "FILE", "RDMA and Ethernet NICs: files under /sys/class.")
+    ] = None
 
     def given(self) -> dict[str, Path]:
         """Those that are there."""
@@ -67,12 +50,27 @@ class NodeOutputs:
 def probe(
     *,
     outputs: NodeOutputs,
-    hostfile: Hostfile = None,
-    slurm: Slurm = None,
-    folder: From = None,
-    commands: Commands = False,
-    name: ClusterName = "cluster",
-    output: Output = None,
+    hostfile: Annotated[
+        Path | None, option("--hostfile", "FILE", "Host names: a DeepSpeed hostfile.")
+    ] = None,
+    slurm: Annotated[
+        Path | None,
+        option(
+            "--slurm",
+            "FILE",
+            "Host names: SLURM_JOB_NODELIST, or output of scontrol show hostnames or sinfo -N -o.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None, option("--from", "FOLDER", "Folder of saved outputs, one sub-folder per node.")
+    ] = None,
+    commands: Annotated[
+        bool, flag("--commands", "Print the shell commands that save these outputs on a node.")
+    ] = False,
+    name: Annotated[str, option("--name", "NAME", "Name of the cluster.")] = "cluster",
+    output: Annotated[
+        Path | None, option("--output -o", "FILE", "Cluster file to write. Default: stdout.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Draft a cluster file from this machine or from saved outputs.

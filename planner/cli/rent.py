@@ -38,55 +38,6 @@ from planner.search.milp.renting import Wanted
 from planner.search.objectives.renting import RentGoal, RentSearch
 from planner.search.values import Limits
 
-Offers = Annotated[
-    Path | None,
-    option(
-        "--offers",
-        "FILE",
-        "Machines that can be rented, with their prices (YAML). Default: gpuhunt's catalogue, where installed.",
-    ),
-]
-Network = Annotated[
-    str | None,
-    option(
-        "--network",
-        "KIND:GBPS",
-        "Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
-        "infiniband:400x8 for eight cards. Default: none, so that a single machine is rented.",
-    ),
-]
-Interruptions = Annotated[
-    float | None,
-    option(
-        "--interruptions",
-        "RATE",
-        "How often a spot machine of gpuhunt's catalogue is reclaimed in 30 days. Default: no spot machines.",
-    ),
-]
-Objective = Annotated[
-    str | None,
-    option(
-        "--objective",
-        "NAME",
-        "What to minimise: time or money. Default: time with --budget alone, else money.",
-    ),
-]
-Provider = Annotated[str | None, option("--provider", "NAME", "Only offers of this provider.")]
-Region = Annotated[str | None, option("--region", "NAME", "Only offers of this region.")]
-MostMachines = Annotated[
-    int | None, option("--machines", "N", "Rent at most this many machines.", min=1, max=int(NODES.most))
-]
-Output = Annotated[
-    Path | None, option("--output -o", "FILE", "Write the rented machines to FILE, as a cluster file.")
-]
-Gap = Annotated[
-    float, proven_gap("Stop once the machines are proven to be within this fraction of the best.", 0.001)
-]
-TimeLimit = Annotated[
-    float, time_limit("Total time limit; the best machines so far are returned with their gap.")
-]
-
-
 LISTED = 20
 """Names that a message lists."""
 
@@ -95,20 +46,57 @@ def rent(
     model: ModelFile,
     tokens: NeededTokens,
     *,
-    offers: Offers = None,
-    network: Network = None,
-    interruptions: Interruptions = None,
+    offers: Annotated[
+        Path | None,
+        option(
+            "--offers",
+            "FILE",
+            "Machines that can be rented, with their prices (YAML). Default: gpuhunt's catalogue, where installed.",
+        ),
+    ] = None,
+    network: Annotated[
+        str | None,
+        option(
+            "--network",
+            "KIND:GBPS",
+            "Network of each machine of gpuhunt's catalogue, which lists none, e.g. ethernet:100 or "
+            "infiniband:400x8 for eight cards. Default: none, so that a single machine is rented.",
+        ),
+    ] = None,
+    interruptions: Annotated[
+        float | None,
+        option(
+            "--interruptions",
+            "RATE",
+            "How often a spot machine of gpuhunt's catalogue is reclaimed in 30 days. Default: no spot machines.",
+        ),
+    ] = None,
     deadline: Deadline = None,
     budget: Budget = None,
-    objective: Objective = None,
-    output: Output = None,
-    provider: Provider = None,
-    region: Region = None,
-    machines: MostMachines = None,
+    objective: Annotated[
+        str | None,
+        option(
+            "--objective",
+            "NAME",
+            "What to minimise: time or money. Default: time with --budget alone, else money.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output -o", "FILE", "Write the rented machines to FILE, as a cluster file.")
+    ] = None,
+    provider: Annotated[str | None, option("--provider", "NAME", "Only offers of this provider.")] = None,
+    region: Annotated[str | None, option("--region", "NAME", "Only offers of this region.")] = None,
+    machines: Annotated[
+        int | None, option("--machines", "N", "Rent at most this many machines.", min=1, max=int(NODES.most))
+    ] = None,
     stops: StopOptions,
     target: TargetName = None,
-    gap: Gap = 0.05,
-    time_limit: TimeLimit = 120.0,
+    gap: Annotated[
+        float, proven_gap("Stop once the machines are proven to be within this fraction of the best.", 0.001)
+    ] = 0.05,
+    time_limit: Annotated[
+        float, time_limit("Total time limit; the best machines so far are returned with their gap.")
+    ] = 120.0,
     overrides: Overrides,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,

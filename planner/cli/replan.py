@@ -47,48 +47,45 @@ from planner.report.replan import (
 from planner.search.replan import Replan, Replanner
 from planner.search.values import Limits
 
-Without = Annotated[
-    list[str] | None,
-    option("--without", "HOST", "A host that has failed; repeatable. `node-[2-4]` names several."),
-]
-Away = Annotated[
-    str,
-    option(
-        "--away",
-        "TIME",
-        "How long the hosts stay away: the time lost to slower steps is weighed against the time to move "
-        "state.",
-    ),
-]
-Output = Annotated[Path | None, option("--output -o", "FILE", "Write the plan that takes over to FILE.")]
-Prepare = Annotated[
-    Path | None,
-    option(
-        "--prepare",
-        "DIR",
-        "Instead of --without: find the plan for the loss of each single node and write all of them to DIR; "
-        "with the torch target, a launch folder that switches to them by itself.",
-    ),
-]
-Force = Annotated[
-    bool,
-    flag("--force", "Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."),
-]
-TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
-
 
 def replan(
     plan: SavedPlan,
     *,
-    without: Without = None,
-    prepare: Prepare = None,
-    force: Force = False,
-    output: Output = None,
-    away: Away = "1d",
+    without: Annotated[
+        list[str] | None,
+        option("--without", "HOST", "A host that has failed; repeatable. `node-[2-4]` names several."),
+    ] = None,
+    prepare: Annotated[
+        Path | None,
+        option(
+            "--prepare",
+            "DIR",
+            "Instead of --without: find the plan for the loss of each single node and write all of them to DIR; "
+            "with the torch target, a launch folder that switches to them by itself.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        flag(
+            "--force", "Update the folder of --prepare: edited files are kept as NAME.edited, as with emit."
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, option("--output -o", "FILE", "Write the plan that takes over to FILE.")
+    ] = None,
+    away: Annotated[
+        str,
+        option(
+            "--away",
+            "TIME",
+            "How long the hosts stay away: the time lost to slower steps is weighed against the time to move "
+            "state.",
+        ),
+    ] = "1d",
     stops: StopOptions,
     cluster: ClusterNow = None,
     model: ModelNow = None,
-    time_limit: TimeLimit = 30.0,
+    time_limit: Annotated[float, time_limit("Time limit of each search.")] = 30.0,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:

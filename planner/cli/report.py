@@ -34,33 +34,28 @@ from planner.report.page import report as report_of
 from planner.search.objectives.pareto import Front, front, front_objective
 from planner.search.values import Goal, Limits
 
-Page = Annotated[Path, option("--output -o", "FILE", "The page to write, e.g. report.html.")]
-Others = Annotated[
-    list[Path] | None,
-    option("--compare", "PLAN", "Another plan of the same model to set beside it; repeatable."),
-]
-WithFront = Annotated[
-    bool,
-    flag(
-        "--pareto",
-        "Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
-    ),
-]
-TimeLimit = Annotated[float, time_limit("Time limit of --pareto.")]
-
 
 def report(
     plan: SavedPlan,
-    output: Page,
+    output: Annotated[Path, option("--output -o", "FILE", "The page to write, e.g. report.html.")],
     *,
-    compare: Others = None,
+    compare: Annotated[
+        list[Path] | None,
+        option("--compare", "PLAN", "Another plan of the same model to set beside it; repeatable."),
+    ] = None,
     log: Logs = None,
     tokens: NeededTokens = "100B",
     deadline: Deadline = None,
     budget: Budget = None,
     stops: StopOptions,
-    pareto: WithFront = False,
-    time_limit: TimeLimit = 60.0,
+    pareto: Annotated[
+        bool,
+        flag(
+            "--pareto",
+            "Also search growing parts of the cluster: time against cost, or energy where pools have no price.",
+        ),
+    ] = False,
+    time_limit: Annotated[float, time_limit("Time limit of --pareto.")] = 60.0,
     cluster: ClusterNow = None,
     model: ModelNow = None,
     calibration: CalibrationFile = None,

@@ -182,22 +182,22 @@ def schema_of(name: str) -> Schema:
 FILES = ("cluster", "model", "plan", "calibration", "offers", "grid", "jobs")
 """Files with a schema."""
 
-WhichFile = Annotated[
-    str,
-    argument(
-        "FILE",
-        "Which schema: cluster, model, plan, calibration, offers, grid or jobs; or a command, such as search or "
-        "'compare --log', for the document that its --json prints.",
-    ),
-]
-
 
 def document_schema(command: str) -> Schema:
     """Schema of what a command prints with ``--json``; later versions may add keys."""
     return {"$schema": DRAFT, **document(DOCUMENTS[command]), "title": f"hetplan {command} --json"}
 
 
-def schema(name: WhichFile) -> None:
+def schema(
+    name: Annotated[
+        str,
+        argument(
+            "FILE",
+            "Which schema: cluster, model, plan, calibration, offers, grid or jobs; or a command, such as search or "
+            "'compare --log', for the document that its --json prints.",
+        ),
+    ],
+) -> None:
     """Print the JSON Schema of a file or of a --json document.
 
     Editors can use it to validate YAML as you type.

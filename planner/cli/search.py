@@ -134,150 +134,11 @@ class KeptPlan:
         write(self._request.plan_file(scored, summary), self._path)
 
 
-Output = Annotated[
-    Path | None,
-    option(
-        "--output -o",
-        "FILE",
-        "Write the plan to FILE as soon as one is found, and again whenever a better one is.",
-    ),
-]
-WriteLp = Annotated[
-    Path | None,
-    option(
-        "--write-lp",
-        "FILE",
-        "Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
-    ),
-]
-Top = Annotated[
-    int | None,
-    option(
-        "--top",
-        "K",
-        "Show only the K best plan families. Default: 6, or all of them with -v.",
-        min=1,
-        max=int(COUNT.most),
-    ),
-]
-KeepHistory = Annotated[
-    bool,
-    flag(
-        "--history",
-        "Record in the plan file how the best step and the bound developed, for hetplan report; such files "
-        "differ from search to search.",
-    ),
-]
-Quiet = Annotated[bool, flag("--quiet -q", "Print only the answer, on one line.")]
-Verbose = Annotated[
-    bool,
-    flag("--verbose -v", "Also print the inputs as understood, all plan families, and what was left out."),
-]
-Gap = Annotated[float, proven_gap("Stop once the plan is proven to be within this fraction of the optimum.")]
-
-
 def _time_limit(seconds: float) -> float:
     """The option's value; none at all is infinite."""
     if a_number(seconds) != math.inf and not TIME_LIMIT.holds(seconds):
         raise typer.BadParameter(f"{seconds:g} is not in the range from 0 to {TIME_LIMIT.most:.0f}, or inf.")
     return seconds
-
-
-TimeLimit = Annotated[
-    float,
-    option(
-        "--time-limit",
-        "SECONDS",
-        "Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
-        min=TIME_LIMIT.least,
-        callback=_time_limit,
-    ),
-]
-Zero = Annotated[str | None, option("--zero", "LIST", "ZeRO stages to allow, e.g. 0,1.")]
-Tp = Annotated[str | None, option("--tp", "LIST", "Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4.")]
-Pp = Annotated[str | None, option("--pp", "LIST", "Pipeline depths to allow, e.g. 1..8.")]
-Ep = Annotated[str | None, option("--ep", "LIST", "Expert-parallel degrees to allow, e.g. 1,8.")]
-Etp = Annotated[str | None, option("--etp", "LIST", "Expert-tensor-parallel degrees to allow, e.g. 1,2.")]
-Cp = Annotated[str | None, option("--cp", "LIST", "Context-parallel degrees to allow, e.g. 1,4.")]
-MicroBatch = Annotated[
-    str | None, option("--micro-batch", "LIST", "Micro-batch sizes to allow, in sequences.")
-]
-RecomputeNames = Annotated[
-    str | None, option("--recompute", "LIST", "Activation recomputation to allow: none, selective, full.")
-]
-
-OffloadNames = Annotated[
-    str | None,
-    option(
-        "--offload",
-        "LIST",
-        "What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
-        "optimizer and parameters go to NVMe, and super for SuperOffload on superchips, which does not clip gradients. "
-        "Default: none, unless nothing fits on the devices alone.",
-    ),
-]
-
-
-AllowLocalSgd = Annotated[
-    str | None,
-    option(
-        "--allow-local-sgd",
-        "STEPS",
-        "Also plans whose islands, joined by slow links, train on their own for this many steps and then "
-        "exchange weights (DiLoCo). This changes the training result.",
-    ),
-]
-AllowCompression = Annotated[
-    str | None,
-    option(
-        "--allow-compression",
-        "LIST",
-        "Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
-        "(PowerSGD), ratio=0.01 (the largest elements). This changes the training result.",
-    ),
-]
-
-
-AllowQuantisedZero = Annotated[
-    bool,
-    flag(
-        "--allow-quantised-zero",
-        "Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
-        "changes the training result.",
-    ),
-]
-
-
-AllowTensorGrids = Annotated[
-    bool,
-    flag(
-        "--allow-tensor-grids",
-        "Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
-    ),
-]
-
-
-AllowUnequalShards = Annotated[
-    bool,
-    flag(
-        "--allow-unequal-shards",
-        "Also plans in which ZeRO 1 to 3 gives device types shards of different sizes, so that more fits where "
-        "memory sizes differ. Torch runs them without FSDP2.",
-    ),
-]
-
-
-AllowBackup = Annotated[
-    int | None,
-    option(
-        "--allow-backup",
-        "N",
-        "Also plans with up to N backup replicas: each step drops the gradients of the slowest ones. This pays "
-        "where step times vary (calibrate sigma), and changes which sequences are trained on.",
-        min=1,
-        max=int(DEVICES.most),
-    ),
-]
 
 
 WHOLE_GRADIENTS, EQUAL_SHARDS = (
@@ -290,21 +151,84 @@ WHOLE_GRADIENTS, EQUAL_SHARDS = (
 class SpaceOptions:
     """Which plans are searched."""
 
-    zero: Zero = None
-    tp: Tp = None
-    pp: Pp = None
-    cp: Cp = None
-    ep: Ep = None
-    etp: Etp = None
-    micro_batch: MicroBatch = None
-    recompute: RecomputeNames = None
-    offload: OffloadNames = None
-    allow_local_sgd: AllowLocalSgd = None
-    allow_compression: AllowCompression = None
-    allow_unequal_shards: AllowUnequalShards = False
-    allow_quantised_zero: AllowQuantisedZero = False
-    allow_tensor_grids: AllowTensorGrids = False
-    allow_backup: AllowBackup = None
+    zero: Annotated[str | None, option("--zero", "LIST", "ZeRO stages to allow, e.g. 0,1.")] = None
+    tp: Annotated[
+        str | None, option("--tp", "LIST", "Tensor-parallel degrees to allow, e.g. 1,2,4 or 1..4.")
+    ] = None
+    pp: Annotated[str | None, option("--pp", "LIST", "Pipeline depths to allow, e.g. 1..8.")] = None
+    cp: Annotated[str | None, option("--cp", "LIST", "Context-parallel degrees to allow, e.g. 1,4.")] = None
+    ep: Annotated[str | None, option("--ep", "LIST", "Expert-parallel degrees to allow, e.g. 1,8.")] = None
+    etp: Annotated[
+        str | None, option("--etp", "LIST", "Expert-tensor-parallel degrees to allow, e.g. 1,2.")
+    ] = None
+    micro_batch: Annotated[
+        str | None, option("--micro-batch", "LIST", "Micro-batch sizes to allow, in sequences.")
+    ] = None
+    recompute: Annotated[
+        str | None, option("--recompute", "LIST", "Activation recomputation to allow: none, selective, full.")
+    ] = None
+    offload: Annotated[
+        str | None,
+        option(
+            "--offload",
+            "LIST",
+            "What plans may keep in host memory: none, optimizer, parameters, activations; add nvme to let "
+            "optimizer and parameters go to NVMe, and super for SuperOffload on superchips, which does not clip "
+            "gradients. Default: none, unless nothing fits on the devices alone.",
+        ),
+    ] = None
+    allow_local_sgd: Annotated[
+        str | None,
+        option(
+            "--allow-local-sgd",
+            "STEPS",
+            "Also plans whose islands, joined by slow links, train on their own for this many steps and then "
+            "exchange weights (DiLoCo). This changes the training result.",
+        ),
+    ] = None
+    allow_compression: Annotated[
+        str | None,
+        option(
+            "--allow-compression",
+            "LIST",
+            "Also plans whose islands, joined by slow links, exchange fewer bytes: bf16, fp8, int8, rank=4 "
+            "(PowerSGD), ratio=0.01 (the largest elements). This changes the training result.",
+        ),
+    ] = None
+    allow_unequal_shards: Annotated[
+        bool,
+        flag(
+            "--allow-unequal-shards",
+            "Also plans in which ZeRO 1 to 3 gives device types shards of different sizes, so that more fits where "
+            "memory sizes differ. Torch runs them without FSDP2.",
+        ),
+    ] = False
+    allow_quantised_zero: Annotated[
+        bool,
+        flag(
+            "--allow-quantised-zero",
+            "Also plans whose ZeRO 3 sends parameters in eight bits and gradients in four (ZeRO++, DeepSpeed). This "
+            "changes the training result.",
+        ),
+    ] = False
+    allow_tensor_grids: Annotated[
+        bool,
+        flag(
+            "--allow-tensor-grids",
+            "Also plans whose replicas divide matrices by rows and columns of devices (SUMMA, Optimus, Tesseract).",
+        ),
+    ] = False
+    allow_backup: Annotated[
+        int | None,
+        option(
+            "--allow-backup",
+            "N",
+            "Also plans with up to N backup replicas: each step drops the gradients of the slowest ones. This pays "
+            "where step times vary (calibrate sigma), and changes which sequences are trained on.",
+            min=1,
+            max=int(DEVICES.most),
+        ),
+    ] = None
 
     def limits(self, target: str | None, gap: float, time_limit: float) -> Limits:
         """The same as numbers; ``time_limit`` in seconds. Raises UsageError."""
@@ -370,16 +294,6 @@ def _way(part: str) -> Sync:
     raise UsageError(f"--allow-compression: {what}")
 
 
-WithAdvice = Annotated[
-    bool,
-    flag(
-        "--advice",
-        "Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
-        "explanations.",
-    ),
-]
-
-
 def _require_experts(limits: Limits, model: ModelSpec) -> None:
     """Raise UsageError for degrees of which the experts of the model allow none."""
     given = limits.ep or (1,)
@@ -395,21 +309,74 @@ def search(
     cluster: ClusterFile,
     model: ModelFile,
     *,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        option(
+            "--output -o",
+            "FILE",
+            "Write the plan to FILE as soon as one is found, and again whenever a better one is.",
+        ),
+    ] = None,
     wanted: GoalOptions,
     to_loss: LossOptions,
-    advice: WithAdvice = False,
+    advice: Annotated[
+        bool,
+        flag(
+            "--advice",
+            "Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
+            "explanations.",
+        ),
+    ] = False,
     target: TargetName = None,
-    top: Top = None,
-    gap: Gap = 0.01,
-    time_limit: TimeLimit = 60.0,
+    top: Annotated[
+        int | None,
+        option(
+            "--top",
+            "K",
+            "Show only the K best plan families. Default: 6, or all of them with -v.",
+            min=1,
+            max=int(COUNT.most),
+        ),
+    ] = None,
+    gap: Annotated[
+        float, proven_gap("Stop once the plan is proven to be within this fraction of the optimum.")
+    ] = 0.01,
+    time_limit: Annotated[
+        float,
+        option(
+            "--time-limit",
+            "SECONDS",
+            "Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
+            min=TIME_LIMIT.least,
+            callback=_time_limit,
+        ),
+    ] = 60.0,
     space: SpaceOptions,
     overrides: Overrides,
     calibration: CalibrationFile = None,
-    write_lp: WriteLp = None,
-    history: KeepHistory = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    write_lp: Annotated[
+        Path | None,
+        option(
+            "--write-lp",
+            "FILE",
+            "Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
+        ),
+    ] = None,
+    history: Annotated[
+        bool,
+        flag(
+            "--history",
+            "Record in the plan file how the best step and the bound developed, for hetplan report; such files "
+            "differ from search to search.",
+        ),
+    ] = False,
+    quiet: Annotated[bool, flag("--quiet -q", "Print only the answer, on one line.")] = False,
+    verbose: Annotated[
+        bool,
+        flag(
+            "--verbose -v", "Also print the inputs as understood, all plan families, and what was left out."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest or cheapest plan and prove how good it is.

@@ -37,48 +37,41 @@ from planner.share.search import OBJECTIVES, ShareObjective, ShareSearch
 from planner.targets import in_words
 from planner.targets import target as runtime
 
-JobsFile = Annotated[Path, argument("JOBS", "Jobs file: models, what is left to do, weights (YAML).")]
-Objective = Annotated[
-    str,
-    option(
-        "--objective",
-        "NAME",
-        "makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
-        "with the smallest fraction of its equal share gets as much as possible.",
-    ),
-]
-Output = Annotated[
-    Path | None, option("--output -o", "DIR", "Write a cluster file and a plan file for each job into DIR.")
-]
-Force = Annotated[
-    bool, flag("--force", "Update the folder: edited files are kept as NAME.edited, as with emit.")
-]
-Gap = Annotated[
-    float, proven_gap("Stop once the partition is proven to be within this fraction of the best.", 0.001)
-]
-CrossoverOption = Annotated[
-    bool,
-    flag(
-        "--crossover",
-        "Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
-        "network. Takes half of the time limit.",
-    ),
-]
-TimeLimit = Annotated[
-    float, time_limit("Total time limit; the best partition so far is returned with its gap.")
-]
-
 
 def share(
     cluster: ClusterFile,
-    jobs: JobsFile,
-    objective: Objective = "makespan",
-    output: Output = None,
-    force: Force = False,
-    crossover: CrossoverOption = False,
+    jobs: Annotated[Path, argument("JOBS", "Jobs file: models, what is left to do, weights (YAML).")],
+    objective: Annotated[
+        str,
+        option(
+            "--objective",
+            "NAME",
+            "makespan: the last job ends soonest; throughput: the most weighted tokens a second; fairness: the job "
+            "with the smallest fraction of its equal share gets as much as possible.",
+        ),
+    ] = "makespan",
+    output: Annotated[
+        Path | None,
+        option("--output -o", "DIR", "Write a cluster file and a plan file for each job into DIR."),
+    ] = None,
+    force: Annotated[
+        bool, flag("--force", "Update the folder: edited files are kept as NAME.edited, as with emit.")
+    ] = False,
+    crossover: Annotated[
+        bool,
+        flag(
+            "--crossover",
+            "Also simulate each pair of jobs on the same devices, one computing while the other waits for the "
+            "network. Takes half of the time limit.",
+        ),
+    ] = False,
     target: TargetName = None,
-    gap: Gap = 0.02,
-    time_limit: TimeLimit = 120.0,
+    gap: Annotated[
+        float, proven_gap("Stop once the partition is proven to be within this fraction of the best.", 0.001)
+    ] = 0.02,
+    time_limit: Annotated[
+        float, time_limit("Total time limit; the best partition so far is returned with its gap.")
+    ] = 120.0,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:

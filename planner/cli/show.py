@@ -40,18 +40,16 @@ from planner.report.ranks import idle_section, ranks_section
 from planner.search.explain.neighbours import Neighbour, neighbours
 from planner.search.values import Scored
 
-Shown = Annotated[Path, argument("FILE", "Plan file written by search -o, or calibration file.")]
-Cluster = Annotated[
-    Path | None, option("--cluster", "FILE", "Show how much of this cluster the calibration covers.")
-]
-Model = Annotated[Path | None, option("--model", "FILE", "Likewise for this model; needs --cluster.")]
-
 
 def show_plan(
-    plan: Shown,
+    plan: Annotated[Path, argument("FILE", "Plan file written by search -o, or calibration file.")],
     calibration: CalibrationFile = None,
-    cluster: Cluster = None,
-    model: Model = None,
+    cluster: Annotated[
+        Path | None, option("--cluster", "FILE", "Show how much of this cluster the calibration covers.")
+    ] = None,
+    model: Annotated[
+        Path | None, option("--model", "FILE", "Likewise for this model; needs --cluster.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a plan in full, or the contents of a calibration file.

@@ -36,23 +36,6 @@ SHOWN = 12
 RETRIES = 3
 """How often a cluster does a point again whose worker died."""
 
-GridFile = Annotated[Path, argument("GRID", "Clusters, models and options to combine (YAML).")]
-Output = Annotated[
-    Path,
-    option("--output -o", "FILE", "Result table (.csv or .parquet); FILE.points keeps the finished points."),
-]
-Jobs = Annotated[int, option("--jobs -j", "N", "Searches at once; -1: one for each core.", min=-1, max=4096)]
-Backend = Annotated[
-    str | None,
-    option(
-        "--backend",
-        "URL",
-        "A cluster to search on: dask://host:port of its scheduler, ray://host:port of Ray's client server, or "
-        "ray://auto on a node of a Ray cluster.",
-    ),
-]
-Yes = Annotated[bool, flag("--yes", f"Go on with more than {MANY:,} points.")]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDocument(JsonDocument):
@@ -71,11 +54,26 @@ class SweepDocument(JsonDocument):
 
 
 def sweep(
-    grid: GridFile,
-    output: Output,
-    jobs: Jobs = -1,
-    backend: Backend = None,
-    yes: Yes = False,
+    grid: Annotated[Path, argument("GRID", "Clusters, models and options to combine (YAML).")],
+    output: Annotated[
+        Path,
+        option(
+            "--output -o", "FILE", "Result table (.csv or .parquet); FILE.points keeps the finished points."
+        ),
+    ],
+    jobs: Annotated[
+        int, option("--jobs -j", "N", "Searches at once; -1: one for each core.", min=-1, max=4096)
+    ] = -1,
+    backend: Annotated[
+        str | None,
+        option(
+            "--backend",
+            "URL",
+            "A cluster to search on: dask://host:port of its scheduler, ray://host:port of Ray's client server, or "
+            "ray://auto on a node of a Ray cluster.",
+        ),
+    ] = None,
+    yes: Annotated[bool, flag("--yes", f"Go on with more than {MANY:,} points.")] = False,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
 ) -> None:

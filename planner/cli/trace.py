@@ -16,21 +16,18 @@ from planner.report.layout import Paragraph
 from planner.report.numbers import count, duration
 from planner.report.trace import TraceDocument, trace_of
 
-Output = Annotated[Path, option("--output -o", "FILE", "The trace to write, e.g. step.json.")]
-Log = Annotated[
-    Path | None,
-    option(
-        "--log",
-        "FILE",
-        "Trace that torch.profiler wrote for one rank of a run (JSON or JSON.gz); its last step is shown too.",
-    ),
-]
-
 
 def trace(
     plan: SavedPlan,
-    output: Output,
-    log: Log = None,
+    output: Annotated[Path, option("--output -o", "FILE", "The trace to write, e.g. step.json.")],
+    log: Annotated[
+        Path | None,
+        option(
+            "--log",
+            "FILE",
+            "Trace that torch.profiler wrote for one rank of a run (JSON or JSON.gz); its last step is shown too.",
+        ),
+    ] = None,
     cluster: ClusterNow = None,
     model: ModelNow = None,
     calibration: CalibrationFile = None,

@@ -54,11 +54,6 @@ Half = Annotated[
         "--half", "NAME", "Only one half of the train/test split by model: fitted (train) or held-out (test)."
     ),
 ]
-Groups = Annotated[bool, flag("--groups", "Show every group of runs that differ only in their plan.")]
-Worst = Annotated[
-    int, option("--worst", "N", "Number of worst-predicted runs to show.", min=0, max=int(COUNT.most))
-]
-Plot = Annotated[Path | None, option("--plot", "FILE.png", "Plot predicted against measured step times.")]
 
 
 def validate(
@@ -66,9 +61,15 @@ def validate(
     calibration: CalibrationFile = None,
     source: Sources = None,
     half: Half = None,
-    groups: Groups = False,
-    worst: Worst = 5,
-    plot: Plot = None,
+    groups: Annotated[
+        bool, flag("--groups", "Show every group of runs that differ only in their plan.")
+    ] = False,
+    worst: Annotated[
+        int, option("--worst", "N", "Number of worst-predicted runs to show.", min=0, max=int(COUNT.most))
+    ] = 5,
+    plot: Annotated[
+        Path | None, option("--plot", "FILE.png", "Plot predicted against measured step times.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict measured runs and report how accurate the cost model is.
@@ -170,14 +171,11 @@ def _progress() -> Iterator[Progress | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-MaybeOutput = Annotated[Path | None, option("--output -o", "FILE", "Calibration file to write.")]
-
-
 def fit_constants(
     measured: MeasuredFile = None,
     source: Sources = None,
     half: Half = None,
-    output: MaybeOutput = None,
+    output: Annotated[Path | None, option("--output -o", "FILE", "Calibration file to write.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

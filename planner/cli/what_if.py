@@ -25,33 +25,29 @@ from planner.report.what_if import WhatIfDocument, cases, named, swings_section,
 from planner.search.values import Limits
 from planner.search.what_if import searched, swings, worlds
 
-Sensitivity = Annotated[
-    bool,
-    flag(
-        "--sensitivity",
-        "Move the speed of each device type and network to both ends of its error bar, and search again.",
-    ),
-]
-Changes = Annotated[
-    list[str] | None,
-    option(
-        "--change",
-        "CHANGE",
-        "PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
-        "device of the catalogue), or -POOL; repeatable.",
-    ),
-]
-TimeLimit = Annotated[float, time_limit("Time limit of each search.")]
-
 
 def what_if(
     cluster: ClusterFile,
     model: ModelFile,
     *,
-    change: Changes = None,
-    sensitivity: Sensitivity = False,
+    change: Annotated[
+        list[str] | None,
+        option(
+            "--change",
+            "CHANGE",
+            "PATH=VALUE of the cluster file or of training, +N DEVICE (more nodes of a pool, or new ones of a "
+            "device of the catalogue), or -POOL; repeatable.",
+        ),
+    ] = None,
+    sensitivity: Annotated[
+        bool,
+        flag(
+            "--sensitivity",
+            "Move the speed of each device type and network to both ends of its error bar, and search again.",
+        ),
+    ] = False,
     target: TargetName = None,
-    time_limit: TimeLimit = 30.0,
+    time_limit: Annotated[float, time_limit("Time limit of each search.")] = 30.0,
     overrides: Overrides,
     calibration: CalibrationFile = None,
     as_json: AsJson = False,
