@@ -198,7 +198,9 @@ class _Curve:
         if _slowest(self.world, float(bool(refused)), self.everyone):
             return refused or None
         reading = _time(self.world, call, self.everyone)
-        return replace(point, seconds=reading.seconds, spread=reading.spread)
+        # A call sends there and back, or from each member in turn.
+        times = self.team.members if self.operation in ("send", "broadcast", "reduce") else 1
+        return replace(point, seconds=reading.seconds / times, spread=reading.spread)
 
     def _call(self, elements: int) -> tuple[Callable[[], object] | None, str]:
         """The operation, or why memory has no room for its tensors."""
@@ -264,19 +266,18 @@ def _call(
     first, second = ranks
 
     def send() -> None:
-        """There and back: two sends."""
+        """There and back."""
         for source, target in ((first, second), (second, first)):
             if world.rank == source:
                 distributed.send(whole, target, group=group)
             else:
                 distributed.recv(whole, source, group=group)
 
-    send.sends = 2  # type: ignore[attr-defined]
     return send
 
 
 def _from_each(operation: Operation, whole: Any, group: Any, members: int) -> Callable[[], object]:
-    """From each member in turn to all others, or from all to it: as many operations."""
+    """From each member in turn to all others, or from all to it."""
 
     def around() -> None:
         for member in range(members):
@@ -285,12 +286,11 @@ def _from_each(operation: Operation, whole: Any, group: Any, members: int) -> Ca
             else:
                 distributed.reduce(whole, group_dst=member, group=group)
 
-    around.sends = members  # type: ignore[attr-defined]
     return around
 
 
 def _time(world: World, call: Callable[[], object], everyone: Any) -> Sample:
-    """Seconds of one operation of the slowest, where all begin together."""
+    """Seconds of a call of the slowest, where all begin together."""
 
     def once(count: int) -> float:
         distributed.barrier(group=everyone)
@@ -303,8 +303,7 @@ def _time(world: World, call: Callable[[], object], everyone: Any) -> Sample:
 
     # All processes see the same slowest time, so they agree on the number of calls.
     count = max(1, min(MOST_CALLS, int(LEAST_SECONDS / max(once(1), 1e-9))))
-    timing = sample([once(count) for _ in range(REPEATS)])
-    return Sample(timing.seconds / getattr(call, "sends", 1), timing.spread)
+    return sample([once(count) for _ in range(REPEATS)])
 
 
 def _slowest(world: World, seconds: float, group: Any) -> float:
