@@ -38,7 +38,7 @@ from planner.search.heuristics.quick import (
 )
 from planner.search.pipeline import OpenChoice
 from planner.search.space.choices import Choice, Family, targets_of
-from planner.search.space.partitions import NetworkPartition
+from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored, Silent
 from planner.targets import TARGETS
@@ -315,6 +315,20 @@ def test_first_plans_by_one_means_alone() -> None:
     while not exact.closed:
         exact.step(explorer.incumbent, NO_LIMIT)
     assert exact.bound >= explorer.incumbent * (1 - 2 * MEGATRON.gap)
+
+
+def test_types_that_hold_too_little_are_left_out() -> None:
+    """Data parallelism over all devices, else over those with most memory."""
+    estimator = Estimator(
+        cluster(pool("t", "T4", per_node=4), pool("a", per_node=2)),
+        gpt(24, 2048, 16, global_batch=16, sequence_length=65536),
+    )
+    limits = Limits(target="deepspeed", pp=(1,), tp=(1,))
+    (partition,) = network_partitions(estimator, TARGETS["deepspeed"]).values()
+    explorer = Explorer(estimator, limits, Silent())
+    FirstPlans(explorer).evenly(tuple(choices(TARGETS["deepspeed"], limits, estimator)), partition)
+    assert explorer.best is not None
+    assert [(each.gpu, each.count) for each in explorer.best.plan.stages[0].replicas] == [("A100", 2)]
 
 
 def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:

@@ -388,7 +388,10 @@ class FirstPlans:
                     return
 
     def evenly(self, choices: Sequence[DataParallel], partition: NetworkPartition) -> None:
-        """Data parallelism over all devices, the choice that takes least memory: of single devices, or of replicas."""
+        """Data parallelism over all devices, the choice that takes least memory: of single devices, or of replicas.
+
+        Then without the device types of least memory, until a plan fits.
+        """
         explorer = self.explorer
         if not partition.device_types:
             return
@@ -398,15 +401,18 @@ class FirstPlans:
             self._check()
             allowed = explorer.limits.micro_batch or (MAX_MICRO_BATCH,)
             shares = shares_of(choice, partition.estimator, replace(explorer.limits, micro_batch=allowed))
-            plan = shares.plan(shares.sets.fullest(shares.batch))
-            if plan is not None:
-                explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
-                return
+            for box in _with_fewer_types(shares):
+                self._check()
+                plan = shares.plan(box.fullest(shares.batch, shares.unit))
+                if plan is not None:
+                    explorer.offer(priced_on(explorer.estimator, plan, partition.estimator))
+                if explorer.best is not None:
+                    return
 
     def _shallowest(self, partition: NetworkPartition, family: Family) -> int:
         """The least depth, of the powers of two and the largest one, at which the layers have room; 0 for none."""
         possible = partition.depths(family, self.explorer.limits)
-        if not possible or family.dp is None:
+        if not possible or family.dp is None or not _has_room(family, partition):
             return 0
         some = sorted({*(depth for depth in possible if not depth & (depth - 1)), possible[-1]})
         return next((depth for depth in some if partition.bounds.uniform(family).holds(depth)), 0)
@@ -603,13 +609,31 @@ def _seconds_with_traffic(group: Group, partition: NetworkPartition) -> float:
 
 def _family_seconds(family: Family, partition: NetworkPartition) -> float:
     """About what the best plan of a family takes, on all devices."""
+    if not _has_room(family, partition):
+        return inf
     speeds, layers = partition.bounds.rates.speeds(family), partition.estimator.model.layers
     stages = min(layers, sum(speed.slots for speed in speeds))
-    if not stages:
-        return inf
     rate = sum(speed.slots / speed.layer_seconds for speed in speeds)
     tail = layers / max(1.0, stages) * min(speed.tail_seconds for speed in speeds)
     return (family.micro_batches + max(0.0, stages - 1)) * layers / rate + tail
+
+
+def _with_fewer_types(shares: Shares) -> Iterator[Box]:
+    """All devices, then all but those of the type with least memory, and so on."""
+    tp, types = shares.choice.tp, shares.device_types
+    by_memory = sorted(range(len(types)), key=lambda number: types[number].memory_bytes)
+    for left in range(len(types)):
+        kept = {*by_memory[left:]}
+        most = tuple(each.replicas(tp) if number in kept else 0 for number, each in enumerate(types))
+        box = shares.sets.within((0,) * len(types), most, shares.unit)
+        if box is not None:
+            yield box
+
+
+def _has_room(family: Family, partition: NetworkPartition) -> bool:
+    """False where all stages hold too few layers together, whatever they take."""
+    held = sum(slots * most for slots, most in partition.bounds.rates.rooms(family))
+    return held >= partition.estimator.model.layers * (1 - 1e-9)
 
 
 def _thrift(family: Family) -> tuple[int, ...]:
