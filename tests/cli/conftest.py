@@ -17,6 +17,12 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HETPLAN_DEBUG", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def few_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little time for what few of the tests look at, which takes longer than a small search."""
+    monkeypatch.setattr("planner.search.explain.reasons.LEAST_SECONDS", 0.05)
+
+
 @pytest.fixture
 def hetplan(capsys: pytest.CaptureFixture[str]) -> Command:
     """The command."""

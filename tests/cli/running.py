@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,16 +81,22 @@ class Command:
         return Outcome(code, out, err)
 
 
-def asked_once(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Have a search answer once: another form of its answer, such as ``--json``, needs no second search."""
+def asked_once(
+    patch: pytest.MonkeyPatch, owner: object, name: str, by: Callable[..., object] = lambda *_, **__: None
+) -> None:
+    """Have a search answer once: another form of its answer, such as ``--json``, needs no second search.
+
+    ``by`` tells apart by its arguments what are different questions.
+    """
     search = getattr(owner, name)
-    answers: list[Any] = []
+    answers: dict[object, Any] = {}
 
     def remembered(*arguments: object, **options: object) -> Any:
-        if not answers:
+        question = by(*arguments, **options)
+        if question not in answers:
             answer = search(*arguments, **options)
-            answers.append(list(answer) if isinstance(answer, Iterator) else answer)
-        return answers[0]
+            answers[question] = list(answer) if isinstance(answer, Iterator) else answer
+        return answers[question]
 
     patch.setattr(owner, name, remembered)
 

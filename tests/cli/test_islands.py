@@ -54,6 +54,8 @@ def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None
         "128",
         "--zero",
         "0,1",
+        "--recompute",
+        "none",
     )
     plain = hetplan(*asked, "-o", "plain.yaml")
     assert "islands" not in plain.out

@@ -76,6 +76,7 @@ def test_the_end_writes_all_that_is_known(tmp_path: Path) -> None:
     assert gone.finish(replace(examples.found(), best=None)) is None
 
 
+SEARCH = ("search", "cluster.yaml", "model.yaml", "--target", "megatron")
 STOPPED = """
 import time
 from planner.cli.app import main
@@ -93,7 +94,7 @@ def test_a_killed_search_leaves_its_best_plan(files: Path) -> None:
     for sent, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         (files / "plan.yaml").unlink(missing_ok=True)
         started = subprocess.Popen(
-            [sys.executable, "-c", STOPPED, "search", "cluster.yaml", "model.yaml", "-o", "plan.yaml"],
+            [sys.executable, "-c", STOPPED, *SEARCH, "-o", "plan.yaml"],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -119,7 +120,7 @@ def test_reasons_that_fail_are_one_warning(
         raise ZeroDivisionError("oops\nand more")
 
     monkeypatch.setattr("planner.search.explain.reasons.advise", broken)
-    done = hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml")
+    done = hetplan(*SEARCH, "-o", "plan.yaml")
     assert done.code == 0
     assert done.err == (
         "warning: the reasons could not be worked out: ZeroDivisionError: oops; please report it with your files\n"
@@ -129,7 +130,7 @@ def test_reasons_that_fail_are_one_warning(
     assert summary is not None
     assert summary.status == "optimal"
     monkeypatch.setenv("HETPLAN_DEBUG", "1")
-    assert "in broken" in hetplan("search", "cluster.yaml", "model.yaml").err
+    assert "in broken" in hetplan(*SEARCH).err
 
 
 def test_ctrl_c_is_a_wish_at_first() -> None:

@@ -21,7 +21,7 @@ def offers(files: Path) -> Path:
     return files
 
 
-WORDS = ("rent", "model.yaml", "--offers", "offers.yaml", "--tokens", "1B")
+WORDS = ("rent", "model.yaml", "--offers", "offers.yaml", "--tokens", "1B", "--target", "megatron")
 
 
 def test_what_to_rent(hetplan: Command, offers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("searched")
     for name, text in (("cluster.yaml", CLUSTER), ("model.yaml", MODEL)):
         (folder / name).write_text(text)
-    words = ("search", folder / "cluster.yaml", folder / "model.yaml", "--target", "torch", "-q", "-o")
+    words = ("search", folder / "cluster.yaml", folder / "model.yaml", "--target", "megatron", "-q", "-o")
     assert run([*map(str, words), str(folder / "plan.yaml")]) == 0
     return (folder / "plan.yaml").read_text()
 
@@ -166,8 +166,24 @@ def test_storage_in_other_commands(hetplan: Command, planned: Path) -> None:
     assert hetplan(*words, "--storage", "1", "--checkpoint-time", "5s").code == 2
 
 
-def test_every_node_is_prepared_for(hetplan: Command, planned: Path) -> None:
+def test_every_node_is_prepared_for(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row and a launch folder for each, and one start script that goes from one to the other."""
+    asked_once(monkeypatch, Replanner, "without", by=lambda _, hosts: tuple(hosts))
+    Path("cluster.yaml").write_text(CLUSTER)
+    words = (
+        "search",
+        "cluster.yaml",
+        "model.yaml",
+        "--target",
+        "torch",
+        "--zero",
+        "1",
+        "-q",
+        "-o",
+        "plan.yaml",
+    )
+    assert hetplan(*words).code == 0
+    planned = Path("plan.yaml")
     done = hetplan("replan", planned, "--prepare", "ready")
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= 80
@@ -211,7 +227,8 @@ def test_nothing_to_prepare(hetplan: Command, files: Path) -> None:
         + "fabrics:\n  ib: {kind: infiniband}\n"
     )
     assert (
-        hetplan("search", "cluster.yaml", "model.yaml", "--target", "torch", "-o", "one.yaml", "-q").code == 0
+        hetplan("search", "cluster.yaml", "model.yaml", "--target", "megatron", "-o", "one.yaml", "-q").code
+        == 0
     )
     done = hetplan("replan", "one.yaml", "--prepare", "ready")
     assert (done.code, done.out) == (2, "")

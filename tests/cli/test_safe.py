@@ -56,7 +56,7 @@ def test_as_part_of_the_cluster(hetplan: Command, files: Path) -> None:
     assert "out of memory with a chance of at most 10 %" in " ".join(
         hetplan("check", "cluster.yaml").out.split()
     )
-    words = ("what-if", "cluster.yaml", "model.yaml", "--target", "torch", "--json")
+    words = ("what-if", "cluster.yaml", "model.yaml", "--target", "megatron", "--json")
     cases = json.loads(hetplan(*words, "--change", "safe=0.01").out)["cases"]
     assert cases[1]["step_seconds"] >= cases[0]["step_seconds"] * 0.99
     done = hetplan(*words, "--change", "safe=2")

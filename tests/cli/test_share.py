@@ -28,7 +28,7 @@ def jobs(files: Path) -> Path:
     return files
 
 
-WORDS = ("share", "cluster.yaml", "jobs.yaml", "--target", "torch")
+WORDS = ("share", "cluster.yaml", "jobs.yaml", "--target", "megatron")
 
 
 def test_who_gets_what(hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

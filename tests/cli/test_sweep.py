@@ -23,7 +23,7 @@ clusters: [cluster.yaml]
 models: [model.yaml]
 time_limit: 10
 options:
-  target: [torch, megatron]
+  target: [deepspeed, megatron]
   global_batch: [16, 24]
 """
 WORDS = ("sweep", "grid.yaml", "-o", "results.csv")
@@ -48,8 +48,8 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
     assert (done.code, done.err) == (0, "")
     found = rows()
     assert [(row["target"], row["global_batch"]) for row in found] == [
-        ("torch", "16"),
-        ("torch", "24"),
+        ("deepspeed", "16"),
+        ("deepspeed", "24"),
         ("megatron", "16"),
         ("megatron", "24"),
     ]
@@ -63,7 +63,7 @@ def test_damaged_points_are_searched_again(
     hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes that are no text, what is no row, and rows that lack something or have it wrong."""
-    Path("grid.yaml").write_text(GRID.replace("torch, megatron", "torch").replace("16, 24", "16"))
+    Path("grid.yaml").write_text(GRID.replace("deepspeed, megatron", "megatron").replace("16, 24", "16"))
     hetplan(*WORDS, "-j", "1")
     before, log = Path("results.csv").read_text(), Path("results.csv.points")
     row = json.loads(log.read_text())
@@ -133,7 +133,7 @@ def test_a_sweep_goes_on(hetplan: Command, grid: Path, monkeypatch: pytest.Monke
 def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
     """With what is wrong; the others are searched."""
     Path("grid.yaml").write_text(
-        "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions: {target: [torch], change: [-slow, -slo]}\n"
+        "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions: {target: [megatron], change: [-slow, -slo]}\n"
     )
     assert hetplan(*WORDS, "-j", "1").code == 0
     good, bad = rows()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from planner import api
+from planner.cli import search as searching
 from planner.cluster.file import load_cluster
 from planner.model.file import load_model
 from planner.plan.file import read
 from planner.search.values import Limits
-from tests.cli.running import MODEL, Command
+from tests.cli.running import MODEL, Command, asked_once
 
 CLUSTER = """\
 name: nearly
@@ -24,7 +27,9 @@ fabrics:
 """
 
 
-def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Path) -> None:
+def test_the_simpler_plan_wins_and_names_the_faster(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nine devices are 1 % faster than eight; the plan file has what won, with its gap."""
     Path("cluster.yaml").write_text(CLUSTER)
     Path("model.yaml").write_text(
@@ -32,6 +37,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(hetplan: Command, files: Pat
         .replace("sequence_length: 512", "sequence_length: 1024")
         .replace("global_batch: 16", "global_batch: 4000")
     )
+    asked_once(monkeypatch, searching, "choose", by=lambda *_, strict, **__: strict)
     words = (
         "search",
         "cluster.yaml",

@@ -131,7 +131,7 @@ def test_the_command(hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPa
     """As it is, and once for each change; a faster network is never slower."""
     asked_once(monkeypatch, what_if, "searched")
     words = ["what-if", "cluster.yaml", "model.yaml", "--change", "links.ib.bandwidth_gbps=400"]
-    words += ["--change", "-slow", "--change", "training.global_batch=32", "--target", "torch"]
+    words += ["--change", "-slow", "--change", "training.global_batch=32", "--target", "megatron"]
     shown = hetplan(*words)
     assert shown.code == 0
     assert max(map(len, shown.out.splitlines())) <= 80
@@ -162,7 +162,7 @@ def test_equal_plans_stand_once_and_assumptions_are_told(
 ) -> None:
     """With all changes that lead to them; what new nodes are taken to be stands below the table."""
     asked_once(monkeypatch, what_if, "searched")
-    words = ["what-if", "cluster.yaml", "model.yaml", "--target", "torch", "--time-limit", "5"]
+    words = ["what-if", "cluster.yaml", "model.yaml", "--target", "megatron", "--time-limit", "5"]
     words += ["--change", "reserve_gib=0.5", "--change", "reserve_gib=0.4", "--change", "+1 H100-SXM"]
     shown = hetplan(*words)
     flat = " ".join(shown.out.split())
@@ -187,7 +187,7 @@ def test_speeds_at_the_ends_of_their_bars(
     """A slower type never makes today's plan faster; the best there is no worse than it; only changes have a plan."""
     asked_once(monkeypatch, what_if, "searched")
     asked_once(monkeypatch, what_if, "swings")
-    words = ["what-if", "cluster.yaml", "model.yaml", "--sensitivity", "--target", "torch"]
+    words = ["what-if", "cluster.yaml", "model.yaml", "--sensitivity", "--target", "megatron"]
     found = json.loads(hetplan(*words, "--json").out)
     (today,) = found["cases"]
     swings = found["sensitivity"]
@@ -214,7 +214,7 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
 @pytest.mark.parametrize(
     "words",
     [
-        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target torch --time-limit 5",
+        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target megatron --time-limit 5",
         "predict cluster.yaml model.yaml short.yaml",
     ],
 )
