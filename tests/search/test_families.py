@@ -28,7 +28,7 @@ from tests.worlds import cluster, gpt, pool
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
     """Two A100 and two V100."""
-    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(global_batch=64)
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(global_batch=16)
 
 
 def changed(step_seconds: float, **causes: float) -> Scored:
@@ -120,7 +120,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     """FlagScale: one row for each pool that is not the answer's."""
     spec, model = (
         cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)),
-        gpt(4, 1024, 8, global_batch=8),
+        gpt(4, 1024, 8, global_batch=4),
     )
     limits = Limits(target="flagscale")
     best = search(spec, model, limits=limits, explain=False).best
@@ -136,7 +136,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 )
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
-    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=8)
+    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=4)
     first, second = (search(spec, model, limits=limits) for _ in range(2))
     assert first.alternatives == second.alternatives
     assert first.idle_costs == second.idle_costs
@@ -167,7 +167,7 @@ def test_families_are_those_that_the_search_has_met() -> None:
 def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
     """No time for looks: met families are told all the same, ``--advice`` and no limit give them the time."""
     spec, model = problem()
-    limits = Limits(time_limit_seconds=60.0)
+    limits = Limits(target="deepspeed", time_limit_seconds=60.0)
     share = "planner.search.explain.reasons."
     with patch(f"{share}LEAST_SECONDS", 0.0), patch(f"{share}REASONS_SHARE", 0.0):
         cut = search(spec, model, limits=limits)

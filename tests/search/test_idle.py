@@ -25,7 +25,7 @@ def found(spec: ClusterSpec, model: ModelSpec) -> tuple[SearchResult, dict[str, 
 def test_a_slow_pool_is_idle_and_using_it_costs() -> None:
     """A plan that really uses it, its step and the component in which it loses."""
     spec = cluster(pool("a"), pool("o", "OLD", per_node=4), gpus={"OLD": OLD})
-    result, idle = found(spec, gpt(global_batch=64))
+    result, idle = found(spec, gpt(global_batch=16))
     assert result.best is not None
     entry = idle["o"]
     assert entry.scored is not None
@@ -49,7 +49,7 @@ def test_devices_that_cannot_be_used_say_why() -> None:
     assert (idle["v"].scored, idle["v"].slower) == (None, None)
     tiny = GpuSpec(name="TINY", memory_gib=2, memory_bandwidth_gBps=900, tflops={"fp16": 125})
     spec = cluster(pool("a"), pool("t", "TINY", per_node=2), gpus={"TINY": tiny})
-    _, idle = found(spec, gpt(global_batch=64))
+    _, idle = found(spec, gpt(global_batch=16))
     assert idle["t"].reason == "no plan found that fits and uses them"
 
 

@@ -196,8 +196,9 @@ def test_an_excluded_pool_is_as_if_it_were_not_there() -> None:
     extra = pool("c", "V100", per_node=2)
     more = cluster(*spec.pools, extra, gpus=spec.gpus)
     goal = Goal(use_at_most=(("c", 0),))
-    found = choose(more, model, ASSUMED, Limits(), goal, explain=False)
-    plain = search(spec, model, explain=False)
+    limits = Limits(target="megatron")
+    found = choose(more, model, ASSUMED, limits, goal, explain=False)
+    plain = search(spec, model, limits=limits, explain=False)
     assert (found.best, found.bound_seconds, found.candidates) == (
         plain.best,
         plain.bound_seconds,
@@ -211,9 +212,10 @@ def test_an_excluded_pool_is_as_if_it_were_not_there() -> None:
 def test_a_bug_in_the_reasons_costs_no_plan() -> None:
     """It is kept beside the plan and its proof."""
     spec, model = problem()
+    limits = Limits(target="megatron")
     with patch("planner.search.explain.reasons.advise", side_effect=ZeroDivisionError("oops")):
-        result = search(spec, model)
-        priced_result = choose(priced(spec), model, ASSUMED, Limits(), Goal(objective="cost"))
+        result = search(spec, model, limits=limits)
+        priced_result = choose(priced(spec), model, ASSUMED, limits, Goal(objective="cost"))
     for found in (result, priced_result):
         assert isinstance(found.reasons_error, ZeroDivisionError)
         assert found.best is not None

@@ -10,7 +10,7 @@ from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool
 
-SPEC, MODEL = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=32)
+SPEC, MODEL = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=16)
 
 
 def seconds(limits: Limits) -> float:

@@ -128,7 +128,7 @@ class Case:
             plus = ZeroPlus(secondary=self.secondary)
             replicas = UNEVEN if self.ranks == RANKS else UNEVEN_PAIR
             return plan("deepspeed", self.zero, layers, [replicas], zero_plus=plus)
-        dp = RANKS // len(layers)
+        dp = self.ranks // len(layers)
         stages = [
             (group(*POOLS[stage * 2 // len(layers)], count=dp, share=6, steps=3),)
             for stage in range(len(layers))

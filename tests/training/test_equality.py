@@ -89,6 +89,7 @@ def in_short(case: Case) -> Case:
         return case
     alone = case not in MATRIX and case.layout == "data" and case.secondary is None
     few = alone and case.tp * case.cp * case.ep == 1
+    few = few or (case.layout == "pp2" and case in (*WITH_UNLIKE, *WITH_PAIRS, *WITH_FROZEN))
     return replace(case, steps=QUICK_STEPS, ranks=2 if few else RANKS)
 
 

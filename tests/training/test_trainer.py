@@ -93,8 +93,8 @@ def test_packed_documents_are_trained_on_their_own(trained: Path, run: Run) -> N
 
 
 @pytest.mark.slow
-def test_packed_documents_on_whole_states_are_trained_on_their_own(trained_slowly: Path) -> None:
-    """With ZeRO 0."""
+def test_packed_documents_on_divided_weights_are_trained_on_their_own(trained_slowly: Path) -> None:
+    """With ZeRO 3."""
     packed_equal_one_process(trained_slowly, PACKED[0])
 
 
@@ -112,8 +112,8 @@ def test_every_labelled_token_counts_alike(trained: Path, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_every_labelled_token_counts_alike_on_whole_states(trained_slowly: Path) -> None:
-    """With ZeRO 0."""
+def test_every_labelled_token_counts_alike_on_divided_weights(trained_slowly: Path) -> None:
+    """With ZeRO 3."""
     masked_equal_one_process(trained_slowly, MASKED[0])
 
 

@@ -70,11 +70,11 @@ QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero == 0]
 HALF = [Run(zero, precision="bf16") for zero in range(4)]
 PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
 """Optimizers that the plan knows and TrainingArguments are not told of."""
-PACKED = [Run(zero, "momentum", kind="packed") for zero in (0, 3)]
+PACKED = [Run(zero, "momentum", kind="packed") for zero in (3, 0)]
 """Rows of several documents."""
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
 OWN_LOSS = Run(0, kind="own")
-MASKED = [Run(zero, kind="masked") for zero in (0, 3)]
+MASKED = [Run(zero, kind="masked") for zero in (3, 0)]
 """Labels of another number in each micro-batch, as in fine-tuning."""
 SAVED_AT = STEPS + 1
 """In the second pass."""

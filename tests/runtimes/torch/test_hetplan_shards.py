@@ -68,19 +68,24 @@ CASES = [
     unequal(2, 4, 1, 1, optimizer_states="bf16"),
 ]
 """Every ZeRO stage, optimizer and number format with unequal shards, some of which have no row of narrow weights."""
-OF_TWO = [of_two(1, 3, 1), of_two(2, 2, 1, **LLAMA), of_two(3, 5, 1, optimizer="sgd")]
+OF_TWO = [
+    of_two(1, 3, 1),
+    of_two(3, 8, 1, optimizer="sgd", output_gate=True, **DELTA),
+    of_two(2, 2, 1, **LLAMA),
+    of_two(3, 5, 1, optimizer="sgd"),
+]
 
 
-RARELY = (*CASES[3:], *OF_TWO)
-"""Cases of the slow tests."""
+QUICK = (CASES[1], *OF_TWO[:2])
+"""Cases of the normal suite: three parts of a shard on four ranks, and each other ZeRO stage on two."""
 
 
 @pytest.fixture(scope="module")
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The folder and the losses of each case that is asked for; the slow ones are trained in starts of their own."""
     every = asked(request, "case")
-    trained = trained_quickly(request, tmp_path_factory) if any(case not in RARELY for case in every) else {}
-    slow = [case for case in every if case in RARELY]
+    trained = trained_quickly(request, tmp_path_factory) if any(case in QUICK for case in every) else {}
+    slow = [case for case in every if case not in QUICK]
     if slow:
         trained |= outcomes(once(tmp_path_factory, "torch unequal shards", partial(train_all, slow)))
     return trained
@@ -89,7 +94,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.name, marks=pytest.mark.slow if case in RARELY else ())
+        pytest.param(case, id=case.name, marks=() if case in QUICK else pytest.mark.slow)
         for case in (*CASES, *OF_TWO)
     ],
 )

@@ -138,17 +138,19 @@ def pair(zero: int, **changes: Any) -> Case:
     return Case(name_of("pair", zero, changes), chosen, model(7, layers=2, **changes), two_ranks())
 
 
-def alike(zero: int, **changes: Any) -> Case:
-    """The batch of two pipelines in six micro-batches, on four replicas of unequal shares."""
+def alike(zero: int, *, ranks: int = 4, **changes: Any) -> Case:
+    """The batch of two pipelines in six micro-batches, or of one in three, on replicas of unequal shares."""
     replicas = (
         group("big", "A100", count=2, share=4, steps=2),
         group("small", "T4", share=3),
         group("small", "T4", share=1),
     )
+    if ranks == 2:
+        replicas = (group("big", "A100", share=4, steps=2), group("small", "T4", share=2))
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    return Case(
-        name_of("alike", zero, changes), plan("torch", zero, [3], [replicas]), model(12, layers=3, **changes)
-    )
+    chosen = plan("torch", zero, [3], [replicas])
+    spec = model(chosen.global_batch, layers=3, **changes)
+    return Case(name_of("alike", zero, changes), chosen, spec, two_ranks() if ranks == 2 else None)
 
 
 def frozen(name: str, zero: int, **changes: Any) -> Case:
@@ -358,7 +360,7 @@ SWITCH: dict[str, Any] = {
 }
 CASES = [
     tensor_parallel(3, optimizer="sgd", vocab=63, output_gate=True),
-    uneven(1, documents=PADDED, learned_positions=16),
+    pair(1, documents=PADDED, learned_positions=16),
     pair(0, precision="bf16"),
     pair(2, precision="fp16"),
     uneven(2, shard_size=2, optimizer="sgd"),
@@ -391,7 +393,6 @@ CASES = [
     ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
     named("halves", pair(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
-    shared(1, ep=4, optimizer="sgd"),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
@@ -411,20 +412,27 @@ FROZEN = [
     pair(3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
     pair(2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, fewer=1, **{**ADAPTERS, "tied_embeddings": True}),
-    named("lora", tensor_parallel(1, **BIASED)),
     named("nf4", tensor_parallel(3, stages=2, optimizer="sgd", **WIDE)),
 ]
 RESUMED = [
     resumed(
         "sizes",
-        alike(3, optimizer="sgd", **SIZED),
-        pipeline(1, [1, 2], steps=3, optimizer="sgd", **SIZED),
+        alike(3, ranks=2, optimizer="sgd", **SIZED),
+        pipeline(0, [1, 2], steps=3, ranks=2, optimizer="sgd", **SIZED),
     ),
     resumed("experts", shared(2, stages=2, how="selective"), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
 ]
 """Plans that go on where another ended, with layers of several sizes and with divided experts."""
 OTHERS = [
     over_nodes(0, 2, tp=4, optimizer="sgd"),
+    uneven(1, documents=PADDED, learned_positions=16),
+    shared(1, ep=4, optimizer="sgd"),
+    named("lora", tensor_parallel(1, **BIASED)),
+    resumed(
+        "sizes-again",
+        alike(3, optimizer="sgd", **SIZED),
+        pipeline(1, [1, 2], steps=3, optimizer="sgd", **SIZED),
+    ),
     divided(2, stages=2),
     shared(0, optimizer="sgd", gated_mlp=True),
     resumed("nf4", pipeline(0, [1, 2], steps=3, **NF4), alike(2, **NF4)),
@@ -636,7 +644,7 @@ def begun(case: Case, root: Path) -> tuple[Path, ...]:
     """The folder of the plan whose checkpoint a case goes on from, if any."""
     if case.before is None:
         return ()
-    first = Case(f"{case.name}-begun", case.before, case.spec)
+    first = Case(f"{case.name}-begun", case.before, case.spec, case.cluster)
     return (written(first, four_ranks(), root, BEGUN),)
 
 
