@@ -93,11 +93,11 @@ def test_from_files_to_a_launch_folder(folder: Path) -> None:
         planner.load_cluster(folder / "cluster.yaml"),
         planner.load_model(str(folder / "model.yaml")),
     )
-    found = planner.search(cluster, model, limits=Limits(target="torch"))
+    found = planner.search(cluster, model, limits=Limits(target="megatron"))
     assert found.best is not None
     plan = found.best.plan
     assert isinstance(plan, planner.Plan)
-    assert plan.target == "torch"
+    assert plan.target == "megatron"
     assert planner.predict(plan, cluster, model) == found.best.estimate
     by_hand = planner.predict(folder / "short.yaml", cluster, model)
     assert by_hand.step_seconds > found.best.estimate.step_seconds
@@ -119,7 +119,7 @@ def test_a_calibration_wins_over_the_shipped_one(folder: Path) -> None:
         planner.predict(folder / "short.yaml", cluster, model, calibration=slow).step_seconds
         > usual.step_seconds
     )
-    limits = Limits(target="torch")
+    limits = Limits(target="megatron")
     quick = planner.search(cluster, model, limits=limits).best
     slowed = planner.search(cluster, model, limits=limits, calibration=slow).best
     assert quick is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -41,9 +42,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> hetplan.Planned:
-    """The best plan of one runtime."""
-    limits = hetplan.Limits(target="torch")
-    return hetplan.search(folder / "cluster.yaml", folder / "model.yaml", limits=limits)
+    """The best plan of one runtime, with little time for reasons."""
+    limits = hetplan.Limits(target="megatron")
+    with patch("planner.search.explain.reasons.LEAST_SECONDS", 0.05):
+        return hetplan.search(folder / "cluster.yaml", folder / "model.yaml", limits=limits)
 
 
 def test_a_search_says_all_of_its_plan(found: hetplan.Planned, folder: Path) -> None:
@@ -73,11 +75,12 @@ def test_by_hand_and_compared(found: hetplan.Planned, folder: Path) -> None:
         hetplan.compare()
 
 
+@pytest.mark.usefixtures("without_reasons")
 def test_what_notebooks_show(found: hetplan.Planned, folder: Path) -> None:
     """Closed elements; nothing of a file is markup."""
     both = hetplan.compare(**{"<b>": found})
     changes = hetplan.what_if(
-        folder / "cluster.yaml", folder / "model.yaml", ["-slow"], limits=hetplan.Limits(target="torch")
+        folder / "cluster.yaml", folder / "model.yaml", ["-slow"], limits=hetplan.Limits(target="megatron")
     )
     for shown in (found._repr_html_(), both._repr_html_(), changes._repr_html_()):
         assert Balanced(shown).open == []
