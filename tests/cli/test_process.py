@@ -21,7 +21,7 @@ COMMANDS = {
     "check": "check cluster.yaml model.yaml",
     "check-json": "check cluster.yaml --json",
     "schema": "schema cluster",
-    "search": "search cluster.yaml model.yaml -o found.yaml",
+    "search": "search cluster.yaml model.yaml --target megatron -o found.yaml",
     "predict": "predict cluster.yaml model.yaml short.yaml",
     "compare": "compare plan.yaml plan.yaml",
     "explain": "explain plan.yaml",
@@ -116,7 +116,7 @@ def test_standard_error_is_missed_only_where_something_was_said(
 @pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: str) -> None:
     """The code that says so is kept."""
-    assert run("search cluster.yaml model.yaml --precision fp8 -o found.yaml", redirection).code == 3
+    assert run(COMMANDS["search"] + " --precision fp8", redirection).code == 3
 
 
 def test_a_lost_warning(folder: Path, hetplan: Command) -> None:
@@ -135,7 +135,7 @@ def test_a_lost_warning(folder: Path, hetplan: Command) -> None:
 def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
     """With all three closed, nothing that is printed ends up in a file that is read or written."""
     texts = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    assert run("search cluster.yaml model.yaml -o found.yaml", "<&- >&- 2>&-").code == 2
+    assert run(COMMANDS["search"], "<&- >&- 2>&-").code == 2
     assert read(folder / "found.yaml").summary is not None
     assert all(path.read_bytes() == text for path, text in texts.items())
 
@@ -149,8 +149,8 @@ def test_files_do_not_take_the_numbers_of_closed_streams(folder: Path) -> None:
             ("--help", "2>&1"),
             ("check cluster.yaml", "2>&1"),
             ("--help", ""),
-            ("search cluster.yaml model.yaml -o found.yaml", ""),
-            ("search cluster.yaml model.yaml -o found.yaml", "2>&1"),
+            (COMMANDS["search"], ""),
+            (COMMANDS["search"], "2>&1"),
         ],
     ),
 )

@@ -390,7 +390,10 @@ CASES = [
     pipeline(0, [2, 1], steps=2, ranks=2, optimizer="sgd", **HEARING),
     pair(3, optimizer="sgd", labels=5, pooled=True, head_bias=True, **SEEING),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", kv_heads=2, tower=TOWER, beside=BESIDE),
-    ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
+    ordered(
+        pipeline(0, [1, 2], steps=2, ranks=2, optimizer="sgd", tied_embeddings=False, **DUALITY),
+        "zero-bubble",
+    ),
     named("halves", pair(3, optimizer="sgd", **HALVES)),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
@@ -425,6 +428,7 @@ RESUMED = [
 """Plans that go on where another ended, with layers of several sizes and with divided experts."""
 OTHERS = [
     over_nodes(0, 2, tp=4, optimizer="sgd"),
+    ordered(pipeline(1, [1, 2], steps=2, optimizer="sgd", tied_embeddings=False, **DUALITY), "zero-bubble"),
     uneven(1, documents=PADDED, learned_positions=16),
     shared(1, ep=4, optimizer="sgd"),
     named("lora", tensor_parallel(1, **BIASED)),
