@@ -140,15 +140,10 @@ def pair(zero: int, **changes: Any) -> Case:
 
 def alike(zero: int, *, ranks: int = 4, **changes: Any) -> Case:
     """The batch of two pipelines in six micro-batches, or of one in three, on replicas of unequal shares."""
-    replicas = (
-        group("big", "A100", count=2, share=4, steps=2),
-        group("small", "T4", share=3),
-        group("small", "T4", share=1),
-    )
-    if ranks == 2:
-        replicas = (group("big", "A100", share=4, steps=2), group("small", "T4", share=2))
+    first = group("big", "A100", count=ranks // 2, share=4, steps=2)
+    others = [group("small", "T4", share=share) for share in ((2,) if ranks == 2 else (3, 1))]
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    chosen = plan("torch", zero, [3], [replicas])
+    chosen = plan("torch", zero, [3], [(first, *others)])
     spec = model(chosen.global_batch, layers=3, **changes)
     return Case(name_of("alike", zero, changes), chosen, spec, two_ranks() if ranks == 2 else None)
 
