@@ -172,6 +172,10 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     steps = law(3.0 * model.training.sequence_length, model.training.sequence_length)
     found = sizes_to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES)
     assert found.priced
+    free = spec.model_copy(
+        update={"pools": tuple(each.model_copy(update={"price_per_gpu_hour": None}) for each in spec.pools)}
+    )
+    assert not sizes_to_loss(free, model, ASSUMED, LIMITS, Goal(), steps, BATCHES).priced
     assert found.unfinished == 0
     assert found.subclusters == len(sub_cluster_candidates(ranked(spec), model, ()))
     times = [size.point.seconds or inf for size in found.points]

@@ -198,6 +198,28 @@ def test_the_fastest_over_the_ladder_is_the_fastest() -> None:
     assert over.estimate.step_seconds == pytest.approx(plain.estimate.step_seconds, rel=1e-5)
 
 
+def test_bounds_of_sub_clusters_before_any_search() -> None:
+    """What a second of their devices costs, for as long as their operations take at least."""
+    spec, model = problem()
+    estimator = Estimator(ranked(spec), model, ASSUMED)
+    goal, limits = Goal(objective="cost"), Limits(target="deepspeed")
+    search = BestSearch(estimator, limits, goal, Silent(), NO_LIMIT)
+    assert len(search.sub_clusters) > 1
+    for each in search.sub_clusters:
+        assert each.bound == each.weight * search.rates.least_seconds(each.sub.devices) > 0
+
+
+def test_sub_clusters_are_named() -> None:
+    """Where there are several."""
+    between = "numbers of devices between those of the sub-clusters"
+    assert between in chosen(Goal(objective="cost")).outside
+    spec = rated(cluster(pool("a", per_node=1)), 0)
+    alone = choose(
+        spec, gpt(4), ASSUMED, Limits(target="deepspeed"), Goal(min_tokens_per_second=1.0), explain=False
+    )
+    assert between not in alone.outside
+
+
 def test_devices_are_limited() -> None:
     """Per pool and in all."""
     found = chosen(Goal(use_at_most=(("a", 2), ("", 3)))).best

@@ -8,7 +8,7 @@ import pytest
 
 from planner.capabilities import OffloadPart
 from planner.catalog import gpu_spec
-from planner.model.spec import LoraSpec
+from planner.model.spec import LoraSpec, RunSpec
 from planner.plan.values import Sync
 from planner.search.solve import search
 from planner.search.space.outside import outside
@@ -128,6 +128,16 @@ def test_where_a_run_of_stages_goes_on_to_another_node() -> None:
     assert apart not in outside(one, gpt(), Limits(target="megatron"))
     assert apart not in outside(two, gpt(), Limits(target="megatron", pp=(1,)))
     assert apart not in outside(cluster(pool("a", nodes=2, per_node=1)), gpt(), Limits(target="megatron"))
+
+
+def test_layers_at_either_end() -> None:
+    """They stay on the first and the last stage of a pipeline."""
+    apart = "layers before or after the blocks on stages other than the first and the last"
+    run = (RunSpec(layers=1),)
+    for ends in ({"ahead": run}, {"behind": run}, {}):
+        spec = model(16, layers=4, **ends)
+        assert (apart in outside(TWO, spec, Limits(target="torch"))) is bool(ends)
+        assert apart not in outside(TWO, spec, Limits(target="torch", pp=(1,)))
 
 
 def test_a_search_says_it() -> None:

@@ -209,9 +209,12 @@ def test_when_a_question_is_answered() -> None:
         found = rent()
         found.rentals = {(1, 0, 0): rental((1, 0, 0), 100.0, 10.0)}
         program, look = asking(found, bounds, looks)  # type: ignore[arg-type]
-        with program, look as looked:
+        with program, look as looked, patch.object(found.reporter, "progress") as told:
             value, best = found.ask("time", inf, inf, NO_LIMIT)
         assert (value, looked.call_count) == (bound, asked)
+        assert [call.kwargs["bound_seconds"] for call in told.call_args_list] == [
+            pytest.approx(each) for each, _ in bounds[: looked.call_count + 1]
+        ]
         assert best is found.rentals[1, 0, 0]
     for searches, looked_at in ((0, 1), (1, 0)):
         found = rent()

@@ -289,6 +289,14 @@ def test_no_time_to_prove_that_nothing_fits_without_offload(layers: int, said: s
     assert at_once.bound_seconds <= proven.best.estimate.step_seconds <= at_once.best.estimate.step_seconds
 
 
+def test_what_is_not_known_to_fit_nowhere_is_not_diagnosed() -> None:
+    """The states would fit, and there was no time to look further."""
+    spec = cluster(pool("a", "V100", per_node=1), pool("b", "V100", per_node=2))
+    deepspeed = Limits(target="deepspeed", offload=("none",))
+    found = search(spec, gpt(24, 4096, 32, global_batch=8), limits=deepspeed, deadline=Deadline.after(0.0))
+    assert (found.status, found.best, found.diagnosis) == ("unknown", None, None)
+
+
 def test_plans_of_other_runtimes_obey_the_limits_too() -> None:
     """FlagScale begins with them: one whose micro-batches are not among those allowed ends no search."""
     asked = Limits(target="flagscale", micro_batch=(2, 8))
