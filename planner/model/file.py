@@ -584,6 +584,10 @@ def _run_problems(document: Document) -> list[Problem]:
     if data.get("state") is not None and not states:
         what = "no layer carries a state, expected mixer state or both somewhere"
         problems.append(document.problem(("state",), what, "remove it"))
+    if data.get("experts") is not None and own[1] in ("dense", "none") and "block" not in listed:
+        what = f"layers without a block have the experts, expected experts, got {own[1]}"
+        hint = f"remove experts, or write block: [{{feed_forward: {own[1]}}}]"
+        problems.append(document.problem(("feed_forward",), what, hint))
     problems += _tower_problems(document)
     problems += _encoder_problems(document, any(mixer == "cross" for _, mixer, _ in layers))
     usual = all(mixer == "attention" and feeds != "none" for _, mixer, feeds in layers)

@@ -184,6 +184,11 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
         ),
         ("state: {kind: conv, head_dim: 64}", "state", "no layer carries a state"),
         (
+            "experts: {number: 8, top_k: 2, ffn: 64}\nfeed_forward: dense",
+            "feed_forward",
+            "layers without a block have the experts, expected experts, got dense",
+        ),
+        (
             "window: 8\nwindow_layers: 90\nblock: [{layers: 4}]",
             "window_layers",
             "expected at most layers 16, got 90",

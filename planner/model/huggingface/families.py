@@ -263,10 +263,10 @@ def in_blocks(shape: Shape, kinds: Sequence[Kind]) -> Shape:
         own |= dict(sizes[0]) if sizes else {}
         if own.get("window") == 0:
             own["window"] = None
-        if feeds == "none" or (feeds == "dense" and shape.get("experts")):
+        if feeds == "none":
             own["feed_forward"] = feeds
-        if own.get("feed_forward") == "dense":
-            return {**{key: each for key, each in shape.items() if key != "experts"}, "layers": total}
+        if feeds != "experts":
+            shape = {key: each for key, each in shape.items() if key != "experts"}
         return {**shape, **own, "layers": total}
     ahead, others = set(kinds[:start]), set(kinds[start:])
     if ahead == {("attention", "dense")} and others == {("attention", "experts")}:
