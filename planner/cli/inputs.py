@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError, collecting
 from planner.files.document import read_bytes
-from planner.model.file import load_model, unsaid, with_training
+from planner.model.file import batch_at, load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.file import (
     PlanFile,
@@ -202,9 +202,12 @@ def read_given(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpe
 
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:
     """The model with the training settings of the command line; what its file leaves open is said on stderr."""
-    model_spec = overridden(load_model(model), overrides)
-    note = unsaid(model)
-    if note is not None and not (overrides.global_batch and overrides.sequence_length):
+    loaded, given = load_model(model), overrides
+    if overrides.sequence_length is not None and overrides.global_batch is None:
+        given = replace(overrides, global_batch=batch_at(model, overrides.sequence_length))
+    model_spec = overridden(loaded, given)
+    note = unsaid(model, overrides.given())
+    if note is not None:
         warn(note)
     return model_spec
 

@@ -113,18 +113,18 @@ def _lengths(model: ModelSpec, training: TrainingSpec) -> str | None:
     return None
 
 
-def unsaid(path: Path) -> str | None:
+def unsaid(path: Path, said: Mapping[str, object] | None = None) -> str | None:
     """What of the training of a Hugging Face configuration nobody said, and what stands in its place; None for nothing.
 
-    Of a file that ``load_model`` reads.
+    Of a file that ``load_model`` reads; ``said`` is what is said elsewhere, by key of the training section.
     """
     document = read_as(_on_disk(path), "model")
     training = document.data.get("training")
-    given = training if isinstance(training, dict) else {}
+    given = {**(training if isinstance(training, dict) else {}), **(said or {})}
     if not (_is_config(path, document) or "huggingface" in document.data):
         return None
     length = given.get("sequence_length") is None
-    batch = given.get("global_batch") is None and given.get("global_batch_tokens") is None
+    batch = _no_batch(given)
     further = 0
     if given.get("mtp_layers") is None:
         named = document.data.get("huggingface")
@@ -134,10 +134,25 @@ def unsaid(path: Path) -> str | None:
         return None
     settings = load_model(path).training
     parts = [f"sequences of {settings.sequence_length:,} tokens"] if length else []
-    parts += [f"{settings.global_batch:,} sequences a step"] if batch else []
+    tokens = given.get("sequence_length")
+    sequences = huggingface.usual_batch(tokens) if isinstance(tokens, int) else settings.global_batch
+    parts += [f"{sequences:,} sequences a step"] if batch else []
     so = [f"on {' and '.join(parts)}"] if parts else []
     so += [f"without the modules that predict further tokens (mtp_layers: {further})"] if further else []
     return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
+
+
+def batch_at(path: Path, length: int) -> int | None:
+    """Sequences of an optimizer step on sequences of ``length`` tokens; None where the file says itself how many."""
+    document = read_as(_on_disk(path), "model")
+    training = document.data.get("training")
+    imported = _is_config(path, document) or "huggingface" in document.data
+    silent = imported and _no_batch(training if isinstance(training, dict) else {})
+    return huggingface.usual_batch(length) if silent else None
+
+
+def _no_batch(training: Mapping[str, object]) -> bool:
+    return training.get("global_batch") is None and training.get("global_batch_tokens") is None
 
 
 def _is_config(path: Path, document: Document) -> bool:

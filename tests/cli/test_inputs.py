@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.inputs import concerning
+from planner.cli.inputs import Overrides, concerning, read_model
 from planner.errors import EmitError, HetplanError, PlanError, UsageError
 from tests.cli.running import ROOT, Command, write_plan
 
@@ -71,3 +71,23 @@ def test_lengths_that_a_model_has_not(
     done = hetplan(command, ROOT / "cluster_specs" / "dgx_a100.yaml", "own.yaml", option, value)
     assert done.code == 2
     assert f"sequence_length: {what}" in " ".join(done.err.split())
+
+
+def test_a_length_of_its_own_has_the_usual_tokens_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the file leaves the batch open; what is said on the command line is not said to be open."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({"model_type": "llama", **sizes, "vocab_size": 100, "max_position_embeddings": 131_072})
+    )
+    read = read_model(config, Overrides(sequence_length=65_536)).training
+    assert (read.sequence_length, read.global_batch) == (65_536, 32)
+    assert "so on 32 sequences a step" in " ".join(capsys.readouterr().err.split())
+    read = read_model(config, Overrides(sequence_length=65_536, global_batch=8)).training
+    assert (read.sequence_length, read.global_batch) == (65_536, 8)
+    assert capsys.readouterr().err == ""
+    own = tmp_path / "own.yaml"
+    own.write_text("huggingface: config.json\ntraining: {global_batch: 512}\n")
+    assert read_model(own, Overrides(sequence_length=65_536)).training.global_batch == 512
