@@ -51,7 +51,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, files: Path) -> Fake:
     monkeypatch.setattr("planner.cli.search.choose", fake)
     monkeypatch.setattr("planner.cli.inputs.load_cluster", lambda path: examples.cluster())
     monkeypatch.setattr("planner.cli.inputs.load_model", lambda path: examples.model())
-    monkeypatch.setattr("planner.cli.inputs.unsaid", lambda path: None)
+    monkeypatch.setattr("planner.cli.inputs.unsaid", lambda path, said: None)
+    monkeypatch.setattr("planner.cli.inputs.batch_at", lambda path, length: None)
     return fake
 
 
@@ -498,19 +499,39 @@ def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Pa
 
 
 @pytest.mark.parametrize(
-    ("model", "degrees", "said"),
+    ("model", "options", "said"),
     [
-        ("qwen3_8b", "2,4", "--ep: the model qwen3_8b has no experts, expected 1, got 2, 4"),
-        ("qwen3_30b_a3b", "3,5", "--ep: expected a divisor of the 128 experts of a layer, got 3, 5"),
+        ("qwen3_8b", "--ep 2,4", "--ep: the model qwen3_8b has no experts, expected 1, got 2, 4"),
+        ("qwen3_30b_a3b", "--ep 3,5", "--ep: expected a divisor of the 128 experts of a layer, got 3, 5"),
+        ("qwen3_8b", "--etp 2", "--etp: the model qwen3_8b has no experts, expected 1, got 2"),
+        ("qwen3_30b_a3b", "--etp 5", "--etp: expected a divisor of the 768 channels of an expert, got 5"),
+        (
+            "qwen3_30b_a3b",
+            "--etp 2 --target torch",
+            "--etp: torch keeps experts whole on a device, expected 1",
+        ),
+        ("gpt_oss_20b", "--etp 2 --target megatron", "--etp: megatron keeps experts with biases whole"),
+        (
+            "llama_3_8b_128k",
+            "--cp 3 --target megatron",
+            "--cp: 6 pieces for cp 3 do not divide the sequence length 131072",
+        ),
+        (
+            "qwen2.5_7b",
+            "--cp 8 --target deepspeed",
+            "--cp: cp 8 x tp 1 does not divide the 28 attention heads, expected cp_kind ring",
+        ),
+        ("bert_large", "--cp 2", "--cp: divided sequences need a causal mask, expected a decoder"),
     ],
 )
-def test_degrees_that_the_experts_do_not_allow(
-    hetplan: Command, files: Path, model: str, degrees: str, said: str
+def test_degrees_that_the_model_does_not_allow(
+    hetplan: Command, files: Path, model: str, options: str, said: str
 ) -> None:
     """Are a mistake, not a proof that nothing fits."""
-    done = hetplan("search", "cluster.yaml", str(ROOT / f"model_specs/{model}.yaml"), "--ep", degrees)
+    path = str(ROOT / f"model_specs/{model}.yaml")
+    done = hetplan("search", "cluster.yaml", path, *options.split())
     assert done.code == 2
-    assert said in done.err
+    assert said in " ".join(done.err.split())
 
 
 def test_one_device_and_far_too_many_pools(hetplan: Command, tmp_path: Path) -> None:
