@@ -270,6 +270,12 @@ def _write(rows: Sequence[SweepRow], options: Sequence[str], output: Path) -> No
     write_whole(table_of.getvalue(), output, "results.parquet")
 
 
+def _called(path: str) -> str:
+    """The name of a file in a table; a ``config.json`` has that of its folder."""
+    file = Path(path)
+    return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
+
+
 def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
     """The fastest points."""
     known = [row for row in rows if isinstance(row["tokens_per_second"], float)]
@@ -284,7 +290,7 @@ def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
     )
     lines = [
         [
-            f"{Path(str(row['model'])).stem} on {Path(str(row['cluster'])).stem}",
+            f"{_called(str(row['model']))} on {_called(str(row['cluster']))}",
             *(or_missing(row[name], str) for name in options),
             duration(float(row["step_seconds"] or 0)),
             rate(float(row["tokens_per_second"] or 0)),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.sweep import _appending
+from planner.cli.sweep import _appending, _called
 from planner.errors import OutputError
 from planner.search.sweep import SweepPoint, SweepRow, solved
 from tests.cli.running import ROOT, Command
@@ -57,6 +57,15 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
         "search", "cluster.yaml", "model.yaml", "--target", "megatron", "--global-batch", "24", "--json"
     )
     assert float(found[3]["step_seconds"]) == pytest.approx(json.loads(alone.out)["step_seconds"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("models/a.yaml", "a"), ("hub/Llama-3.1-8B/config.json", "Llama-3.1-8B"), ("config.json", "config")],
+)
+def test_configurations_have_the_name_of_their_folder(path: str, name: str) -> None:
+    """Those of two models would be one name else."""
+    assert _called(path) == name
 
 
 def test_damaged_points_are_searched_again(
