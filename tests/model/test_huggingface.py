@@ -426,6 +426,8 @@ def test_training_that_nobody_asked_for_is_short(tmp_path: Path) -> None:
         config = llama(2, 64, 2, 2, 128, 100) | {"max_position_embeddings": longest}
         training = load_model(written(tmp_path, config)).training
         assert (training.sequence_length, training.global_batch) == wanted
+    given = {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 100, "max_seq_len": 8192}
+    assert load_model(written(tmp_path, {"model_type": "mpt", **given})).training.sequence_length == 4096
 
 
 @pytest.mark.parametrize("given", [{"architectures": ["X"]}, {"d_model": 2560, "n_layer": 64}])

@@ -803,7 +803,7 @@ _STACK_LENGTHS = (
     *("max_source_positions", "max_target_positions"),
     *("max_encoder_position_embeddings", "max_decoder_position_embeddings"),
 )
-_LENGTHS = ("max_position_embeddings", "n_positions", "seq_length")
+_LENGTHS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim", "embed_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _RANKS = (
