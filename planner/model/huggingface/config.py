@@ -630,6 +630,13 @@ _STEPS = (
 
 _OF_EACH_LAYER = ("layer_types", "mlp_layer_types")
 """Lists that transformers builds no model of where they are not as long as there are layers."""
+_LAYER_TYPES = (
+    *("full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention"),
+    *("compressed_sparse_attention", "heavily_compressed_attention", "reference_sliding_attention"),
+    *("linear_attention", "minimax_m3_sparse", "conv", "hybrid", "hybrid_sliding", "moe", "sparse", "dense"),
+    *("attention", "mamba", "mamba2", "recurrent"),
+)
+"""Names of layers in configurations, those of older files last."""
 
 
 _SWITCHES = frozenset(
@@ -735,6 +742,11 @@ def _wrong_steps(document: Document) -> list[Problem]:
         if isinstance(given, list) and isinstance(count, int) and len(given) != count:
             what = f"expected one for each of num_hidden_layers {count}, got {len(given)}"
             problems.append(document.problem((key,), what))
+        strange = [each for each in given if each not in _LAYER_TYPES] if isinstance(given, list) else []
+        if strange:
+            problems.append(
+                document.problem((key,), f"layers of type {shown(strange[0])} are not supported yet")
+            )
     for key in ("conv_kernel_sizes", "conv_dim", "conv_kernel", "conv_stride"):
         given = document.data.get(key)
         listed = given if isinstance(given, list) else [1]
