@@ -352,6 +352,11 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             "expected a whole number from 1 to 100000, it is missing",
         ),
         (
+            common("mixtral", 2, 64, 4, 128, 1000, num_local_experts=None),
+            "num_local_experts",
+            "expected a whole number from 1 to 100000, it is missing",
+        ),
+        (
             common("phi", 32, 2560, 32, 10240, 51200, qk_layernorm=True),
             "qk_layernorm",
             "norms of queries and keys with shifts are not supported yet",

@@ -806,8 +806,9 @@ def _undivided(document: Document) -> list[Problem]:
 
 
 def first_given(config: Config, keys: tuple[str, ...]) -> str:
-    """The first of several keys that has a value; the first of all where none has."""
-    return next((key for key in keys if config.get(key) is not None), keys[0])
+    """The first of several keys that has a value, or stands there without one; the first of all where none does."""
+    named = [key for key in keys if key in config]
+    return next((key for key in named if config[key] is not None), (named or keys)[0])
 
 
 _STACK_HEADS = ("encoder_attention_heads", "decoder_attention_heads")
