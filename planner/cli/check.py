@@ -16,6 +16,7 @@ from planner.report.document import check_document
 from planner.report.inputs import (
     inventory_section,
     links_section,
+    memory_warnings,
     precision_warnings,
     understood,
     unreachable,
@@ -46,7 +47,7 @@ def check(
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     lines = precision_warnings(topology.device_types, model) if model is not None else []
-    return [*lines, *unreachable(topology)]
+    return [*lines, *memory_warnings(topology.device_types), *unreachable(topology)]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:

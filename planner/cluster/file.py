@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from planner import catalog
 from planner.catalog import GpuSpec, IntraNodeSpec
-from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, Pool, PoolSpec
+from planner.cluster.spec import ClusterSpec, FabricKind, FabricLinkSpec, FabricSpec, Pool, PoolSpec
 from planner.errors import KeyPath, Problem
 from planner.files.document import Document, devices_per_node, fail_on, keys_of, mappings, pools_of, read_as
 from planner.files.fields import (
@@ -208,6 +208,21 @@ def _board_power(gpu: object, types: Mapping[str, object]) -> object:
     return gpu.get("tdp_watts") if isinstance(gpu, dict) else True
 
 
+_PROVIDED = {"azure": "infiniband", "efa": "roce", "slingshot": "roce", "tcpx": "roce", "tcpxo": "roce"}
+"""What kind of fabric a provider's network is given as."""
+
+
+def _providers(document: Document) -> Iterator[Problem]:
+    fabrics = document.data.get("fabrics")
+    for name, fabric in fabrics.items() if isinstance(fabrics, dict) else ():
+        if not isinstance(fabric, dict):
+            continue
+        wanted = _PROVIDED.get(str(fabric.get("provider")))
+        if wanted is not None and fabric.get("kind") in {*get_args(FabricKind)} - {wanted}:
+            what = f"expected {wanted} with provider {fabric['provider']}, got {fabric['kind']}"
+            yield document.problem(("fabrics", name, "kind"), what)
+
+
 MOST_POOLS = 1000
 """Pools of one cluster."""
 
@@ -219,7 +234,7 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
     named = _pool_names, _choices, _hosts, own_names, *names
-    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _links)
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _providers, _links)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

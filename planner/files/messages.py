@@ -33,7 +33,7 @@ _SCALES = {
     "watts": {"w": 1.0, "k": 1e3},
 }
 """Factor of the first letter of a written unit, by the end of the key."""
-_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)")
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*|%)\s*$")
 MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
@@ -139,6 +139,8 @@ def _expected(item: dict[str, Any]) -> str:
             return "expected text of printable ASCII characters"
         is_name = context["pattern"].startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9]["))
         return _NAME if is_name else "expected text"
+    if item["type"] == "too_short" and context.get("field_type") == "Dictionary":
+        return f"expected at least {context['min_length']} key"
     words = _EXPECTED.get(item["type"])
     return words.format(**context) if words else str(item["msg"])
 
@@ -236,6 +238,8 @@ def _key(path: KeyPath) -> str:
 
 def _scaled(number: float, suffix: str, key: str) -> float | None:
     """The number in the unit of the key, None when the suffix cannot be read."""
+    if suffix == "%":
+        return number / 100
     if not suffix or key == "tflops":
         return number
     scales = next((scales for end, scales in _SCALES.items() if key.endswith(end)), {})

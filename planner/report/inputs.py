@@ -53,17 +53,14 @@ def _row(device_type: DeviceType, formats: Iterable[str], spread: float) -> list
         device_type.pool,
         device_type.gpu,
         many,
-        gib(device_type.memory_bytes - kept_free(device_type, spread)),
+        gib(_usable(device_type, spread)),
         *peaks,
     ]
 
 
 def _total(device_types: Sequence[DeviceType], formats: Iterable[str], spread: float) -> str:
     """Devices, memory and peak of all together."""
-    memory = sum(
-        device_type.devices * (device_type.memory_bytes - kept_free(device_type, spread))
-        for device_type in device_types
-    )
+    memory = sum(device_type.devices * _usable(device_type, spread) for device_type in device_types)
     peaks = [
         (
             name,
@@ -73,7 +70,21 @@ def _total(device_types: Sequence[DeviceType], formats: Iterable[str], spread: f
     ]
     peak = ", ".join(f"{name} {significant(flops / 1e15)} PFLOP/s" for name, flops in peaks)
     devices = sum(device_type.devices for device_type in device_types)
-    return f"total: {devices} devices, {memory_text(gib_from_bytes(memory))} usable, {peak}"
+    return f"total: {count(devices, 'device')}, {memory_text(gib_from_bytes(memory))} usable, {peak}"
+
+
+def _usable(device_type: DeviceType, spread: float) -> float:
+    return max(0.0, device_type.memory_bytes - kept_free(device_type, spread))
+
+
+def memory_warnings(device_types: Sequence[DeviceType]) -> list[str]:
+    """Devices of whose memory nothing is left for a plan."""
+    return [
+        f"{device_type.gpu} ({device_type.pool}) stays idle: {gib(device_type.reserve_bytes)} GiB are kept free, "
+        f"it has {gib(device_type.memory_bytes)}"
+        for device_type in device_types
+        if device_type.reserve_bytes >= device_type.memory_bytes
+    ]
 
 
 def precision_warnings(device_types: Sequence[DeviceType], model: ModelSpec) -> list[str]:

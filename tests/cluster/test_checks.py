@@ -36,6 +36,24 @@ def test_a_fabric_that_is_not_defined(tmp_path: Path) -> None:
     assert problem.hint == "did you mean ib?"
 
 
+def test_networks_of_a_provider_on_another_kind_of_fabric(tmp_path: Path) -> None:
+    """Its launch files would set nothing for it."""
+    problem = wrong(tmp_path, ("{kind: infiniband}", "{kind: infiniband, provider: efa}"))
+    assert (problem.key, problem.what) == (
+        "fabrics.ib.kind",
+        "expected roce with provider efa, got infiniband",
+    )
+    changed(tmp_path, ("{kind: infiniband}", "{kind: infiniband, provider: azure}"))
+    assert load_cluster(tmp_path / "cluster.yaml").fabrics["ib"].provider == "azure"
+
+
+def test_a_device_without_any_peak(tmp_path: Path) -> None:
+    """Nothing is known of such a one."""
+    own = "gpus: {X: {memory_gib: 8, memory_bandwidth_gBps: 9, tflops: {}}}\nfabrics:"
+    problem = wrong(tmp_path, ("fabrics:", own))
+    assert (problem.key, problem.what) == ("gpus.X.tflops", "expected at least 1 key, got a mapping")
+
+
 def test_no_fabrics_at_all(tmp_path: Path) -> None:
     """The hint shows how to define one."""
     found = problems(load_cluster, changed(tmp_path, ("fabrics:\n  ib: {kind: infiniband}\n", "")))

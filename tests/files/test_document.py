@@ -79,6 +79,12 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
             "write 1600 (gigabits per second)",
         ),
         ('"25"', 'expected a number from 0.000001 to 1000000, got "25"', "write 25 (gigabits per second)"),
+        ("50%", 'expected a number from 0.000001 to 1000000, got "50%"', "write 0.5 (gigabits per second)"),
+        (
+            "1,000",
+            'expected a number from 0.000001 to 1000000, got "1,000"',
+            "a plain number (gigabits per second)",
+        ),
         (
             "fast",
             'expected a number from 0.000001 to 1000000, got "fast"',

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
 from planner.cluster.topology import Topology
-from planner.report.inputs import inventory_section, links_section, precision_warnings, unreachable
+from planner.report.inputs import (
+    inventory_section,
+    links_section,
+    memory_warnings,
+    precision_warnings,
+    unreachable,
+)
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -94,3 +100,10 @@ def test_devices_without_the_number_format_are_named() -> None:
     assert precision_warnings(device_types, examples.model(precision="bf16")) == [
         "V100 (v100) does not support bf16 and stays idle; it supports fp16, fp32"
     ]
+
+
+def test_devices_that_keep_all_memory_free() -> None:
+    """Nothing of them is usable, never less."""
+    device_types = Topology(examples.cluster().model_copy(update={"reserve_gib": 20.0})).device_types
+    assert memory_warnings(device_types) == ["V100 (v100) stays idle: 20.0 GiB are kept free, it has 16.0"]
+    assert "v100  V100      1 x 8     0.0 " in drawn(inventory_section(device_types))
