@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -135,7 +135,9 @@ def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Pl
         )
     except PlanError as error:
         raise PlanError(str(document.problem(error.path, error.what))) from None
-    fail_on_faults(document, tuple(_in_short(fault, short, model) for fault in faults(plan, cluster, model)))
+    # What several stages or groups have in common stands in one place.
+    found = dict.fromkeys(_in_short(fault, short, model) for fault in faults(plan, cluster, model))
+    fail_on_faults(document, tuple(found))
     return plan
 
 
@@ -175,6 +177,8 @@ def _from_stages(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> Pl
     entries = _entries(short, model)
     layers = _layers(short, entries, model)
     room = _room(cluster, grid=short.grid is not None)
+    for index, entry in entries:
+        _check_place(entry, ("stages", index), room)
     dp = short.dp or max(1, _most_replicas(short, entries, room) // short.cp)
     stages, first = [], 0
     for number, (index, entry) in enumerate(entries):
@@ -263,6 +267,19 @@ def _fitting(entry: ShortStage, room: Iterable[_Room]) -> list[_Room]:
         if entry.pool in (None, device_type.pool) and entry.gpu in (None, device_type.gpu)
     ]
     return rooms[:1] if entry.pool and not entry.gpu else rooms
+
+
+def _check_place(entry: ShortStage, path: KeyPath, room: Sequence[_Room]) -> None:
+    """Raise PlanError for a pool, or a kind of device, that the cluster does not have."""
+    pools = dict.fromkeys(each.pool for each in room)
+    if entry.pool is not None and entry.pool not in pools:
+        what = f'the cluster has no pool "{entry.pool}", it has: {", ".join(pools)}'
+        raise PlanError(what, path=(*path, "pool"))
+    if entry.gpu is not None and not _fitting(entry, room):
+        where = f"the pool {entry.pool}" if entry.pool else "the cluster"
+        own = dict.fromkeys(each.gpu for each in room if entry.pool in (None, each.pool))
+        what = f'{where} has no device "{entry.gpu}", it has: {", ".join(own)}'
+        raise PlanError(what, path=(*path, "gpu"))
 
 
 def _most_replicas(short: ShortPlan, entries: list[tuple[int, ShortStage]], room: list[_Room]) -> int:

@@ -195,6 +195,27 @@ def test_a_mixed_pool_needs_the_kind(tmp_path: Path) -> None:
     assert short(tmp_path, "dp: 2\nstages: [{pool: slow}]\n", cluster).stages[0].replicas[0].gpu == "T4"
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (
+            "stages: [{pool: fast, gpu: T4}]",
+            'stages[0].gpu: the pool fast has no device "T4", it has: A100',
+        ),
+        ("stages: [{gpu: H100}]", 'stages[0].gpu: the cluster has no device "H100", it has: T4, A100'),
+    ],
+)
+def test_places_that_the_cluster_does_not_have(tmp_path: Path, text: str, what: str) -> None:
+    """By what it has."""
+    assert what in str(error_of(tmp_path, f"{text}\n"))
+
+
+def test_what_all_stages_have_in_common_is_said_once(tmp_path: Path) -> None:
+    """It stands in one place of the file."""
+    error = error_of(tmp_path, "tp: 3\npp: 2\ndp: 1\n")
+    assert str(error).count("tp 3 does not divide") == 1
+
+
 def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
     """Commands take both forms."""
     path = tmp_path / "short.yaml"
@@ -225,7 +246,7 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
         (
             "dp: 2\nstages:\n  - pool: fats\n",
             3,
-            "stages[0]: 2 replicas of 1 devices, the pool fats has room for 0 more",
+            'stages[0].pool: the cluster has no pool "fats", it has: slow, fast',
         ),
         ("dp: 2\npp: 3\nstages: [{pool: fast}]\n", 2, "pp: expected 1, the number of stages, got 3"),
         ("dp: 1\npp: 9\n", 2, "pp: 9 stages for 8 layers, expected at most one stage a layer"),
