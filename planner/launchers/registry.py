@@ -175,9 +175,16 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         )
     if plan.ep > 1:
         raise EmitError("launcher accelerate: its FSDP and DeepSpeed divide no experts", hint=INSTEAD)
-    if plan.offload.ratio < 1 or plan.offload.super_offload:
-        what = "its configuration has no share of an offloaded optimizer and no SuperOffload"
-        raise EmitError(f"launcher accelerate: {what}", hint=INSTEAD)
+    lacking = {
+        "share of an offloaded optimizer": plan.offload.ratio < 1,
+        "SuperOffload": plan.offload.super_offload,
+        "ZeRO++": plan.zero_plus.anything,
+        "folder of each pool's own on NVMe": plan.offload.uses_nvme,
+        "groups of replicas that share states (HSDP)": plan.shard_size is not None,
+        "unequal shards": plan.unequal_shards,
+    }
+    for what in (name for name, used in lacking.items() if used):
+        raise EmitError(f"launcher accelerate: its configuration has no {what}", hint=INSTEAD)
     if job.library:
         raise EmitError(f"launcher accelerate: {job.library[0]} starts without it", hint=INSTEAD)
     sizes = sorted({len(agent.devices) for agent in job.agents})

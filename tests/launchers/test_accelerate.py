@@ -12,7 +12,7 @@ from planner.cluster.spec import HostSpec
 from planner.emit.interface import emit, folder_files, job_of, write_folder
 from planner.errors import EmitError
 from planner.model.spec import ExpertsSpec
-from planner.plan.values import Offload, Plan
+from planner.plan.values import Offload, Plan, ZeroPlus
 from tests.launchers.stand_ins import SSH, folder_of, run
 from tests.launchers.test_engines import one_pool
 from tests.training.launching import launch, losses
@@ -75,15 +75,18 @@ def test_what_it_cannot_express(tmp_path: Path) -> None:
     apart = plan("deepspeed", 1, [4], [(group("big", "A100-SXM-80GB", count=4, share=2),)], ep=2)
     with pytest.raises(EmitError, match="divide no experts"):
         folder_files(job_of(apart, where, spec), "accelerate")
-    shared = Offload(optimizer="cpu", ratio=0.5)
-    pools = tuple(each.model_copy(update={"host": HostSpec(link_gBps=10)}) for each in where.pools)
-    with pytest.raises(EmitError, match="no share of an offloaded optimizer and no SuperOffload"):
-        folder_of(
-            tmp_path,
-            "accelerate",
-            dataclasses.replace(two_nodes("deepspeed", 3), offload=shared),
-            where.model_copy(update={"pools": pools}),
-        )
+    host = HostSpec(link_gBps=10, nvme_gBps=5)
+    pools = tuple(each.model_copy(update={"host": host}) for each in where.pools)
+    with_hosts = where.model_copy(update={"pools": pools})
+    whole = two_nodes("deepspeed", 3)
+    for changes, what in (
+        ({"offload": Offload(optimizer="cpu", ratio=0.5)}, "share of an offloaded optimizer"),
+        ({"offload": Offload(optimizer="nvme")}, "folder of each pool's own on NVMe"),
+        ({"zero_plus": ZeroPlus(secondary=2)}, r"ZeRO\+\+"),
+        ({"target": "torch", "shard_size": 2}, "groups of replicas that share states"),
+    ):
+        with pytest.raises(EmitError, match=f"its configuration has no {what}"):
+            folder_of(tmp_path, "accelerate", dataclasses.replace(whole, **changes), with_hosts)
 
 
 @pytest.mark.slow
