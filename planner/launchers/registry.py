@@ -76,6 +76,11 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
+def _needs_megatron(job: Job) -> bool:
+    """True when the start script looks for a checkout of Megatron-LM."""
+    return "MEGATRON_PATH" in runtime_of(job).variables
+
+
 def fits_pytorchjob(job: Job) -> bool:
     """True when the nodes behind the first are of one pool."""
     first, *others = job.pools
@@ -92,6 +97,7 @@ def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
             folder=POD_FOLDER,
             port=MASTER_PORT,
             nvme=NVME_FOLDER if job.plan.offload.uses_nvme else "",
+            megatron=_needs_megatron(job),
         ),
     )
 
@@ -268,7 +274,12 @@ def _skypilot_files(job: Job) -> tuple[EmittedFile, ...]:
             f"{len(job.pools)} pools",
             hint="use --launcher ray or ssh on machines that you hold, or kubernetes",
         )
-    text = rendered("launchers/task.yaml.j2", job=job, accelerator=SKYPILOT.get(types.pop()))
+    text = rendered(
+        "launchers/task.yaml.j2",
+        job=job,
+        accelerator=SKYPILOT.get(types.pop()),
+        megatron=_needs_megatron(job),
+    )
     return (EmittedFile("task.yaml", text),)
 
 
@@ -282,11 +293,9 @@ def _ray_files(job: Job) -> tuple[EmittedFile, ...]:
     ]
     order = {host: place for place, host in enumerate(job.hosts)}
     nodes.sort(key=lambda node: order[str(node[0])])  # the first is the rendezvous
-    return (
-        EmittedFile(
-            "ray_start.py", rendered("launchers/ray_start.py.j2", job=job, nodes=nodes, port=MASTER_PORT)
-        ),
-    )
+    variables = runtime_of(job).variables
+    text = rendered("launchers/ray_start.py.j2", job=job, nodes=nodes, port=MASTER_PORT, variables=variables)
+    return (EmittedFile("ray_start.py", text),)
 
 
 def preflight_files(job: Job, *, here: bool) -> tuple[EmittedFile, ...]:
@@ -340,13 +349,23 @@ LAUNCHERS: dict[str, Launcher] = {
     "kubernetes": Launcher(
         _kubernetes_files,
         "launchers/kubernetes.md.j2",
-        lambda job: {"fits_pytorchjob": fits_pytorchjob(job), "folder": POD_FOLDER, "nvme": NVME_FOLDER},
+        lambda job: {
+            "fits_pytorchjob": fits_pytorchjob(job),
+            "folder": POD_FOLDER,
+            "nvme": NVME_FOLDER,
+            "megatron": _needs_megatron(job),
+        },
         needs_names=False,
     ),
     "ssh": Launcher(lambda job: (_start_script(job),), "launchers/ssh.md.j2"),
     "accelerate": Launcher(_accelerate_files, "launchers/accelerate.md.j2"),
     "skypilot": Launcher(_skypilot_files, "launchers/skypilot.md.j2", needs_names=False),
-    "ray": Launcher(_ray_files, "launchers/ray.md.j2", needs_names=False),
+    "ray": Launcher(
+        _ray_files,
+        "launchers/ray.md.j2",
+        lambda job: {"variables": runtime_of(job).variables},
+        needs_names=False,
+    ),
 }
 """Every launcher; all of them run launch.sh on the nodes."""
 
