@@ -76,11 +76,6 @@ def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
     )
 
 
-def _needs_megatron(job: Job) -> bool:
-    """True when the start script looks for a checkout of Megatron-LM."""
-    return "MEGATRON_PATH" in runtime_of(job).variables
-
-
 def fits_pytorchjob(job: Job) -> bool:
     """True when the nodes behind the first are of one pool."""
     first, *others = job.pools
@@ -97,7 +92,7 @@ def _resource(name: str, job: Job, pods: list[_Pods]) -> EmittedFile:
             folder=POD_FOLDER,
             port=MASTER_PORT,
             nvme=NVME_FOLDER if job.plan.offload.uses_nvme else "",
-            megatron=_needs_megatron(job),
+            checkout=runtime_of(job).checkout,
         ),
     )
 
@@ -278,7 +273,7 @@ def _skypilot_files(job: Job) -> tuple[EmittedFile, ...]:
         "launchers/task.yaml.j2",
         job=job,
         accelerator=SKYPILOT.get(types.pop()),
-        megatron=_needs_megatron(job),
+        checkout=runtime_of(job).checkout,
     )
     return (EmittedFile("task.yaml", text),)
 
@@ -353,7 +348,7 @@ LAUNCHERS: dict[str, Launcher] = {
             "fits_pytorchjob": fits_pytorchjob(job),
             "folder": POD_FOLDER,
             "nvme": NVME_FOLDER,
-            "megatron": _needs_megatron(job),
+            "checkout": runtime_of(job).checkout,
         },
         needs_names=False,
     ),

@@ -601,7 +601,7 @@ CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
     ),
     (
         *("gemma2", "Gemma2ForCausalLM", {"layer_types": [*["full_attention"] * 25, "full"]}),
-        'layer_types: layers of type "full" are not supported',
+        *('layer_types: layers of type "full" are not supported', STRICT),
     ),
 ]
 """A type, its class, a key that contradicts others, what hetplan says of it, and what transformers raises."""
