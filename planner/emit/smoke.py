@@ -200,18 +200,15 @@ def _points(seconds: Any) -> list[list[float]]:
 
 def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
     """One entry for each device type of a stage whose replicas have several devices."""
-    stage = [rank for rank in job.ranks if rank.stage == number]
-    topology = estimator.of(job.plan).topology
-    for (pool, gpu, tp), own in _by(stage, lambda rank: (rank.pool, rank.gpu, _layer_key(job, rank)[2])):
+    for kind, tp, own in _by_type(job, estimator, number):
         if tp == 1:
             continue
-        kind = topology.device_type(pool, gpu)
         if job.plan.grid is not None:
             yield from _grid_groups(job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
             continue
         ring = tensor_ring(kind, estimator.calibration, tp=tp)
         members = [[rank.rank for rank in each] for _, each in _by(own, lambda rank: rank.replica)]
-        what = f"stage {number}, inside replicas on {gpu}"
+        what = f"stage {number}, inside replicas on {kind.gpu}"
         yield _entry(what, members, ring.crosses, ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
 
 
@@ -264,10 +261,8 @@ def _context_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dic
             yield _all_to_all(what, ranks, kind, seen, width=tp)
             continue
         pairs = [pair for each in members for pair in _neighbours(each)]
-        link = _link_over(kind, seen, ways * tp)
         send = partial(pass_on_seconds, kind, seen.topology, estimator.calibration, ways=ways, width=tp)
-        curve, sharing = (f"node:{kind.gpu}", 1) if link == "node" else (link, tp)
-        yield _entry(what, pairs, link, curve, sharing, {"send": _points(send)})
+        yield _entry(what, pairs, *_link_over(kind, seen, ways, tp), {"send": _points(send)})
 
 
 def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
@@ -285,21 +280,22 @@ def _all_to_all(
 ) -> dict[str, Any]:
     """Groups whose members stand on ``width`` devices each."""
     ways = len(members[0])
-    link = _link_over(kind, seen, ways * width)
-    curve, sharing = (f"node:{kind.gpu}", 1) if link == "node" else (link, width)
     seconds = partial(all_to_all_seconds, kind, seen.topology, seen.calibration, ep=ways, width=width)
-    return _entry(what, members, link, curve, sharing, {"all-to-all": _points(seconds)})
+    return _entry(what, members, *_link_over(kind, seen, ways, width), {"all-to-all": _points(seconds)})
 
 
-def _link_over(kind: DeviceType, seen: Estimator, devices: int) -> str:
-    """What so many neighbouring devices of a type talk over: ``node``, or the fabric between its nodes."""
-    return "node" if devices <= kind.per_node else seen.topology.path(kind.pool, kind.pool).fabric
+def _link_over(kind: DeviceType, seen: Estimator, ways: int, width: int) -> tuple[str, str, int]:
+    """Link, its curve and how many share it, of groups of ``ways`` members on ``width`` devices each."""
+    if ways * width <= kind.per_node:
+        return "node", f"node:{kind.gpu}", 1
+    fabric = seen.topology.path(kind.pool, kind.pool).fabric
+    return fabric, fabric, width
 
 
 def _by_type(job: Job, estimator: Estimator, number: int) -> Iterator[tuple[DeviceType, int, list[Rank]]]:
     """(type, tensor-parallel degree, ranks) of each device type of a stage, in the order of replicas."""
     topology = estimator.of(job.plan).topology
-    stage = [rank for rank in by_copies(job.plan, job.ranks) if rank.stage == number]
+    stage = [rank for rank in job.ranks if rank.stage == number]
     for (pool, gpu, tp), own in _by(stage, lambda rank: (rank.pool, rank.gpu, _layer_key(job, rank)[2])):
         yield topology.device_type(pool, gpu), tp, own
 
