@@ -21,7 +21,7 @@ JOBS ?= auto
 export OPENBLAS_NUM_THREADS ?= 1
 
 # Where Python must not keep its bytecode, every process that the tests, or the benchmark, start would compile hetplan anew.
-test test-slow fuzz bench-search: export PYTHONDONTWRITEBYTECODE =
+demo test test-slow fuzz bench-search: export PYTHONDONTWRITEBYTECODE =
 
 # Everything else has the versions of the lock file. These are pinned to what the launch files were checked against; torch
 # comes first, so that nothing that needs it chooses another build.

@@ -26,6 +26,7 @@ from planner.cli.process import (
     INTERRUPTED,
     fail,
     lost_words,
+    mark_end,
     mark_start,
     open_streams,
 )
@@ -357,4 +358,5 @@ def main() -> None:
     except HetplanError as error:
         fail(error)
         code = code or error.exit_code
+    mark_end()
     sys.exit(BAD_INPUT if code == ANSWER and lost_words() else code)

@@ -317,13 +317,9 @@ class Explorer:
         self._heap, self.candidates = [], 0
         self._raise_floor()
         self._first_plan()
-        listed = []
-        for row, name, partition, families in self._searched(self.limits):
-            self._first.check_later()
-            listed.append((row, name, partition, grouped(families)))
-            partition.bounds.rates.expect(families)
-        whole = [(groups, partition) for _, _, partition, groups in listed if partition.whole]
-        self._first.promising((group, partition) for groups, partition in whole for group in groups)
+        listed = list(self._listed(whole=True, check=self._first.check_later))
+        self._first.promising((group, partition) for _, _, partition, groups in listed for group in groups)
+        listed += self._listed(whole=False, check=self.deadline.check)
         for row, name, partition, groups in listed:
             self._open_partition(row, name, partition, groups)
         model, topology = self.estimator.model, self.estimator.topology
@@ -336,13 +332,29 @@ class Explorer:
                 self._open_grids(row)
         self._taken_bound = float("inf")
 
-    def _searched(self, limits: Limits) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
-        """All families of these limits by target, name of the partition, and partition."""
+    def _searched(
+        self, limits: Limits, *, whole: bool | None = None, check: Callable[[], None] | None = None
+    ) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
+        """All families of these limits by target, name of the partition, and partition; see ``searched``."""
         for row, name, partition, families in searched(
-            self._rows, self.estimator, limits, one_degree=self.one_degree, runner=self._runner
+            self._rows,
+            self.estimator,
+            limits,
+            one_degree=self.one_degree,
+            runner=self._runner,
+            whole=whole,
+            check=check,
         ):
             self._partitions[row.name, name] = partition
             yield row, name, partition, families
+
+    def _listed(
+        self, *, whole: bool, check: Callable[[], None]
+    ) -> Iterator[tuple[Capabilities, str, NetworkPartition, tuple[Group, ...]]]:
+        """All groups, of whole networks or of their parts."""
+        for row, name, partition, families in self._searched(self.limits, whole=whole, check=check):
+            partition.bounds.rates.expect(families)
+            yield row, name, partition, grouped(families)
 
     def _first_plan(self) -> None:
         """Any plan at all, whatever the time: of the smallest micro-batches, whose families are few."""

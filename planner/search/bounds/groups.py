@@ -5,7 +5,8 @@ A large cluster has tens of thousands of families; most are never worth a bound 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from math import inf
 
 from planner.capabilities import Capabilities
@@ -20,6 +21,9 @@ from planner.search.values import Limits
 
 Families = list[tuple[float, Family]]
 """Families, each with a bound of its own."""
+
+LISTED_AT_ONCE = 4096
+"""Families between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +45,48 @@ def searched(
     *,
     one_degree: bool,
     runner: Capabilities | None = None,
+    whole: bool | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Iterator[tuple[Capabilities, str, NetworkPartition, list[Family]]]:
     """All families of these targets by target, name of the partition, and partition.
 
     With ``one_degree`` only targets with per-stage degrees, and only families in which all stages have the same; with
-    ``runner`` none with unequal numbers of micro-batches where this other runtime has none.
+    ``runner`` none with unequal numbers of micro-batches where this other runtime has none; with ``whole`` those of
+    whole networks alone, or of their parts. ``check`` is called every now and then, and may raise to end it.
     """
     for row in rows:
         for name, partition in (
             network_partitions(estimator, row).items() if row.dp_per_stage or not one_degree else ()
         ):
-            found = families_of(row, name, partition, limits, one_degree=one_degree)
+            if whole is not None and partition.whole is not whole:
+                continue
+            found = families_of(row, name, partition, limits, one_degree=one_degree, check=check)
             if runner is not None and not runner.fewer_steps_zero:
                 found = [family for family in found if not family.fewer_steps(estimator.model)]
             yield row, name, partition, found
 
 
 def families_of(
-    row: Capabilities, network: str, partition: NetworkPartition, limits: Limits, *, one_degree: bool = False
+    row: Capabilities,
+    network: str,
+    partition: NetworkPartition,
+    limits: Limits,
+    *,
+    one_degree: bool = False,
+    check: Callable[[], None] | None = None,
 ) -> list[Family]:
-    """All families of a target in a partition of this name."""
+    """All families of a target in a partition of this name; ``check`` as in ``searched``."""
     model = partition.estimator.model
     room = StateRoom(row, partition.estimator)
     items = families(row, limits, model, partition.device_types, network, room.holds)
     if one_degree:
         items = (part for family in items for part in uniform(family, limits, model, partition.device_types))
-    return list(items)
+    found: list[Family] = []
+    for part in iter(lambda: list(islice(items, LISTED_AT_ONCE)), []):
+        if check is not None:
+            check()
+        found += part
+    return found
 
 
 def grouped(items: Iterable[Family]) -> tuple[Group, ...]:

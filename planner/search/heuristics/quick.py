@@ -331,7 +331,7 @@ as many again with divided experts."""
 VAIN = 32
 """Groups in a row without a better plan after which the search for good first plans ends."""
 
-GRACE_SECONDS = 0.4
+GRACE_SECONDS = 0.3
 """After the time limit, for a good plan."""
 
 
@@ -450,7 +450,7 @@ class FirstPlans:
         heapify(promises)
         planned: dict[str, set[tuple[object, ...]]] = {}
         """How the groups that were planned work on a micro-batch, by target."""
-        vain = 0
+        vain, any_known = 0, False
         while promises:
             seconds, number, with_traffic, group = heappop(promises)
             if seconds >= self.explorer.incumbent or vain == VAIN:
@@ -460,8 +460,12 @@ class FirstPlans:
             if work in known or len(known) == PROMISING or (not known and len(planned) == PROMISING):
                 continue
             if not with_traffic:
+                # A plan takes time too: when half of the grace is over, the groups whose traffic is known must do.
+                if any_known and self.explorer.deadline.later(GRACE_SECONDS / 2).struck:
+                    continue
                 check()
                 sent = _seconds_with_traffic(group, self.explorer.partition(group.first))
+                any_known |= sent < inf
                 heappush(promises, (max(seconds, sent), number, True, group))
                 continue
             before = self.explorer.incumbent
