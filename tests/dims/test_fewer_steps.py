@@ -17,6 +17,7 @@ from planner.plan.file import PlanFile, load_plan, to_text
 from planner.plan.values import Plan
 from planner.runtimes.torch.runtime import RUNTIME
 from planner.search.solve import search
+from planner.search.space.choices import unequal_steps
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, group, plan, pool
@@ -29,6 +30,14 @@ def unequal(fewer: int = 1, *, target: str = "torch", zero: int = 1, steps: int 
     """Two stages of three replicas with micro-batches of two sequences: 3 x 6 less 2 are 16."""
     groups = (group("a", "A100", count=3, share=2 * steps, steps=steps),)
     return plan(target, zero, [2, 2], [groups, groups], fewer_steps=fewer, **changes)
+
+
+def test_numbers_of_replicas_that_are_asked() -> None:
+    """Of micro-batches that need as many steps only the smallest: 15 and 16 sequences on 7 replicas need 7, 18 need 6."""
+    asked = [size // dp for dp, size in unequal_steps(gpt(global_batch=720), 7, Limits()) if dp == 7]
+    assert asked == sorted(asked)
+    assert {15, 18} <= {*asked}
+    assert 16 not in asked
 
 
 def test_all_replicas_together_have_the_batch() -> None:

@@ -26,6 +26,7 @@ from planner.plan.file import (
     PlanFile,
     Summary,
     UsedCalibration,
+    _of_keys,
     cluster_digest,
     cluster_part,
     load_plan,
@@ -79,6 +80,13 @@ def test_reading_undoes_writing(tmp_path: Path) -> None:
     assert [pool.name for pool in found.cluster.pools] == ["fast", "slow"]
     assert cluster_digest(found.cluster) == cluster_digest(CLUSTER)
     assert to_text(found) == to_text(FILE)
+
+
+def test_what_an_earlier_version_held() -> None:
+    """Of today's keys those that it had; what was a number then is as it is today."""
+    today = {"one": {"a": 1, "b": 2}, "two": [{"a": 1, "b": 2}], "three": {"a": 1}}
+    before = {"one": {"a": 5}, "two": [{"b": 5}], "three": 5}
+    assert _of_keys(today, before) == {"one": {"a": 1}, "two": [{"b": 2}], "three": {"a": 1}}
 
 
 def test_files_of_before_a_key_are_read(tmp_path: Path) -> None:

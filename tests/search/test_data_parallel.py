@@ -36,6 +36,15 @@ def shares_of(estimator: Estimator, limits: Limits) -> Iterator[Shares]:
         yield Shares(choice, estimator, limits)
 
 
+@pytest.mark.parametrize(("zero", "parts"), [(1, [(5, 8), (5, 7)]), (3, [(5, 8), (3, 7), (2, 7)])])
+def test_parts_of_a_device_type(zero: int, parts: list[tuple[int, int]]) -> None:
+    """Five of ten devices get a sequence less; where nodes share the states, three of them fill the others' node."""
+    estimator = Estimator(cluster(pool("a", nodes=3, per_node=4)), gpt())
+    wanted = DataParallel(target="torch", zero=zero, recompute="none", shard_size=4 if zero == 3 else None)
+    shares = Shares(wanted, estimator, ONE_STAGE)
+    assert list(shares._parts(shares.device_types[0], 10, 5, 8)) == parts
+
+
 def all_counts(shares: Shares) -> Iterator[Counts]:
     """Every set of devices, by halving until nothing is left to halve."""
     waiting = [shares.sets]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -908,6 +910,20 @@ def test_gradients_are_clipped_by_the_norm_of_all_ranks(tmp_path: Path, zero: in
     assert layer.weight.grad.to_local().flatten().tolist() == pytest.approx(
         [left] * (64 if zero == 0 else 32)
     )
+
+
+def test_replicas_get_the_first_one_s_weights() -> None:
+    """Along each way in which there are several; a lone one asks nobody."""
+    layout = object.__new__(Layout)
+    layout.mesh = SimpleNamespace(device_type="cpu")
+    layout._replicas = tuple(
+        SimpleNamespace(size=lambda size=size: size, get_group=lambda size=size: size) for size in (1, 2)
+    )
+    weights = torch.nn.Linear(2, 2)
+    with patch("torch.distributed.broadcast", side_effect=lambda sent, **_: sent.fill_(7.0)) as sent:
+        layout._start_alike(weights)
+    assert [call.kwargs for call in sent.call_args_list] == [{"group_src": 0, "group": 2}] * 2
+    assert all((each == 7.0).all() for each in weights.parameters())
 
 
 def test_parts_of_a_model_have_seeds_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
