@@ -52,6 +52,22 @@ def staged(zero: int) -> Plan:
     return plan("torch", zero, [20, 12], [own, own])
 
 
+PARAMETERS = {
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    "qwen3_0_6b": 596_049_920,
+    "qwen3_1_7b": 1_720_574_976,
+    "qwen3_14b": 14_768_307_200,
+    "qwen3_32b": 32_762_123_264,
+}
+"""Of the weights that are published under these names."""
+
+
+def test_configurations_have_the_published_parameters() -> None:
+    """Tied or not, with all heads: every number of a shape counts."""
+    assert {name: shaped(name, 8).parameters for _, name in CONFIGURATIONS} == PARAMETERS
+
+
 CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
     "zero 0": (
         flat(0),
