@@ -111,6 +111,15 @@ def test_rings_of_groups_that_share_a_copy_are_those_of_a_stage_alone(tp: int, d
         )
 
 
+def test_replicas_that_have_no_place_are_not_connected() -> None:
+    """Two nodes of four devices have room for two replicas of three, not for three."""
+    estimator = Estimator(cluster(pool("a", nodes=2, per_node=4)), gpt(heads=12))
+    kernels = estimator.pricer("torch").kernels
+    for count, connected in ((2, True), (3, False)):
+        replicas = group("a", "A100", tp=3, count=count, share=1)
+        assert ring_alone((replicas,), estimator, kernels).connected is connected
+
+
 @pytest.mark.parametrize("seed", [0, 18, 35, 83])
 def test_bounds_hold_where_stages_of_divided_sequences_recompute(seed: int) -> None:
     """A stage that recomputes as much as it must has parts of sequences too, not whole ones."""
