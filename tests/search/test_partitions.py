@@ -177,6 +177,31 @@ def test_replicas_on_several_nodes_talk_over_the_network_of_the_job() -> None:
     assert min(floors) <= explorer.best.estimate.step_seconds < max(floors)
 
 
+def test_networks_in_which_a_replica_fits_a_node_hide_no_others() -> None:
+    """Of the sockets, an island of whole nodes and one of halves, the first and the last are asked over nodes."""
+    halves = pool("b", "V100", nodes=2, per_node=2, nics=(nic("roce"), nic("eth", gbps=25)))
+    spec = cluster(pool("a", per_node=4, nodes=2, nics=(nic("ib"), nic("eth", gbps=25))), halves)
+    estimator = Estimator(spec, gpt(precision="fp16"))
+    assert names(spec, "torch")[:3] == ["sockets", "a", "b"]
+    ways = wide_partitions(estimator, TARGETS["torch"], 4)
+    assert {name.split(" over")[0] for name in ways} >= {"sockets", "b"}
+    assert not any(name.startswith("a ") for name in ways)
+
+
+def test_islands_in_which_a_replica_fits_a_node_hide_no_others() -> None:
+    """Of two islands behind a slow link only that of halves is asked over nodes, whichever comes first."""
+    for halved in ("a", "b"):
+        pools = (
+            pool(name, gpu, nodes=2, per_node=2 if name == halved else 4, nics=(nic("ib"), nic("eth", gbps=1)))
+            for name, gpu in (("a", "A100"), ("b", "V100"))
+        )
+        first, second = pools
+        second = second.model_copy(update={"nics": (nic("roce"), nic("eth", gbps=1))})
+        estimator = Estimator(cluster(first, second), gpt(precision="fp16"))
+        ways = wide_partitions(estimator, TARGETS["megatron"], 4)
+        assert list(ways) == [" over nodes, tp 4", f":{halved} over nodes, tp 4"]
+
+
 def _least(way: NetworkPartition, limits: Limits) -> float:
     """By the rates of the devices of a partition."""
     own = {each.key: each.devices for each in way.estimator.topology.device_types}
