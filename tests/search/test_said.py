@@ -249,3 +249,9 @@ def test_what_reasons_take_follows_from_the_search_alone() -> None:
     ):
         assert search(one, TINY, limits=limits).status == "optimal"
     assert begun.call_args.args[1] == 25.0
+    with (
+        patch("planner.search.objectives.choose.process_time", side_effect=[10.0, 35.0]),
+        patch("planner.search.objectives.choose.reasons_deadline", return_value=Deadline.after(0.0)) as begun,
+    ):
+        assert choose(one, TINY, ASSUMED, limits, Goal()).status == "optimal"
+    assert begun.call_args.args[1] == 25.0

@@ -109,6 +109,8 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
         limited = replace(before, goal=goal)
         assert settled(limited, 0.01) is limited
     assert settled(replace(before, simpler=()), 0.01).best is fast
+    slower = replace(before.simpler[0], scored=slow, slower=0.5)
+    assert settled(replace(before, simpler=(*before.simpler, slower)), 0.01).best is other
 
 
 def test_what_a_slower_plan_spares() -> None:
