@@ -443,7 +443,7 @@ class Explorer:
                     parts.update(range(self._count + 1, self._count + 1 + len(families)))
                 elif tries[_way(family)] < QUICK_TRIES:
                     best = self.best
-                    fits = self._first.of_family(family, self.deadline.check) < float("inf")
+                    fits = self._first.of_family(family) < float("inf")
                     tries[_way(family)] += QUICK_TRIES if fits else 1
                     vain[family.target, family.network] += 1
                     if self.best is not best:

@@ -33,7 +33,7 @@ def unequal(fewer: int = 1, *, target: str = "torch", zero: int = 1, steps: int 
 
 
 def test_numbers_of_replicas_that_are_asked() -> None:
-    """Of micro-batches that need as many steps only the smallest: 15 and 16 sequences on 7 replicas need 7, 18 need 6."""
+    """Of micro-batches that need as many steps only the smallest: of 15 and 16 sequences on 7 replicas, not of 18."""
     asked = [size // dp for dp, size in unequal_steps(gpt(global_batch=720), 7, Limits()) if dp == 7]
     assert asked == sorted(asked)
     assert {15, 18} <= {*asked}

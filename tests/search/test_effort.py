@@ -57,7 +57,7 @@ def families_asked(
     for number, family in enumerate(families):
         found._push(1.0 + number / 1e6, family)
 
-    def of_family(family: Family, check: object) -> float:
+    def of_family(family: Family) -> float:
         asked.append(family)
         if len(asked) in better:
             found.best = examples.scored(step_seconds=100.0 - len(asked))
@@ -431,8 +431,8 @@ def test_groups_of_the_first_good_plans(unfit: tuple[int, ...], sizes: int) -> N
     assert len(every) == 4
     asked: list[tuple[int | None, bool]] = []
 
-    def of_family(family: Family, check: object) -> float:
-        asked.append((family.micro_batch, check == first.check_later))
+    def of_family(family: Family) -> float:
+        asked.append((family.micro_batch, not first._good))
         return inf if every.index(family.micro_batch) in unfit else 1.0
 
     explorer.cutoff_seconds = 1e9

@@ -227,7 +227,7 @@ def test_fewer_replicas_follow_as_long_as_they_are_faster(better: bool) -> None:
     explorer, families = opened()
     first, asked = FirstPlans(explorer), list[tuple[int, int, int]]()
 
-    def looked(family: Family, check: object) -> float:
+    def looked(family: Family) -> float:
         number = family.dp or 1
         asked.append((family.batch // number, number, family.zero))
         return float(number if better else -number)
@@ -268,12 +268,12 @@ def test_a_number_of_replicas_is_left_only_when_none_of_its_families_has_a_plan(
         group for group in grouped(families) if {0, 1} <= {f.zero for f in group.families if f.dp == most}
     )
 
-    def looked(family: Family, check: object) -> float:
+    def looked(family: Family) -> float:
         asked.append((family.dp or 1, family.zero))
         return inf if family.dp == most else 1.0
 
     with patch.object(first, "of_family", looked):
-        assert first._most_replicas(group, lambda: None)
+        assert first._most_replicas(group)
     assert asked[:3] == [(most, 1), (most, 0), (max(f.dp or 1 for f in group.families if f.dp != most), 1)]
 
 
@@ -282,8 +282,11 @@ def test_families_without_room_take_time_too() -> None:
     explorer, families = opened()
     first, asked = FirstPlans(explorer), list[int]()
     group = grouped(families)[0]
-    with patch.object(first, "_shallowest", return_value=0):
-        assert not first._most_replicas(group, lambda: asked.append(1))
+    with (
+        patch.object(first, "_shallowest", return_value=0),
+        patch.object(first, "check_later", lambda: asked.append(1)),
+    ):
+        assert not first._most_replicas(group)
     assert len(asked) == len(group.families)
 
 
@@ -375,7 +378,7 @@ def test_the_best_pipeline_is_tried_in_other_schedules() -> None:
             patch.object(FamilyBounds, "bound", return_value=0.0),
             patch.object(explorer, "orders", return_value=[(1, "1f1b"), (2, "1f1b"), (3, "1f1b")]),
         ):
-            assert first._of_family(family, lambda: None) == 1.0 + min(choice.depth for choice in asked)
+            assert first._of_family(family) == 1.0 + min(choice.depth for choice in asked)
         plain = [choice for choice in asked if choice.interleave == 1]
         assert len(set(plain)) == len(plain)
         assert {choice.interleave for choice in asked} == expected

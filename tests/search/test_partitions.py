@@ -192,7 +192,9 @@ def test_islands_in_which_a_replica_fits_a_node_hide_no_others() -> None:
     """Of two islands behind a slow link only that of halves is asked over nodes, whichever comes first."""
     for halved in ("a", "b"):
         pools = (
-            pool(name, gpu, nodes=2, per_node=2 if name == halved else 4, nics=(nic("ib"), nic("eth", gbps=1)))
+            pool(
+                name, gpu, nodes=2, per_node=2 if name == halved else 4, nics=(nic("ib"), nic("eth", gbps=1))
+            )
             for name, gpu in (("a", "A100"), ("b", "V100"))
         )
         first, second = pools

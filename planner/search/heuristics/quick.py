@@ -6,7 +6,7 @@ They prove nothing; they give the search something to cut with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
@@ -371,6 +371,8 @@ class FirstPlans:
         self._quick: list[tuple[float, int, Choice]] = []
         self._seconds: dict[Family, float] = {}
         self._tried: set[Choice] = set()
+        self._good = False
+        """True once a promising group has a plan."""
 
     def any(self, partition: NetworkPartition, families: Iterable[Family]) -> None:
         """A plan before anything else is known: of families that take little memory, the most replicas that fit.
@@ -425,27 +427,28 @@ class FirstPlans:
 
     def check_later(self) -> None:
         """Before a good plan, which has ``GRACE_SECONDS`` more than there are, unless only a faster one is wanted."""
-        known = self.explorer.cutoff_seconds < inf
-        self.explorer.deadline.later(0.0 if known else GRACE_SECONDS).check()
+        known, deadline = self._good or self.explorer.cutoff_seconds < inf, self.explorer.deadline
+        (deadline if known else deadline.later(GRACE_SECONDS)).check()
 
     def promising(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> None:
         """Good plans before any bound is known: of the groups that should take least, the most replicas that fit.
 
         What a group should take leaves out all traffic, so that it compares neither targets nor divided experts with
-        whole ones; these are far fewer and come first.
+        whole ones: those take turns, since whole ones are far fewer but may fit nowhere.
         """
         several = [(group, partition) for group, partition in groups if group.first.dp is not None]
-        check = self.check_later
-        for divided in (False, True):
-            alike = [pair for pair in several if (pair[0].first.folding.ways > 1) is divided]
-            if self._of_groups(alike, check):
-                check = self.explorer.deadline.check
+        turns = [
+            self._of_groups([pair for pair in several if (pair[0].first.folding.ways > 1) is divided])
+            for divided in (False, True)
+        ]
+        while turns:
+            turns = [turn for turn in turns if next(turn, False)]
 
-    def _of_groups(self, groups: Iterable[tuple[Group, NetworkPartition]], check: Callable[[], None]) -> bool:
-        """Quick plans of a few of these groups: of ``PROMISING`` targets, as many groups of each; False for none."""
+    def _of_groups(self, groups: Iterable[tuple[Group, NetworkPartition]]) -> Iterator[bool]:
+        """Quick plans of a few of these groups: of ``PROMISING`` targets, as many groups of each; True after each."""
         promises: list[tuple[float, int, bool, Group]] = []
         for group, partition in groups:
-            check()
+            self.check_later()
             promises.append((_promised_seconds(group, partition), len(promises), False, group))
         heapify(promises)
         planned: dict[str, set[tuple[object, ...]]] = {}
@@ -463,20 +466,19 @@ class FirstPlans:
                 # A plan takes time too: when half of the grace is over, the groups whose traffic is known must do.
                 if any_known and self.explorer.deadline.later(GRACE_SECONDS / 2).struck:
                     continue
-                check()
+                self.check_later()
                 sent = _seconds_with_traffic(group, self.explorer.partition(group.first))
                 any_known |= sent < inf
                 heappush(promises, (max(seconds, sent), number, True, group))
                 continue
             before = self.explorer.incumbent
-            if self._most_replicas(group, check):
+            if self._most_replicas(group):
                 planned[name] = {*known, work}
-                check = self.explorer.deadline.check
             vain = vain + 1 if before < inf and self.explorer.incumbent == before else 0
-        return bool(planned)
+            yield True
 
-    def _most_replicas(self, group: Group, check: Callable[[], None]) -> bool:
-        """Quick plans of one group, ``check`` before each until one fits; False when none does.
+    def _most_replicas(self, group: Group) -> bool:
+        """Quick plans of one group; False when none fits.
 
         From the most replicas on, of each number the family that takes least memory; fewer replicas, whose pipelines
         are deeper, follow as long as they are faster; then the other families of the best number, which send less.
@@ -488,29 +490,29 @@ class FirstPlans:
         for _, alike in sorted(numbers.items(), reverse=True):
             seconds = inf
             while alike and seconds == inf:
-                seconds = self._seconds_of(alike.pop(0), check)
+                seconds = self._seconds_of(alike.pop(0))
             if seconds >= least:
                 if seconds < inf:
                     break
                 continue
-            least, others, check = seconds, alike, self.explorer.deadline.check
+            least, others, self._good = seconds, alike, True
         for family in others:
-            self._seconds_of(family, check)
+            self._seconds_of(family)
         return least < inf
 
-    def _seconds_of(self, family: Family, check: Callable[[], None]) -> float:
+    def _seconds_of(self, family: Family) -> float:
         """Step of the best quick plan of a family, whose layers may have no room at all; to find out takes time too."""
-        check()
+        self.check_later()
         roomy = self._shallowest(self.explorer.partition(family), family)
-        return self.of_family(family, check) if roomy else inf
+        return self.of_family(family) if roomy else inf
 
-    def of_family(self, family: Family, check: Callable[[], None]) -> float:
-        """Step of the best of quick plans at a few depths, ``check`` before each; infinite when none fits."""
+    def of_family(self, family: Family) -> float:
+        """Step of the best of quick plans at a few depths; infinite when none fits."""
         if family not in self._seconds:
-            self._seconds[family] = self._of_family(family, check)
+            self._seconds[family] = self._of_family(family)
         return self._seconds[family]
 
-    def _of_family(self, family: Family, check: Callable[[], None]) -> float:
+    def _of_family(self, family: Family) -> float:
         partition, least = self.explorer.partition(family), inf
         possible = partition.depths(family, self.explorer.limits)
         known = self.explorer.incumbent
@@ -520,7 +522,7 @@ class FirstPlans:
         ]
         best: Choice | None = None
         for choice in choices:
-            seconds = self._below(choice, partition, check)
+            seconds = self._below(choice, partition)
             if seconds < least:
                 least, best = seconds, choice
         # What is best without interleaving may be better with it.
@@ -528,12 +530,12 @@ class FirstPlans:
             for chunks, schedule in self.explorer.orders(family, best.depth):
                 choice = replace(best, interleave=chunks, schedule=schedule)
                 if choice != best:
-                    least = min(least, self._below(choice, partition, check))
+                    least = min(least, self._below(choice, partition))
         return least
 
-    def _below(self, choice: Choice, partition: NetworkPartition, check: Callable[[], None]) -> float:
+    def _below(self, choice: Choice, partition: NetworkPartition) -> float:
         """Step of a quick plan of a choice whose bound is below the best one; infinite for none."""
-        check()
+        self.check_later()
         wanted = self.explorer.incumbent
         asked = choice.family, choice.depth, choice.interleave, wanted, choice.schedule
         return self._plan(choice, partition) if partition.bounds.bound(*asked) < wanted else inf

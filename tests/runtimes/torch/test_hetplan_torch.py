@@ -916,7 +916,7 @@ def test_replicas_get_the_first_one_s_weights() -> None:
     """Along each way in which there are several; a lone one asks nobody."""
     layout = object.__new__(Layout)
     layout.mesh = SimpleNamespace(device_type="cpu")
-    layout._replicas = tuple(
+    layout._replicas = tuple(  # type: ignore[assignment]
         SimpleNamespace(size=lambda size=size: size, get_group=lambda size=size: size) for size in (1, 2)
     )
     weights = torch.nn.Linear(2, 2)
