@@ -24,7 +24,7 @@ from planner.cost.estimate import Estimator, boundary_bytes, estimate, exposed_b
 from planner.cost.pipeline_end import stage_ends
 from planner.errors import PlanError
 from planner.model.spec import ExpertsSpec, ModelSpec
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
 from planner.targets import TARGETS
 from tests.worlds import GPUS, cluster, gpt, pool
 from tests.worlds import model as tiny
@@ -496,6 +496,28 @@ def test_a_share_of_a_layer_gets_its_collectives() -> None:
             estimate(replicas(tp=2), slow_network(), gpt(), calibration).breakdown.tensor_parallel_seconds
         )
     assert found[0] == 0 < found[1]
+
+
+def test_only_rings_ask_the_curves_of_rings() -> None:
+    """A tensor-parallel group is told that its sizes lie beyond the measured ones; a lone device and a grid are not."""
+    points = tuple(
+        LinkPoint(
+            link="node:A100", operation=operation, members=4, size_bytes=size, seconds=1e-4 + size / 1e11
+        )
+        for operation in ("all-reduce", "reduce-scatter", "all-gather")
+        for size in (1.0, 10.0)
+    )
+    calibration, grid = Calibration(link_points=points), Grid(rows=2, columns=2)
+    plans = (
+        replicas("torch", 0, tp=4),
+        replicas("torch", 0),
+        replace(replicas("torch", 0, tp=4, micro_batch=2), sequence_parallel=False, grid=grid),
+    )
+    warned = [
+        any("node" in warning for warning in estimate(plan, slow_network(), gpt(), calibration).warnings)
+        for plan in plans
+    ]
+    assert warned == [True, False, False]
 
 
 def test_deepspeed_sums_gradients_on_every_rank() -> None:

@@ -16,7 +16,7 @@ from planner.cost.grids import copies_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.placement import place, widths
-from planner.plan.values import Grid, Plan, ReplicaGroup, Stage
+from planner.plan.values import Grid, Plan, ReplicaGroup, Stage, Sync
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.quick import first
@@ -65,6 +65,21 @@ def test_a_stage_over_the_border_has_a_group_on_each_side() -> None:
     own = on_own_pools(plan, joined(spec), spec)
     assert [(group.pool, group.count) for group in own.stages[0].replicas] == [("a", 8), ("b", 6)]
     assert on_joined_pools(own, joined(spec), spec) == plan
+
+
+def test_islands_of_one_pool_are_islands_of_its_parts() -> None:
+    """Of those only that the plan uses."""
+    parts = [pool(name, nodes=1, per_node=4) for name in ("a", "b", "c")]
+    spec = cluster(*parts, pool("d", "V100", per_node=4))
+    groups = [
+        ReplicaGroup(pool=name, gpu=gpu, tp=1, count=count, local_batch=1, accumulation_steps=1)
+        for name, gpu, count in (("a", "A100", 8), ("d", "V100", 4))
+    ]
+    stage = Stage(first_layer=0, end_layer=4, replicas=tuple(groups))
+    chosen = Plan(target="torch", zero=0, stages=(stage,), sync=Sync(every=500, islands=(("a",), ("d",))))
+    own = on_own_pools(chosen, joined(spec), spec)
+    assert own.sync.islands == (("a", "b"), ("d",))
+    assert on_joined_pools(own, joined(spec), spec) == chosen
 
 
 def check_prices(seed: int, problem: Callable[[int], Problem] = with_odd_nodes) -> None:

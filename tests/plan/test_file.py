@@ -441,6 +441,10 @@ def test_inconsistent_plans(tmp_path: Path, change: tuple[str, str], line: int |
             "summary.step_seconds: expected a number from 1e-60 to 1e+60",
         ),
         (("digests: {", "digests: {x: 1, "), "digests.x: unknown key"),
+        (
+            ("learned_positions: 0", "learned_positions: 1"),
+            "expected at most the 1 rows of learned_positions",
+        ),
         (("- fast-[0-1]", "- 'fast-['"), "inputs.cluster.pools[0].hosts"),
     ],
 )

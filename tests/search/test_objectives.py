@@ -74,6 +74,7 @@ def check(problem: Problem, limits: Limits, goal: Goal) -> None:
         return
     assert found.best is not None
     assert found.objective_bound is not None
+    assert found.bound_seconds == (found.objective_bound if goal.objective == "time" else 0.0)
     assert meets(found.best.estimate, goal)
     value = value_of(found.best.estimate, goal.objective)
     best = min(filling, default=float("inf"))
