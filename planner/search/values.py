@@ -288,7 +288,7 @@ class SearchResult:
     """Outer choices that needed the solver; bounds pruned the rest."""
     seconds: float
     """How long the search took."""
-    interrupted: bool = False
+    interrupted: bool
     """Whether Ctrl-C stopped the search."""
     warnings: tuple[str, ...] = ()
     goal: Goal = Goal()

@@ -316,6 +316,7 @@ def infeasible() -> SearchResult:
         candidates=96,
         solved=0,
         seconds=0.012,
+        interrupted=False,
     )
 
 
