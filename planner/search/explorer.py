@@ -259,10 +259,8 @@ class Explorer:
         rows = [row for row in self._rows if row.dp_per_stage]
         if self.one_degree or not rows:
             return
-        others = targets_of(replace(self.limits, target=None))
+        others = [row for row in targets_of(replace(self.limits, target=None)) if row not in rows]
         for number, other in enumerate(others):
-            if other in rows:
-                continue
             self.deadline.check()
             search = Explorer(
                 self.estimator,

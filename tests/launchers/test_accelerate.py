@@ -61,6 +61,23 @@ def test_accelerate_reads_it(tmp_path: Path, target: str, zero: int, kind: str) 
     assert yaml.safe_load((folder / "accelerate.yaml").read_text())["same_network"] is True
 
 
+def test_parameters_rest_in_host_memory_where_the_plan_says_so(tmp_path: Path) -> None:
+    """In the words of each runtime."""
+    _, where = one_pool()
+    pools = tuple(each.model_copy(update={"host": HostSpec(link_gBps=10)}) for each in where.pools)
+    with_hosts = where.model_copy(update={"pools": pools})
+    for resting in ("none", "cpu"):
+        kept = Offload(optimizer=resting, parameters=resting)
+        told = {}
+        for target in ("torch", "deepspeed"):
+            chosen = dataclasses.replace(two_nodes(target, 3), offload=kept)
+            folder = folder_of(tmp_path / target / resting, "accelerate", chosen, with_hosts)
+            told[target] = yaml.safe_load((folder / "accelerate.yaml").read_text())
+        assert told["torch"]["fsdp_config"]["fsdp_offload_params"] is (resting == "cpu")
+        own = told["deepspeed"]["deepspeed_config"]
+        assert (own["offload_optimizer_device"], own["offload_param_device"]) == (resting, resting)
+
+
 def test_what_it_cannot_express(tmp_path: Path) -> None:
     """Nodes with other numbers of ranks, stages, and another runtime are refused with the reason."""
     with pytest.raises(EmitError, match="as many ranks on every node, the plan has 2, 4"):
