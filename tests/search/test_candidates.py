@@ -123,3 +123,11 @@ def test_experts_shared_by_wide_replicas_are_faster_than_whole_ones() -> None:
     )
     least = DeviceRates(estimator, Limits(target="megatron", tp=(8,))).least_seconds({("a", "A100"): 8})
     assert least <= estimator.estimate(shared).step_seconds
+
+
+def test_replicas_over_nodes_have_ends_too() -> None:
+    """Where no other degree is allowed, embedding and head are theirs: a device does less than of layers alone."""
+    estimator = Estimator(cluster(pool("a", nodes=4, per_node=2)), gpt())
+    wide = DeviceRates(estimator, Limits(target="torch", tp=(4,)))
+    layers = wide._rates["a", "A100"] / estimator.model.layers * estimator.model.training.sequence_tokens
+    assert 0.5 * layers < wide.tokens_per_second()["a", "A100"] < layers
