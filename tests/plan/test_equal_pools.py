@@ -197,7 +197,7 @@ def test_hundreds_of_answers_do_not_depend_on_pools(target: str, seed: int) -> N
 def test_explanations_do_not_depend_on_pools() -> None:
     """Looks at families and at pools alone find no plan on parts of a pool that the pool as one has not."""
     parts = cluster(pool("a", per_node=3), pool("b", per_node=3))
-    limits = Limits(gap=0.001, target="megatron", pp=(3,))
+    limits = Limits(gap=0.001, target="megatron", pp=(3,), zero=(1,), recompute=("none",))
     found = [search(spec, gpt(3, 1024, 1, global_batch=16), limits=limits) for spec in (joined(parts), parts)]
     one, two = (item.best.estimate.step_seconds for item in found if item.best)
     assert one == pytest.approx(two, rel=1e-12)

@@ -253,14 +253,12 @@ def test_a_model_that_fits_in_a_node_is_sharded_there() -> None:
     assert found.best is not None
     assert chosen(found.best.plan) == (3, 8, 1)
     own = found.best.estimate
-    plain = search(spec, model, ASSUMED, Limits(target="torch", pp=(1,), tp=(1,)), explain=False)
     estimator = Estimator(spec, model)
     others = [
         estimator.estimate(shares.plan((16,)) or found.best.plan)
         for shares in shares_of(estimator, Limits(target="torch", pp=(1,), tp=(1,), recompute=("none",)))
         if shares.choice.shard_size is None and shares.plan((16,)) is not None
     ]
-    assert plain.best == found.best
     assert others
     for other in others:
         assert other.breakdown.zero_seconds > 2 * own.breakdown.zero_seconds or not other.fits

@@ -30,8 +30,8 @@ SEEDS = st.integers(0, 10**9)
 SETTINGS = settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = (
-    ("poplar_a800_v100s", "llama_1.1b"),
     ("poplar_a100", "llama_1.1b"),
+    ("poplar_a800_v100s", "llama_1.1b"),
     ("v100_t4_10g", "opt_350m"),
     ("holmes_hybrid", "gpt_7.5b"),
     ("lab", "gpt2_345m"),

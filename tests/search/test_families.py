@@ -22,13 +22,14 @@ from planner.search.explorer import Explorer
 from planner.search.incumbent import family_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits, Scored, Silent
+from tests.quick import first
 from tests.report import examples
 from tests.worlds import cluster, gpt, pool
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
     """Two A100 and two V100."""
-    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(global_batch=16)
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
 
 
 def changed(step_seconds: float, **causes: float) -> Scored:
@@ -132,7 +133,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [Limits(), pytest.param(Limits(target="megatron"), marks=pytest.mark.slow)]
+    "limits", first(1, [Limits(pp=(1,)), Limits(), Limits(target="megatron")])
 )
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
@@ -166,7 +167,7 @@ def test_families_are_those_that_the_search_has_met() -> None:
 
 def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
     """No time for looks: met families are told all the same, ``--advice`` and no limit give them the time."""
-    spec, model = problem()
+    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=4)
     limits = Limits(target="deepspeed", time_limit_seconds=60.0)
     share = "planner.search.explain.reasons."
     with patch(f"{share}LEAST_SECONDS", 0.0), patch(f"{share}REASONS_SHARE", 0.0):

@@ -24,7 +24,7 @@ def found(spec: ClusterSpec, model: ModelSpec) -> tuple[SearchResult, dict[str, 
 
 def test_a_slow_pool_is_idle_and_using_it_costs() -> None:
     """A plan that really uses it, its step and the component in which it loses."""
-    spec = cluster(pool("a"), pool("o", "OLD", per_node=4), gpus={"OLD": OLD})
+    spec = cluster(pool("a", per_node=2), pool("o", "OLD", per_node=4), gpus={"OLD": OLD})
     result, idle = found(spec, gpt(global_batch=16))
     assert result.best is not None
     entry = idle["o"]
@@ -48,7 +48,7 @@ def test_devices_that_cannot_be_used_say_why() -> None:
     assert {idle["v"].reason, idle["x"].reason} == {"no bf16"}
     assert (idle["v"].scored, idle["v"].slower) == (None, None)
     tiny = GpuSpec(name="TINY", memory_gib=2, memory_bandwidth_gBps=900, tflops={"fp16": 125})
-    spec = cluster(pool("a"), pool("t", "TINY", per_node=2), gpus={"TINY": tiny})
+    spec = cluster(pool("a", per_node=2), pool("t", "TINY", per_node=2), gpus={"TINY": tiny})
     _, idle = found(spec, gpt(global_batch=16))
     assert idle["t"].reason == "no plan found that fits and uses them"
 
@@ -56,7 +56,7 @@ def test_devices_that_cannot_be_used_say_why() -> None:
 def test_nothing_is_said_when_all_devices_work() -> None:
     """One pool, all used."""
     spec, model = cluster(pool("a", per_node=4)), gpt(global_batch=64)
-    result = search(spec, model)
+    result = search(spec, model, explain=False)
     assert result.best is not None
     assert result.best.plan.devices == 4
     assert idle_costs(result.best, Estimator(spec, model), Limits()) == ()

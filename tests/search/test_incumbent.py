@@ -64,13 +64,13 @@ def test_nothing_that_is_listed_is_better(objective: str, seed: int, seconds: fl
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
     """Devices of two device types, on which a poor plan is easily beaten."""
-    return cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(8, 1024, 8, global_batch=16)
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
 
 
 def test_a_better_plan_among_the_reasons_becomes_the_answer() -> None:
     """The search has only one poor plan: the answer is the best of the families, and the poor one is listed."""
     spec, model = problem()
-    poor = search(spec, model, limits=Limits(target="megatron", tp=(4,), pp=(1,)), explain=False).best
+    poor = search(spec, model, limits=Limits(target="megatron", tp=(2,), pp=(2,)), explain=False).best
     assert poor is not None
     told: list[Scored] = []
 

@@ -10,7 +10,7 @@ from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool
 
-SPEC, MODEL = cluster(pool("a", per_node=4), pool("b", "V100", per_node=4)), gpt(global_batch=16)
+SPEC, MODEL = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
 
 
 def seconds(limits: Limits) -> float:
@@ -22,7 +22,7 @@ def seconds(limits: Limits) -> float:
 
 def test_a_limit_costs_what_the_search_without_it_gains() -> None:
     """Two limits that hurt: each is told with the plan that a search without it finds, the worse one first."""
-    limits = Limits(target="megatron", tp=(4,), zero=(1,), recompute=("full",))
+    limits = Limits(target="megatron", tp=(2,), zero=(1,), recompute=("full",))
     found = search(SPEC, MODEL, limits=limits)
     assert found.best is not None
     step = found.best.estimate.step_seconds
@@ -42,7 +42,7 @@ def test_a_limit_costs_what_the_search_without_it_gains() -> None:
 
 def test_limits_that_cost_nothing_are_not_told() -> None:
     """The degree and depth of the best plan itself; and no limits at all."""
-    spec, model = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(global_batch=16)
+    spec, model = SPEC, MODEL
     best = search(spec, model, explain=False).best
     assert best is not None
     limits = Limits(

@@ -42,7 +42,12 @@ def test_what_does_not_fit_names_context_parallelism() -> None:
     spec = model(4, **shape, attention="flash", precision="fp16")
     training = spec.training.model_copy(update={"sequence_length": 12_288})
     spec = spec.model_copy(update={"training": training})
-    found = search(cluster(pool("a", "T4", 1)), spec, ASSUMED, Limits(target="deepspeed", tp=(1,)))
+    found = search(
+        cluster(pool("a", "T4", 1)),
+        spec,
+        ASSUMED,
+        Limits(target="deepspeed", tp=(1,), zero=(3,), recompute=("full",)),
+    )
     assert found.diagnosis is not None
     what = "fits with --cp 2, which divides sequences of fewer tokens than are divided unasked"
     assert any(hint.startswith(what) for hint in found.diagnosis.hints)

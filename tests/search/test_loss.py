@@ -33,6 +33,8 @@ CRITICAL = st.floats(1, 6).map(lambda power: 10**power)
 FEW = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 BATCHES = (1, 2, 3, 4)
 LIMITS = Limits(gap=0.0, target="deepspeed")
+FEW_PLANS = Limits(gap=0.0, target="deepspeed", zero=(1,), recompute=("none",))
+"""Where the choice among batches is tested, not that among plans."""
 
 
 def law(critical: float, length: int) -> Convergence:
@@ -141,7 +143,7 @@ def test_a_larger_critical_batch_asks_for_larger_batches() -> None:
     spec, model = small_problem(3)
     length = model.training.sequence_length
     small, large = (
-        to_loss(spec, model, ASSUMED, LIMITS, Goal(), law(critical, length), BATCHES, explain=False)
+        to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), law(critical, length), BATCHES, explain=False)
         for critical in (0.1 * length, 1000.0 * length)
     )
     assert small.best is not None
@@ -155,7 +157,7 @@ def test_most_batches_are_ruled_out_by_their_bound() -> None:
     spec, model = small_problem(3)
     steps = law(50.0 * model.training.sequence_length, model.training.sequence_length)
     batches = tuple(1 << power for power in range(14))
-    found = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, batches, explain=False)
+    found = to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), steps, batches, explain=False)
     assert found.best is not None
     assert found.best.seconds is not None
     without = [point for point in found.points if point.scored is None]
@@ -170,12 +172,12 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     spec, model = small_problem(3)
     spec = rated(spec, 1)
     steps = law(3.0 * model.training.sequence_length, model.training.sequence_length)
-    found = sizes_to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES)
+    found = sizes_to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES)
     assert found.priced
     free = spec.model_copy(
         update={"pools": tuple(each.model_copy(update={"price_per_gpu_hour": None}) for each in spec.pools)}
     )
-    assert not sizes_to_loss(free, model, ASSUMED, LIMITS, Goal(), steps, BATCHES).priced
+    assert not sizes_to_loss(free, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES[:1]).priced
     assert found.unfinished == 0
     assert found.subclusters == len(sub_cluster_candidates(ranked(spec), model, ()))
     times = [size.point.seconds or inf for size in found.points]
@@ -183,7 +185,7 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     front = [size for size in found.points if size.front]
     assert all(one.value < other.value for one, other in pairwise(front))
     assert found.worth is not None
-    whole = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False)
+    whole = to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES, explain=False)
     assert whole.best is not None
     assert times[-1] == pytest.approx(whole.best.seconds, rel=1e-5)
 
@@ -205,7 +207,7 @@ def test_what_is_kept_on_the_way_only_gets_better() -> None:
     def better(scored: Scored, batch: int) -> None:
         times.append(steps.steps(batch * model.training.sequence_length) * scored.estimate.step_seconds)
 
-    found = to_loss(spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, explain=False, better=better)
+    found = to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES, explain=False, better=better)
     assert found.best is not None
     assert times
     assert all(later < earlier for earlier, later in pairwise(times))

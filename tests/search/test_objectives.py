@@ -27,6 +27,7 @@ from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import BestSearch, SubClusterCandidates
 from planner.search.ranking import ranked
 from planner.search.values import Goal, Limits, Objective, SearchResult, Silent
+from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.worlds import Problem, cluster, gpt, pool, small_problem, with_constants
 
@@ -169,22 +170,25 @@ def test_each_objective_is_best_at_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "per_node"),
-    [
-        ("cost", 1),
-        pytest.param("time", 1, marks=pytest.mark.slow),
-        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in OBJECTIVES),
-    ],
+    ("objective", "per_node", "target"),
+    first(
+        1,
+        [
+            ("cost", 1, "deepspeed"),
+            *(("cost", 1, None), ("time", 1, None)),
+            *((name, 2, None) for name in OBJECTIVES),
+        ],
+    ),
 )
-def test_every_objective_explores_all_depths(objective: Objective, per_node: int) -> None:
+def test_every_objective_explores_all_depths(objective: Objective, per_node: int, target: str | None) -> None:
     """Each depth can be pinned and is found, and the free search is as good as any of them."""
     pools, depths = (pool(name, per_node=per_node) for name in "abc"), range(1, 3 * per_node + 1)
     spec, model = rated(cluster(*pools), 1), gpt(6, 1024, 8, global_batch=12)
-    free = choose(spec, model, ASSUMED, Limits(gap=0.0), Goal(objective=objective), explain=False)
+    limits, goal = Limits(gap=0.0, target=target), Goal(objective=objective)
+    free = choose(spec, model, ASSUMED, limits, goal, explain=False)
     assert free.best is not None
     for depth in depths:
-        limits = Limits(gap=0.0, pp=(depth,))
-        pinned = choose(spec, model, ASSUMED, limits, Goal(objective=objective), explain=False).best
+        pinned = choose(spec, model, ASSUMED, replace(limits, pp=(depth,)), goal, explain=False).best
         assert pinned is not None
         assert pinned.plan.pp == depth
         assert value_of(free.best.estimate, objective) <= value_of(pinned.estimate, objective) * (1 + 1e-5)
