@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN, Command
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 STARVED = CLUSTER.replace("name: tiny\n", "name: tiny\nstorage_gBps: 0.001\n")
 DATA = "  data: {bytes_per_sequence: 100000, dataset_gib: 10}\n"
 

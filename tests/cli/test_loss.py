@@ -13,6 +13,8 @@ from tests.cli.running import MODEL, Command, asked_once
 from tests.cli.test_goal import PRICES
 from tests.logs.test_losses import log, losses
 
+pytestmark = pytest.mark.usefixtures("without_reasons")
+
 TO_LOSS = ("--objective", "time-to-loss", "--tokens", "10M", "--target", "deepspeed", "--batches")
 ASKED = (*TO_LOSS, "8,16,32")
 CURVE = """\

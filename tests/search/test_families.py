@@ -132,9 +132,7 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     assert all(entry.scored is not None for entry in entries)
 
 
-@pytest.mark.parametrize(
-    "limits", first(1, [Limits(pp=(1,)), Limits(), Limits(target="megatron")])
-)
+@pytest.mark.parametrize("limits", first(1, [Limits(pp=(1,)), Limits(), Limits(target="megatron")]))
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
     spec, model = problem()[0], gpt(4, 1024, 8, global_batch=4)

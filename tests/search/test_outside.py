@@ -142,7 +142,9 @@ def test_layers_at_either_end() -> None:
 
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
-    found = search(cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4))
+    found = search(
+        cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4), explain=False
+    )
     assert "stages that mix device types, except where they use up leftover devices" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"
     assert candidates in outside(cluster(pool("a")), gpt(), Limits(), subclusters=True)

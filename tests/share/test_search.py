@@ -55,7 +55,7 @@ pools:
 fabrics:
   ib: {kind: infiniband}
 """
-FEW = Limits(target="torch", zero=(1,), tp=(1,), recompute=("none",))
+FEW = Limits(target="torch", zero=(1,), tp=(1,), pp=(1,), recompute=("none",))
 """A space whose searches take little time."""
 
 
