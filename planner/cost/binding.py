@@ -12,6 +12,7 @@ from planner.cost.stage_price import StagePrice
 from planner.cost.values import Memory
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
+from planner.plan.equal_pools import Joined
 from planner.plan.values import Plan, ReplicaGroup
 from planner.targets import target
 
@@ -165,25 +166,26 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     causes = estimator.estimate(plan).breakdown
     inside = [_waits(price, "tensor_parallel_seconds") for price in priced.stages]
     groups = plan.stages[inside.index(max(inside))].replicas
-    where = _routed_over(groups[0].tp, groups, estimator)
+    joined = estimator.joined_for(plan)
+    where = _routed_over(groups[0].tp, groups, joined)
     yield from link("tensor-parallel collectives", where, inside.__getitem__, causes.tensor_parallel_seconds)
     routed = [_waits(price, "routing_seconds") for price in priced.stages]
-    where = _routed_over(plan.folding.ways, plan.stages[routed.index(max(routed))].replicas, estimator)
+    where = _routed_over(plan.folding.ways, plan.stages[routed.index(max(routed))].replicas, joined)
     yield from link("all-to-alls of experts", where, routed.__getitem__, causes.expert_parallel_seconds)
     shared = [_waits(price, "context_seconds") for price in priced.stages]
     groups = plan.stages[shared.index(max(shared))].replicas
-    where = _routed_over(plan.cp * groups[0].tp, groups, estimator)
+    where = _routed_over(plan.cp * groups[0].tp, groups, joined)
     yield from link("context-parallel traffic", where, shared.__getitem__, causes.context_parallel_seconds)
     gathers = [_waits(price, "zero_seconds") for price in priced.stages]
     crosses = priced.rings[gathers.index(max(gathers))].crosses
     yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
 
 
-def _routed_over(devices: int, groups: tuple[ReplicaGroup, ...], estimator: Estimator) -> str:
+def _routed_over(devices: int, groups: tuple[ReplicaGroup, ...], joined: Joined) -> str:
     """``node``, or the fabric that joins the nodes of a group of so many devices."""
-    kinds = [estimator.topology.device_type(group.pool, group.gpu) for group in groups]
-    wide = [kind for kind in kinds if devices > kind.per_node]
-    return estimator.topology.path(wide[0].pool, wide[0].pool).fabric if wide else "node"
+    kinds = [joined.device_type(group.pool, group.gpu) for group in groups]
+    wide = [kind for kind in kinds if devices > kind.per_node // kind.nodes_each]
+    return joined.topology.path(wide[0].pool, wide[0].pool).fabric if wide else "node"
 
 
 def _tied(plan: Plan, stage: int, estimator: Estimator) -> tuple[float, str]:

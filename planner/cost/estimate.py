@@ -146,9 +146,16 @@ class Estimator:
         by as many rows and columns."""
         key = (target_name, sockets, context, side)
         if key not in self._pricers:
-            topology, _ = self._network(sockets)
+            topology, joined = self._network(sockets)
             self._pricers[key] = Pricer(
-                topology, self.model, self.calibration, target(target_name), self.curves, context, side
+                topology,
+                self.model,
+                self.calibration,
+                target(target_name),
+                self.curves,
+                context,
+                side,
+                joined=joined,
             )
         return self._pricers[key]
 
@@ -159,6 +166,11 @@ class Estimator:
             return seen.pricer_of(plan, sockets=sockets)
         side = 1 if plan.grid is None else plan.grid.rows
         return self.pricer(plan.target, sockets=sockets, context=plan.context, side=side)
+
+    def joined_for(self, plan: Plan) -> Joined:
+        """What the job of a plan sees of the cluster, once equal pools are one."""
+        seen = self.of(plan)
+        return seen._network(seen.uses_sockets(plan))[1]
 
     def uses_sockets(self, plan: Plan) -> bool:
         """True when the runtime has one network for all groups and some nodes of the plan share no RDMA fabric."""

@@ -88,6 +88,7 @@ from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of, optimizer_ways
 from planner.frozen import dataclass
 from planner.model.spec import ROW_TARGETS, LayerRun, ModelSpec
+from planner.plan.equal_pools import Joined
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 
 
@@ -248,12 +249,14 @@ class Pricer:
         context: Context = WHOLE,
         side: int = 1,
         buffered: bool | None = None,
+        joined: Joined | None = None,
     ) -> None:
         """``side``: rows, and columns, of the grid that the devices of a replica are; 1 for none.
 
-        ``buffered``: the whole model may have user buffers, where this one is a part of it.
+        ``buffered``: the whole model may have user buffers, where this one is a part of it. ``joined``: what the
+        cluster is once its equal pools are one, where that is known.
         """
-        self.topology = topology
+        self.topology, self._joined = topology, joined or Joined(topology)
         self.buffered = has_user_buffers(model) if buffered is None else buffered
         self.context = context
         self.side = side
@@ -269,6 +272,7 @@ class Pricer:
                         link_curves,
                         context,
                         buffered=self.buffered,
+                        joined=self._joined,
                     ),
                 )
                 for run in runs
@@ -904,8 +908,9 @@ class Pricer:
         tokens = sequences * self.model.training.sequence_length
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.expert_width
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
+        among = self._joined.device_type(*device_type.key), self._joined.topology
         both = 2 * all_to_all_seconds(
-            device_type, self.topology, self.calibration, moved, ep=ep, width=etp, curves=self.link_curves
+            *among, self.calibration, moved, ep=ep, width=etp, curves=self.link_curves
         )
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.
         ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)
@@ -924,6 +929,7 @@ class Pricer:
         ways, device, curves = self.context.ways, self._device(device_type), self.link_curves
         if ways == 1:
             return price
+        among = self._joined.device_type(*device_type.key), self._joined.topology
         size, tokens = device.size, sequences * self.model.training.sequence_length
         pairs = size * tokens * self.model.pair_width / tp
         outputs = size * tokens * self.model.output_width / tp
@@ -931,8 +937,7 @@ class Pricer:
         if self.context.kind == "ulysses":
             moved = partial(
                 all_to_all_seconds,
-                device_type,
-                self.topology,
+                *among,
                 self.calibration,
                 ep=ways,
                 width=tp,
@@ -945,8 +950,7 @@ class Pricer:
             return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
         send = partial(
             pass_on_seconds,
-            device_type,
-            self.topology,
+            *among,
             self.calibration,
             ways=ways,
             width=tp,

@@ -11,7 +11,7 @@ from typing import Any
 from planner.calibration.file import shipped
 from planner.calibration.merge import MODEL_FACT
 from planner.catalog import driver_names
-from planner.cluster.topology import DeviceType
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring, all_to_all_seconds, pass_on_seconds, tensor_ring
 from planner.cost.compute import Device, layer_pass
 from planner.cost.estimate import Estimator, boundary_bytes
@@ -242,7 +242,7 @@ def _expert_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
             others[place // (ep * etp), place % etp].append(rank)
         if ep > 1:
             what = f"stage {number}, over experts on {kind.gpu}"
-            yield _all_to_all(what, list(others.values()), kind, estimator.of(job.plan), width=etp)
+            yield _all_to_all(what, list(others.values()), kind, job, estimator, width=etp)
         if etp > 1:
             ring = tensor_ring(kind, estimator.calibration, tp=etp)
             what = f"stage {number}, inside experts on {kind.gpu}"
@@ -255,14 +255,15 @@ def _context_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dic
     ways = job.plan.cp
     for kind, tp, own in _by_type(job, estimator, number) if ways > 1 else ():
         members = [each for _, each in _by(own, lambda rank: (rank.replica // ways, rank.tp_rank))]
-        what, seen = f"stage {number}, over parts of sequences on {kind.gpu}", estimator.of(job.plan)
+        what = f"stage {number}, over parts of sequences on {kind.gpu}"
         if job.plan.cp_kind == "ulysses":
             ranks = [[rank.rank for rank in each] for each in members]
-            yield _all_to_all(what, ranks, kind, seen, width=tp)
+            yield _all_to_all(what, ranks, kind, job, estimator, width=tp)
             continue
         pairs = [pair for each in members for pair in _neighbours(each)]
-        send = partial(pass_on_seconds, kind, seen.topology, estimator.calibration, ways=ways, width=tp)
-        yield _entry(what, pairs, *_link_over(kind, seen, ways, tp), {"send": _points(send)})
+        topology = estimator.joined_for(job.plan).topology
+        send = partial(pass_on_seconds, kind, topology, estimator.calibration, ways=ways, width=tp)
+        yield _entry(what, pairs, *_link_over(kind, topology, ways, tp), {"send": _points(send)})
 
 
 def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
@@ -276,28 +277,41 @@ def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
 
 
 def _all_to_all(
-    what: str, members: Sequence[Sequence[int]], kind: DeviceType, seen: Estimator, *, width: int
+    what: str,
+    members: Sequence[Sequence[int]],
+    kind: DeviceType,
+    job: Job,
+    estimator: Estimator,
+    *,
+    width: int,
 ) -> dict[str, Any]:
     """Groups whose members stand on ``width`` devices each."""
-    ways = len(members[0])
-    seconds = partial(all_to_all_seconds, kind, seen.topology, seen.calibration, ep=ways, width=width)
-    return _entry(what, members, *_link_over(kind, seen, ways, width), {"all-to-all": _points(seconds)})
+    ways, topology = len(members[0]), estimator.joined_for(job.plan).topology
+    seconds = partial(all_to_all_seconds, kind, topology, estimator.calibration, ep=ways, width=width)
+    return _entry(what, members, *_link_over(kind, topology, ways, width), {"all-to-all": _points(seconds)})
 
 
-def _link_over(kind: DeviceType, seen: Estimator, ways: int, width: int) -> tuple[str, str, int]:
+def _link_over(kind: DeviceType, topology: Topology, ways: int, width: int) -> tuple[str, str, int]:
     """Link, its curve and how many share it, of groups of ``ways`` members on ``width`` devices each."""
     if ways * width <= kind.per_node:
         return "node", f"node:{kind.gpu}", 1
-    fabric = seen.topology.path(kind.pool, kind.pool).fabric
+    fabric = topology.path(kind.pool, kind.pool).fabric
     return fabric, fabric, width
 
 
 def _by_type(job: Job, estimator: Estimator, number: int) -> Iterator[tuple[DeviceType, int, list[Rank]]]:
-    """(type, tensor-parallel degree, ranks) of each device type of a stage, in the order of replicas."""
-    topology = estimator.of(job.plan).topology
+    """(type, tensor-parallel degree, ranks) of each device type of a stage, in the order of replicas.
+
+    Equal pools are one: a group may stand on several of them.
+    """
+    joined = estimator.joined_for(job.plan)
     stage = [rank for rank in job.ranks if rank.stage == number]
-    for (pool, gpu, tp), own in _by(stage, lambda rank: (rank.pool, rank.gpu, _layer_key(job, rank)[2])):
-        yield topology.device_type(pool, gpu), tp, own
+
+    def alike(rank: Rank) -> tuple[str, str, int]:
+        return *joined.device_type(rank.pool, rank.gpu).key, _layer_key(job, rank)[2]
+
+    for (pool, gpu, tp), own in _by(stage, alike):
+        yield joined.device_type(pool, gpu), tp, own
 
 
 def _data_groups(job: Job, number: int, ring: Ring) -> Iterator[dict[str, Any]]:

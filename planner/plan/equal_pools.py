@@ -14,7 +14,7 @@ from json import dumps
 
 from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.errors import PlanError
 from planner.plan.placement import Placement, Slot, node_span, place, widths
 from planner.plan.values import Plan, ReplicaGroup, Sync
@@ -143,6 +143,10 @@ class Joined:
             self._starts |= {
                 pool.name: (pools[0].name, first) for pool, first in zip(pools, ends, strict=False)
             }
+
+    def device_type(self, pool: str, gpu: str) -> DeviceType:
+        """That of the joined pool that a pool of the cluster is part of: a group may stand on several parts."""
+        return self.topology.device_type(self._starts[pool][0], gpu)
 
     def placement(self, placed: Placement) -> Placement:
         """The same nodes; what the pools of the cluster cut apart is one run of nodes again."""

@@ -160,3 +160,14 @@ def test_groups_that_share_sequences(kind: str, cp: int) -> None:
     assert entry["members"] == members[kind, cp]
     assert list(entry["operations"]) == [{"ring": "send", "ulysses": "all-to-all"}[kind]]
     assert entry["link"] == ("ib" if cp == 8 else "node")
+
+
+def test_groups_over_equal_pools() -> None:
+    """Two pools of one node each are one of two nodes: their experts exchange tokens over the network."""
+    experts = ExpertsSpec(number=8, top_k=2, ffn=512)
+    spec = MODEL.model_copy(update={"experts": experts, "gated_mlp": True, "mlp_bias": False})
+    apart = cluster(*(pool(name, ("A100",) * 2, 1, (nic("ib"),)) for name in ("a", "b")))
+    groups = [group(name, "A100", count=2, share=4, steps=4) for name in ("a", "b")]
+    found = json.loads(smoke_text(job_of(plan("megatron", 1, [4], [tuple(groups)], ep=4), apart, spec)))
+    (over,) = [entry for entry in found["groups"] if "over experts" in entry["what"]]
+    assert (over["members"], over["link"]) == ([[0, 1, 2, 3]], "ib")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.cluster.spec import ClusterSpec
+from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
 from planner.cost.grids import copies_of
 from planner.errors import PlanError
+from planner.model.spec import ExpertsSpec
 from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
 from planner.plan.placement import place, widths
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage, Sync
@@ -80,6 +83,26 @@ def test_islands_of_one_pool_are_islands_of_its_parts() -> None:
     own = on_own_pools(chosen, joined(spec), spec)
     assert own.sync.islands == (("a", "b"), ("d",))
     assert on_joined_pools(own, joined(spec), spec) == chosen
+
+
+@pytest.mark.parametrize("changes", [{"ep": 4}, {"cp": 4}, {"cp": 4, "cp_kind": "ulysses"}], ids=str)
+@pytest.mark.parametrize("nodes", [(2,), (1, 1)])
+def test_groups_over_nodes_use_the_network_between_equal_pools(
+    nodes: tuple[int, ...], changes: dict[str, Any]
+) -> None:
+    """Experts or parts of sequences on two nodes cost the same in one pool as in two of a node each."""
+    experts = ExpertsSpec(number=4, top_k=2, ffn=512) if "ep" in changes else None
+    model = gpt(heads=16).model_copy(update={"experts": experts})
+    parts = [pool(f"a{number}", nodes=count, per_node=2) for number, count in enumerate(nodes)]
+    group = ReplicaGroup(pool="a0", gpu="A100", tp=1, count=4, local_batch=16, accumulation_steps=16)
+    stage = Stage(first_layer=0, end_layer=4, replicas=(group,))
+    chosen = Plan(target="megatron", zero=1, stages=(stage,), **changes)
+    whole = cluster(pool("a0", nodes=2, per_node=2))
+    own = on_own_pools(chosen, joined(cluster(*parts)), cluster(*parts))
+    assert len(own.stages[0].replicas) == len(nodes)
+    one, other = Estimator(whole, model), Estimator(cluster(*parts), model)
+    assert one.estimate(chosen).breakdown == other.estimate(own).breakdown
+    assert binding(chosen, one).links == binding(own, other).links
 
 
 def check_prices(seed: int, problem: Callable[[int], Problem] = with_odd_nodes) -> None:
