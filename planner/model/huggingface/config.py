@@ -634,9 +634,10 @@ _LAYER_TYPES = (
     *("full_attention", "sliding_attention", "chunked_attention", "window_attention", "indexed_attention"),
     *("compressed_sparse_attention", "heavily_compressed_attention", "reference_sliding_attention"),
     *("linear_attention", "minimax_m3_sparse", "conv", "hybrid", "hybrid_sliding", "moe", "sparse", "dense"),
-    *("attention", "mamba", "mamba2", "recurrent"),
+    *("attention", "mamba", "mamba2", "recurrent", "hash_moe"),
+    *("deepseek_sparse_attention", "qwen_sparse_attention"),
 )
-"""Names of layers in configurations, those of older files last."""
+"""Names of layers in configurations, those of older files and of single types last."""
 
 
 _SWITCHES = frozenset(

@@ -139,7 +139,9 @@ def _sam(config: Config) -> Shape:
     window, whole = seen["window_size"], len(seen["global_attn_indexes"])
     near, out = seen["num_hidden_layers"] - whole, seen["output_channels"]
     tables = 2 * (near * (2 * window - 1) + whole * (2 * (high // rows) - 1)) * (width // heads)
-    others = tables * bool(seen.get("use_rel_pos", True)) + 4 * out + 2 * seen["num_pos_feats"]
+    # Image and prompts share a table of positions unless the configuration says otherwise.
+    placing = 2 * seen["num_pos_feats"] * (1 + (config.get("tie_word_embeddings") is False))
+    others = tables * bool(seen.get("use_rel_pos", True)) + 4 * out + placing
     products = linear(patches, width, out, bias=False) + linear(patches, 9 * out, out, bias=False)
     shape |= {"final_norm": False}
     shape |= {"window": window**2, "window_layers": near} if near else {}
