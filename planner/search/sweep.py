@@ -22,6 +22,7 @@ from planner.errors import HetplanError, UsageError
 from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
 from planner.model.file import load_model, with_training
+from planner.model.hub import HUB
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.ranges import TIME_LIMIT
 from planner.search.objectives.choose import choose
@@ -47,7 +48,7 @@ class Sweep(Frozen):
     clusters: Annotated[tuple[str, ...], Field(min_length=1)]
     """Cluster files, relative to this file."""
     models: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Model files likewise."""
+    """Model files likewise; or ``hf://org/name``, from the local cache."""
     options: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """Values to try, by option: target, zero, tp, pp, ep, etp, micro_batch, recompute, precision,
     global_batch, sequence_length, and change (as hetplan what-if takes it)."""
@@ -93,15 +94,20 @@ def load_grid(path: Path) -> Sweep:
         document.problem((key, number), f"{file_beside(path, name)}: no such file")
         for key, names in (("clusters", grid.clusters), ("models", grid.models))
         for number, name in enumerate(names)
-        if not os.path.exists(file_beside(path, name))
+        if not (key == "models" and name.startswith(HUB)) and not os.path.exists(file_beside(path, name))
     )
     return grid
+
+
+def _model(path: Path, named: str) -> ModelSpec:
+    """A model that the grid names: a file, or one of the hub."""
+    return load_model(Path(named) if named.startswith(HUB) else file_beside(path, named))
 
 
 def sweep_points(grid: Sweep, path: Path, calibration: Calibration) -> Iterator[SweepPoint]:
     """The searches of a grid, in the order of its file; every file is read first."""
     clusters = [(name, load_cluster(file_beside(path, name))) for name in grid.clusters]
-    models = [(name, load_model(file_beside(path, name))) for name in grid.models]
+    models = [(name, _model(path, name)) for name in grid.models]
     constants = hashlib.sha256(repr(calibration).encode()).hexdigest()
     digests = {
         name: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()

@@ -61,11 +61,39 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("models/a.yaml", "a"), ("hub/Llama-3.1-8B/config.json", "Llama-3.1-8B"), ("config.json", "config")],
+    [
+        ("models/a.yaml", "a"),
+        ("hub/Llama-3.1-8B/config.json", "Llama-3.1-8B"),
+        ("config.json", "config"),
+        ("hf://meta-llama/Llama-3.1-8B@main", "Llama-3.1-8B"),
+    ],
 )
 def test_configurations_have_the_name_of_their_folder(path: str, name: str) -> None:
     """Those of two models would be one name else."""
     assert _called(path) == name
+
+
+def test_models_of_the_hub(hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its cache, as search takes them; one that is not there says how to get it."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(grid))
+    here = grid / "models--org--Small-2.5"
+    (here / "refs").mkdir(parents=True)
+    (here / "refs" / "main").write_text("abc123")
+    (here / "snapshots" / "abc123").mkdir(parents=True)
+    (here / "snapshots" / "abc123" / "config.json").write_text(
+        '{"model_type": "gpt2", "n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1000}'
+    )
+    text = "clusters: [cluster.yaml]\nmodels: ['hf://org/Small-2.5']\noptions: {target: [megatron]}\n"
+    Path("grid.yaml").write_text(text)
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.err) == (0, "")
+    assert [(row["model"], row["status"]) for row in rows()] == [("hf://org/Small-2.5", "optimal")]
+    assert "Small-2.5 on" in done.out
+    Path("grid.yaml").write_text(text.replace("Small-2.5", "none"))
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: hf://org/none: is not in the local cache of Hugging Face")
 
 
 def test_damaged_points_are_searched_again(
