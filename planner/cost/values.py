@@ -63,7 +63,12 @@ class Memory:
     @property
     def fits(self) -> bool:
         """True when the device holds everything and the reserve stays free, and so does the host."""
-        return self.headroom_bytes >= 0 and self.host_bytes <= self.host_capacity_bytes
+        return self.missing_bytes <= 0
+
+    @property
+    def missing_bytes(self) -> float:
+        """Bytes that the device or its share of the host lacks, whichever lacks more; negative when both have room."""
+        return max(-self.headroom_bytes, self.host_bytes - self.host_capacity_bytes)
 
 
 COMPONENTS = labels(Memory)

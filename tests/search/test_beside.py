@@ -307,7 +307,7 @@ def test_more_nodes_by_hand() -> None:
         return _more_nodes(where, Limits(), cast("_Trial", Trial(devices)))
 
     assert hint(16) == "fits with 2 more nodes in pool b"
-    assert hint(17) == "fits with 1 more nodes in pool a"
+    assert hint(17) == "fits with 1 more node in pool a"
     alone = Estimator(cluster(pool("a", nics=())), gpt())
     assert hint(16, alone) is None
     never = Trial(10**9)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
-from planner.capabilities import OFFLOAD_PARTS
+import pytest
+
+from planner.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.catalog import gpu_spec
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
+from planner.model.spec import ExpertsSpec
 from planner.search.deadline import Deadline
-from planner.search.explain.diagnose import diagnose
+from planner.search.explain.diagnose import _describe, _nearest_miss, diagnose
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool, small_problem
 
@@ -32,3 +35,75 @@ def test_no_time_leaves_causes_alone() -> None:
     found = diagnose(Estimator(spec, gpt(96, 12288, 96)), Limits(), Deadline.after(0.0))
     assert found.causes
     assert found.hints == ()
+
+
+DEGREES = [
+    (Limits(cp=(16,)), "--cp 16 needs at least 16 devices and there are 8"),
+    (Limits(tp=(16, 32)), "--tp 16,32 needs at least 16 devices and there are 8"),
+    (Limits(pp=(9,)), "--pp 9 needs at least 9 devices and there are 8"),
+    (Limits(tp=(4,), pp=(4,)), "--pp 4 with --tp 4 needs at least 16 devices and there are 8"),
+    (Limits(tp=(2,), cp=(8,), pp=(1,)), "--tp 2 with --cp 8 needs at least 16 devices and there are 8"),
+    (Limits(tp=(3,)), "--tp 3 does not divide the heads and feed-forward layers of gpt"),
+    (Limits(zero=(3,), target="megatron"), "megatron cannot train this model with --zero 3"),
+    (
+        Limits(recompute=("selective",), target="deepspeed"),
+        "deepspeed cannot train this model with --recompute selective",
+    ),
+]
+
+
+@pytest.mark.parametrize(("limits", "cause"), DEGREES, ids=[cause for _, cause in DEGREES])
+def test_a_limit_that_no_plan_keeps_is_the_whole_cause(limits: Limits, cause: str) -> None:
+    """Whatever memory there is; what to write in its place is still found."""
+    found = diagnose(Estimator(cluster(pool("a")), gpt()), limits)
+    assert found.causes == (cause,)
+    assert any(hint.startswith("fits with --") for hint in found.hints)
+
+
+def test_limits_on_experts() -> None:
+    """Degrees of experts are over the devices of a stage, too."""
+    experts = ExpertsSpec(number=32, top_k=2, ffn=512)
+    estimator = Estimator(cluster(pool("a")), gpt().model_copy(update={"experts": experts}))
+    (cause,) = diagnose(estimator, Limits(ep=(16,)), Deadline.after(0.0)).causes
+    assert cause == "--ep 16 needs at least 16 devices and there are 8"
+    (cause,) = diagnose(estimator, Limits(ep=(8,), etp=(2,), tp=(4,)), Deadline.after(0.0)).causes
+    assert cause == "--ep 8 with --etp 2 needs at least 16 devices and there are 8"
+
+
+def test_deeper_pipelines_than_layers_and_than_are_searched() -> None:
+    """Both ends, on devices enough for either."""
+    on = cluster(pool("a", nodes=16))
+    for layers, pp, cause in (
+        (24, 25, "--pp 25 needs at least 25 layers and the model has 24"),
+        (80, 65, "--pp 65 is deeper than the 64 stages that are searched"),
+    ):
+        found = diagnose(Estimator(on, gpt(layers)), Limits(pp=(pp,)), Deadline.after(0.0))
+        assert found.causes == (cause,)
+
+
+def test_limits_that_a_plan_may_keep_are_named_beside_memory() -> None:
+    """Where none of them is impossible by itself."""
+    limits = Limits(zero=(0,), tp=(1,), pp=(1,))
+    *_, cause = diagnose(Estimator(cluster(pool("a")), gpt(36, 4096, 32)), limits, Deadline.after(0.0)).causes
+    assert cause == (
+        "the states would fit; activations, buffers or the limits --zero 0 --tp 1 --pp 1 rule out every plan"
+    )
+
+
+def test_the_nearest_miss_keeps_the_limit_on_offload() -> None:
+    """It lacks most where all stays on the devices, and what hosts lack is told as theirs."""
+    box, model = pool("box", per_node=1, nics=()), gpt(96, 8192, 64)
+
+    def nearest(host_gib: float, *parts: OffloadPart) -> str:
+        host = HostSpec(memory_gib=host_gib, link_gBps=32)
+        on = Estimator(cluster(box.model_copy(update={"host": host})), model)
+        scored = _nearest_miss(on, Limits(offload=parts), Deadline.after(None))
+        assert scored is not None
+        return _describe(scored)
+
+    full = "ZeRO-3 data parallel with full recomputation on 1 device"
+    assert re.fullmatch(rf"{full} lacks 111\d\.\d GiB on A100 in box", nearest(1024, "none"))
+    device = r"ZeRO-2 .* device, optimizer offloaded to cpu, lacks 7\d\.\d GiB on A100 in box"
+    assert re.fullmatch(device, nearest(1024, "none", "optimizer"))
+    host = r"ZeRO-1 .* device, optimizer offloaded to cpu, lacks 7\d\d\.\d GiB of host memory per A100 in box"
+    assert re.fullmatch(host, nearest(256, "optimizer"))

@@ -102,11 +102,11 @@ TOO_LARGE = """\
 infeasible 60 2
 5.05 B parameters need 16 bytes each with fp16 adamw: model states take 75.2 GiB
 the devices (1 x V100 32 GiB, 2 x V100 32 GiB) have 85.5 GiB together after reserve and runtime
-the states would fit; activations, buffers or the limits given rule out every plan
-2 stages, tp 1 with none recomputation on 2 devices lacks 22.0 GiB on V100 in b
+the states would fit; activations, buffers or the limits --target deepspeed rule out every plan
+2 stages, tp 1 with no recomputation on 2 devices lacks 22.0 GiB on V100 in b
 fits with training.lora: {rank: 16}, which trains adapters alone: about 1.2 s a step
 fits with training.optimizer_states: int8: about 3.73 s a step
-fits with 1 more nodes in pool b
+fits with 1 more node in pool b
 fits with A100-PCIe-40GB (40 GiB) in place of every device
 a model of 17 instead of 24 layers (3.64 B parameters) fits
 """

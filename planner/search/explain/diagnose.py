@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
+from math import prod
 from typing import get_args
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
@@ -16,16 +17,27 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import kept_free, optimizer_bytes
 from planner.dims.context import LEAST_TOKENS
+from planner.dims.offloading import allows, offload_text, offloads
+from planner.dims.recompute import recompute_text
+from planner.dims.sharding import zeros
+from planner.dims.tensor import splits
 from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
+from planner.plan.values import ON_DEVICE, Plan
 from planner.ranges import BATCH
 from planner.search.deadline import NO_LIMIT, Deadline, Flag
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.space.choices import offers, targets_of, usable_device_types
-from planner.search.values import Diagnosis, Limits, Scored, Silent
+from planner.search.space.choices import (
+    MAX_DEPTH,
+    offers,
+    recomputes_of,
+    targets_of,
+    usable_device_types,
+)
+from planner.search.values import Diagnosis, Limits, PlanLimit, Scored, Silent
 from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
 
@@ -50,9 +62,10 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
             nearest_miss="no plan can be formed",
             hints=tuple(_other_ways(estimator, limits)),
         )
-    nearest = _nearest_miss(estimator, deadline)
+    nearest = _nearest_miss(estimator, limits, deadline)
+    impossible = tuple(_impossible(estimator, limits))
     return Diagnosis(
-        causes=tuple(_causes(estimator, limits)),
+        causes=(*_lacking(estimator), *(impossible or _causes(estimator, limits))),
         nearest_miss=_describe(nearest) if nearest else "no plan can be formed",
         hints=tuple(_hints(estimator, limits, deadline)),
     )
@@ -96,10 +109,55 @@ def _lacking(estimator: Estimator) -> Iterator[str]:
         yield f"{', '.join(sorted(apart))} cannot page moments: host.link_gBps of their pools is not given"
 
 
+def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
+    """Limits that no plan keeps, whatever its memory: they need more devices or layers than there are, or no target of
+    the search has what they ask for."""
+    model, device_types = estimator.model, usable_device_types(estimator.topology, estimator.model)
+    if not device_types:
+        return
+    yield from _too_many_devices(limits, sum(device_type.devices for device_type in device_types))
+    if limits.pp and min(limits.pp) > model.layers:
+        yield f"{_typed(limits, 'pp')} needs at least {min(limits.pp)} layers and the model has {model.layers}"
+    elif limits.pp and min(limits.pp) > MAX_DEPTH:
+        yield f"{_typed(limits, 'pp')} is deeper than the {MAX_DEPTH} stages that are searched"
+    if limits.tp and not limits.grids and not any(splits(model, tp) for tp in limits.tp):
+        yield f"{_typed(limits, 'tp')} does not divide the heads and feed-forward layers of {model.name}"
+    rows = [row for row in targets_of(limits) if offers(row, model)]
+    names = " and ".join(row.name for row in rows)
+    if not any(zeros(row, model, None, limits.zero) for row in rows):
+        yield f"{names} cannot train this model with {_typed(limits, 'zero')}"
+    if limits.recompute and not any(recomputes_of(row, limits, model, device_types) for row in rows):
+        yield f"{names} cannot train this model with {_typed(limits, 'recompute')}"
+
+
+def _too_many_devices(limits: Limits, devices: int) -> Iterator[str]:
+    """Degrees that need more devices than there are: each by itself, else those of a plan together."""
+    tp, pp, cp, ep, etp = (
+        min(allowed or (1,)) for allowed in (limits.tp, limits.pp, limits.cp, limits.ep, limits.etp)
+    )
+    stages: tuple[PlanLimit, int] = ("pp", pp)
+    # Experts are divided over the same devices of a stage as tensors and sequences.
+    tensors: list[tuple[PlanLimit, int]] = [("tp", tp), ("cp", cp)]
+    experts: list[tuple[PlanLimit, int]] = [("ep", ep), ("etp", etp)]
+    alone = [(name, least) for name, least in (stages, *tensors, *experts) if least > devices]
+    for name, least in alone:
+        yield f"{_typed(limits, name)} needs at least {least} devices and there are {devices}"
+    together = [stages, *(experts if ep * etp > tp * cp else tensors)]
+    needed = prod(least for _, least in together)
+    if needed > devices and not alone:
+        options = " with ".join(_typed(limits, name) for name, least in together if least > 1)
+        yield f"{options} needs at least {needed} devices and there are {devices}"
+
+
+def _typed(limits: Limits, name: PlanLimit) -> str:
+    """A limit as the option that sets it."""
+    return option_text(name, values(getattr(limits, name)))
+
+
 def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
+    """What the model states need and what the devices have."""
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
-    yield from _lacking(estimator)
     rows = targets_of(limits)
     if (
         limits.offload
@@ -129,7 +187,9 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
         "and runtime"
     )
     if states <= room:
-        yield "the states would fit; activations, buffers or the limits given rule out every plan"
+        asked = " ".join(_typed(limits, name) for name in given(limits))
+        rest = f"activations, buffers or the limits {asked} rule" if asked else "activations and buffers rule"
+        yield f"the states would fit; {rest} out every plan"
 
 
 def _frozen_bytes(model: ModelSpec) -> float:
@@ -139,32 +199,54 @@ def _frozen_bytes(model: ModelSpec) -> float:
     return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
-def _nearest_miss(estimator: Estimator, deadline: Deadline) -> Scored | None:
-    """The plan that lacks least memory, among even ones with smallest micro-batches that there is time for."""
-    if not usable_device_types(estimator.topology, estimator.model):
+def _nearest_miss(estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored | None:
+    """The plan that lacks least memory, among even ones with smallest micro-batches that there is time for.
+
+    Of the limits it keeps the one on what may be in host memory, which it uses where nothing fits on the devices alone.
+    """
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    if not device_types:
         return None
-    practices = (equal_batches, even_pipelines)
-    in_time = (takewhile(lambda _: not deadline.struck, plans(estimator)) for plans in practices)
-    misses = (best_of("", plans, estimator).scored for plans in in_time)
-    return min((scored for scored in misses if scored), key=missing_bytes, default=None)
+
+    def offloaded(plan: Plan) -> Iterator[Plan]:
+        row, recompute, wide = TARGETS[plan.target], plan.stages[0].recompute, plan.pp > 1
+        for offload in offloads(
+            row, plan.zero, recompute, limits.offload, estimator.model, device_types, stages=wide
+        ):
+            if offload.anything and offload.ratio == 1:
+                yield replace(plan, offload=offload)
+
+    def nearest(ways: Callable[[Plan], Iterable[Plan]]) -> Scored | None:
+        practices = (equal_batches, even_pipelines)
+        every = (chain.from_iterable(map(ways, plans(estimator))) for plans in practices)
+        in_time = (takewhile(lambda _: not deadline.struck, plans) for plans in every)
+        misses = (best_of("", plans, estimator).scored for plans in in_time)
+        return min((scored for scored in misses if scored), key=missing_bytes, default=None)
+
+    alone = nearest(lambda plan: (plan,)) if allows(limits.offload, ON_DEVICE) else None
+    if limits.offload == ("none",) or (alone is not None and missing_bytes(alone) <= 0):
+        return alone
+    found = [scored for scored in (alone, nearest(offloaded)) if scored is not None]
+    return min(found, key=missing_bytes, default=None)
 
 
 def _describe(scored: Scored) -> str:
     plan = scored.plan
-    groups = [(group, stage) for stage in scored.estimate.stages for group in stage.groups]
-    worst, _ = min(groups, key=lambda item: item[0].memory.headroom_bytes)
+    groups = [group for stage in scored.estimate.stages for group in stage.groups]
+    worst = max(groups, key=lambda group: group.memory.missing_bytes)
     what = (
-        f"{plan.pp} stages, tp {worst.tp}"
+        f"{plan.pp} stage{'s' if plan.pp > 1 else ''}, tp {worst.tp}"
         if plan.pp > 1 or worst.tp > 1
         else f"ZeRO-{plan.zero} data parallel"
     )
-    missing = gib_from_bytes(missing_bytes(scored))
-    how = (
-        f"lacks {missing:.1f} GiB on {worst.gpu} in {worst.pool}"
-        if missing > 0
-        else "fits outside the given limits"
-    )
-    return f"{what} with {plan.stages[0].recompute} recomputation on {plan.devices} devices {how}"
+    devices = f"{plan.devices} device{'s' if plan.devices > 1 else ''}"
+    what += f" with {recompute_text(plan)} recomputation on {devices}"
+    what += f", {offload_text(plan)}," if plan.offload.anything else ""
+    memory, missing = worst.memory, gib_from_bytes(worst.memory.missing_bytes)
+    if missing <= 0:
+        return f"{what} fits outside the given limits"
+    place = "on" if memory.missing_bytes == -memory.headroom_bytes else "of host memory per"
+    return f"{what} lacks {missing:.1f} GiB {place} {worst.gpu} in {worst.pool}"
 
 
 def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator[str]:
@@ -353,7 +435,8 @@ def _more_nodes(estimator: Estimator, limits: Limits, trial: _Trial) -> str | No
             if best is not None and added * len(pool.devices) >= best[0]:
                 break
             if trial.fits(_with_nodes(estimator.cluster, pool.name, total), estimator.model, limits):
-                best = added * len(pool.devices), f"fits with {added} more nodes in pool {pool.name}"
+                nodes = f"{added} more node{'s' if added > 1 else ''}"
+                best = added * len(pool.devices), f"fits with {nodes} in pool {pool.name}"
                 break
     return best[1] if best else None
 

@@ -135,8 +135,8 @@ def best_of(name: str, plans: Iterable[Plan], estimator: Estimator) -> Alternati
 
 
 def missing_bytes(scored: Scored) -> float:
-    """Bytes that the fullest device lacks; negative when all have room."""
-    return -min(group.memory.headroom_bytes for stage in scored.estimate.stages for group in stage.groups)
+    """Bytes that the fullest device or host lacks; negative when all have room."""
+    return max(group.memory.missing_bytes for stage in scored.estimate.stages for group in stage.groups)
 
 
 def _remarks(scored: Scored) -> list[str]:
