@@ -225,7 +225,13 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         raise SpecError((document.problem(("training", "sequence_length"), what, "remove it"),))
     if given is not None and 0 < model.learned_positions < given and not model.front:
         what = f"expected at most the {model.learned_positions} learned positions of the configuration, got {given}"
-        raise SpecError((document.problem(("training", "sequence_length"), what),))
+        rows = huggingface.padding_rows(config)
+        hint = (
+            f"of max_position_embeddings {rows} {'are' if rows > 1 else 'is'} kept for padding"
+            if rows
+            else None
+        )
+        raise SpecError((document.problem(("training", "sequence_length"), what, hint),))
     if model.tower is not None and model.tower.images * model.tower.outputs > sequence_length:
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))

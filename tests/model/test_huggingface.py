@@ -172,6 +172,39 @@ def test_sequences_longer_than_the_learned_positions(tmp_path: Path) -> None:
     problem = the_problem(load_model, path)
     assert problem.key == "training.sequence_length"
     assert problem.what == "expected at most the 1024 learned positions of the configuration, got 2048"
+    assert problem.hint is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "positions"),
+    [
+        ("roberta", {}, 512),
+        ("xlm-roberta", {"pad_token_id": 1}, 512),
+        ("camembert", {"pad_token_id": 3}, 510),
+        ("longformer", {"pad_token_id": None}, 512),
+        ("mpnet", {"pad_token_id": 3}, 512),
+        ("markuplm", {}, 513),
+        ("markuplm", {"pad_token_id": 1}, 512),
+        ("bert", {"pad_token_id": 1}, 514),
+    ],
+)
+def test_positions_behind_the_one_of_padding(
+    tmp_path: Path, kind: str, more: dict[str, Any], positions: int
+) -> None:
+    """Rows of the table up to it are parameters, and no token of a sequence has them."""
+    config = common(kind, 2, 64, 2, 256, 1000, max_position_embeddings=514, tie_word_embeddings=True, **more)
+    longer = load_model(written(tmp_path, {**config, "max_position_embeddings": 515}))
+    model = load_model(written(tmp_path, config))
+    assert model.training.sequence_length == model.learned_positions == positions
+    assert longer.parameters - model.parameters == 64
+    path = tmp_path / "model.yaml"
+    path.write_text(f"huggingface: config.json\ntraining: {{sequence_length: {positions + 1}}}\n")
+    problem = the_problem(load_model, path)
+    what = f"expected at most the {positions} learned positions of the configuration, got {positions + 1}"
+    assert problem.what == what
+    are = "is" if positions == 513 else "are"
+    kept = f"of max_position_embeddings {514 - positions} {are} kept for padding"
+    assert problem.hint == (kept if positions < 514 else None)
 
 
 def test_the_sequences_of_a_model_of_images_are_its_patches(tmp_path: Path) -> None:

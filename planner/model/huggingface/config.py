@@ -103,6 +103,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         fail_on([*_wrong_steps(document), *_wrong_stacks(document)])
         shape = _finished(_built(family, document, whole), document)
         longest, rows = _longest(config, shape), shape.get("learned_positions") or 0
+        padding = padding_rows(document) if rows else 0
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Keys beside those that were checked.
         named = error.args[0] if type(error) is ValueError and error.args else None
@@ -111,14 +112,38 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         what = f"a model of type {shown(place.data['model_type'])} cannot be read of these keys"
         hint = "some of them are missing or have values of another kind than transformers writes"
         raise SpecError((place.problem((key,), what, hint),)) from None
+    if rows and not shape.get("front"):
+        longest = min(longest, rows - padding)
     if longest < 1:
         raise SpecError(
             (document.problem(("model_type",), "its sequences have no tokens, expected at least 1"),)
         )
-    if rows and not shape.get("front"):
-        longest = min(longest, rows)
+    if padding:
+        others = shape.get("other_parameters", 0) + padding * shape["hidden"]
+        shape |= {"learned_positions": rows - padding, "other_parameters": others}
     dtype = str(config.get("torch_dtype", config.get("dtype")))
     return shape, longest, _PRECISIONS.get(dtype, "bf16")
+
+
+_FROM_PADDING = {
+    **dict.fromkeys(("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert"), 1),
+    **dict.fromkeys(
+        ("data2vec-text", "esm", "ibert", "layoutlmv3", "longformer", "luke", "mpnet", "xmod"), 1
+    ),
+    **dict.fromkeys(("lilt", "markuplm"), 0),
+}
+"""Types that count positions from the one behind ``pad_token_id``, and that of transformers where none is given."""
+
+
+def padding_rows(config: Document) -> int:
+    """Rows of the position table that no token of a sequence has: those up to the one of padding."""
+    kind = str(config.data.get("model_type"))
+    if kind not in _FROM_PADDING:
+        return 0
+    given = config.data.get("pad_token_id")
+    # MPNet has its own, whatever the configuration says.
+    known = isinstance(given, int) and given >= 0 and kind != "mpnet"
+    return 1 + (int(str(given)) if known else _FROM_PADDING[kind])
 
 
 def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precision]:
