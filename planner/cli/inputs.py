@@ -185,7 +185,7 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
     problems: list[Problem] = []
     cluster_spec = model_spec = None
     with collecting(problems):
-        cluster_spec = load_cluster(cluster)
+        cluster_spec = read_cluster(cluster)
         if overrides.safe is not None:
             cluster_spec = cluster_spec.model_copy(update={"safe": overrides.safe})
     with collecting(problems):
@@ -197,7 +197,20 @@ def read_inputs(cluster: Path, model: Path, overrides: Overrides) -> tuple[Clust
 
 def read_given(cluster: Path, model: Path | None) -> tuple[ClusterSpec, ModelSpec | None]:
     """The files that are given; every problem of both is reported at once."""
-    return (load_cluster(cluster), None) if model is None else read_inputs(cluster, model, Overrides())
+    return (read_cluster(cluster), None) if model is None else read_inputs(cluster, model, Overrides())
+
+
+def read_cluster(path: Path) -> ClusterSpec:
+    """The cluster; limits on power that change nothing are said on stderr."""
+    cluster = load_cluster(path)
+    for pool in cluster.pools:
+        limits = [(cluster.power_limit_of(pool, gpu), cluster.gpus[gpu].tdp_watts) for gpu in pool.devices]
+        above = [(limit, board) for limit, board in limits if limit and board and limit > board]
+        if above and len(above) == len(limits):
+            limit, board = max(above, key=lambda item: item[1])
+            what = f"power_limit_watts {limit:g} is above the board power, {board:g}, and changes nothing"
+            warn(f"{path}: pool {pool.name}: {what}")
+    return cluster
 
 
 def read_model(model: Path, overrides: Overrides) -> ModelSpec:

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 import typer
 
-from planner.cli.inputs import read_calibration, used_calibration
+from planner.cli.inputs import read_calibration, read_cluster, used_calibration
 from planner.cli.options import (
     AsJson,
     CalibrationFile,
@@ -24,7 +24,6 @@ from planner.cli.options import (
 from planner.cli.output import failure_of, show, show_document, typed
 from planner.cli.process import exit_code
 from planner.cli.progress import searching
-from planner.cluster.file import load_cluster
 from planner.emit.interface import write_folder
 from planner.errors import OutputError, UsageError
 from planner.job.files import EmittedFile
@@ -83,7 +82,7 @@ def share(
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective: expected {in_words(OBJECTIVES, 'or')}, got {objective!r}")
     wanted = cast("ShareObjective", objective)
-    cluster_spec = load_cluster(cluster)
+    cluster_spec = read_cluster(cluster)
     loaded = load_jobs(jobs, cluster_spec, need_tokens=wanted == "makespan")
     limits = Limits(
         target=None if target is None else runtime(target).name, gap=gap, time_limit_seconds=time_limit

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cli.inputs import Overrides, concerning, read_model
 from planner.errors import EmitError, HetplanError, PlanError, UsageError
-from tests.cli.running import ROOT, Command, write_plan
+from tests.cli.running import CLUSTER, ROOT, Command, write_plan
 
 
 @pytest.mark.parametrize("kind", [EmitError, PlanError, UsageError])
@@ -91,3 +91,13 @@ def test_a_length_of_its_own_has_the_usual_tokens_a_step(
     own = tmp_path / "own.yaml"
     own.write_text("huggingface: config.json\ntraining: {global_batch: 512}\n")
     assert read_model(own, Overrides(sequence_length=65_536)).training.global_batch == 512
+
+
+def test_limits_on_power_that_change_nothing(files: Path, hetplan: Command) -> None:
+    """Are told, where the limit is above the board power of all devices of a pool."""
+    limited = CLUSTER.replace("  - name: slow\n", "  - name: slow\n    power_limit_watts: {watts}\n")
+    above = "pool slow: power_limit_watts 301 is above the board power, 300, and changes nothing"
+    for watts, said in ((300, ""), (301, f"warning: cluster.yaml: {above}\n")):
+        (files / "cluster.yaml").write_text(limited.replace("{watts}", str(watts)))
+        done = hetplan("check", "cluster.yaml", "model.yaml")
+        assert (done.code, done.err) == (0, said)
