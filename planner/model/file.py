@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, get_args
 from pydantic import ValidationError
 
 from planner.errors import KeyPath, Problem, SpecError, UsageError
-from planner.files.document import Document, fail_on, file_beside, is_config, read_as, read_document
+from planner.files.document import (
+    Document,
+    fail_on,
+    file_beside,
+    is_config,
+    mappings,
+    read_as,
+    read_document,
+)
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -176,7 +184,9 @@ def _named(path: Path) -> str | Path:
 
 
 def _from_shape(document: Document) -> ModelSpec:
-    fail_on([*document.problems(ModelFile), *_training_problems(document), *shape_problems(document)])
+    idle = (*_data_problems(document), *_idle_experts(document))
+    own = (*_training_problems(document), *shape_problems(document))
+    fail_on([*document.problems(ModelFile), *own, *idle])
     file = document.to(ModelFile)
     shape = file.model_dump(exclude={"notes", "source", "training"})
     return ModelSpec(**shape, training=_training(file.training, file.training.sequence_length))
@@ -186,6 +196,7 @@ def _from_import(path: Path, document: Document) -> ModelSpec:
     problems = [
         *document.problems(ImportedModelFile),
         *_training_problems(document),
+        *_data_problems(document),
         *_frozen_problems(document),
     ]
     fail_on(problems)
@@ -279,6 +290,34 @@ def _training_problems(document: Document) -> list[Problem]:
             )
         ]
     return _batch_problems(document, training.get("sequence_length"))
+
+
+def _data_problems(document: Document) -> list[Problem]:
+    """Bytes of a token beside those of the whole sequence, which are in their place."""
+    data = document.part("training", "data")
+    if data is None or not {"bytes_per_token", "bytes_per_sequence"} <= data.data.keys():
+        return []
+    what = "bytes_per_sequence is given too, expected one of the two"
+    return [document.problem(("training", "data", "bytes_per_token"), what, "remove one")]
+
+
+def _idle_experts(document: Document) -> list[Problem]:
+    """Experts of a model whose block, and all beside it, has layers without."""
+    data = document.data
+    if data.get("experts") is None or not data.get("block") or _routed(data, _RUNS):
+        return []
+    what = "no layer has experts, expected feed_forward experts somewhere"
+    return [document.problem(("experts",), what, "remove them")]
+
+
+def _routed(data: Mapping[str, object], keys: tuple[str, ...]) -> bool:
+    """True where a run under one of the keys, or a layer of an encoder, has experts."""
+    encoder = data.get("encoder")
+    runs = [run for key in keys for _, run in mappings(data.get(key))]
+    if isinstance(encoder, dict):
+        runs += [run for _, run in mappings(encoder.get("block") or [{}])]
+    feeds = (run.get("feed_forward") or data.get("feed_forward") or "experts" for run in runs)
+    return "experts" in feeds
 
 
 def _batch_problems(document: Document, length: object) -> list[Problem]:
@@ -607,7 +646,8 @@ def _run_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("state",), what, "remove it"))
     if data.get("experts") is not None and own[1] in ("dense", "none") and "block" not in listed:
         what = f"layers without a block have the experts, expected experts, got {own[1]}"
-        hint = f"remove experts, or write block: [{{feed_forward: {own[1]}}}]"
+        other = _routed(data, ("ahead", "behind"))
+        hint = f"remove experts{f', or write block: [{{feed_forward: {own[1]}}}]' if other else ''}"
         problems.append(document.problem(("feed_forward",), what, hint))
     problems += _tower_problems(document)
     problems += _encoder_problems(document, any(mixer == "cross" for _, mixer, _ in layers))

@@ -189,6 +189,11 @@ TRAINING = "training: {sequence_length: 64, global_batch: 8}\n"
             "layers without a block have the experts, expected experts, got dense",
         ),
         (
+            "experts: {number: 8, top_k: 2, ffn: 64}\nblock: [{feed_forward: dense}, {feed_forward: none}]",
+            "experts",
+            "no layer has experts, expected feed_forward experts somewhere",
+        ),
+        (
             "window: 8\nwindow_layers: 90\nblock: [{layers: 4}]",
             "window_layers",
             "expected at most layers 16, got 90",

@@ -101,6 +101,12 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
             "missing, expected global_batch or global_batch_tokens",
         ),
         (
+            ("global_batch: 64", "global_batch: 64\n  data: {bytes_per_token: 2, bytes_per_sequence: 9}"),
+            9,
+            "training.data.bytes_per_token",
+            "bytes_per_sequence is given too, expected one of the two",
+        ),
+        (
             ("global_batch: 64", "global_batch: 64\n  global_batch_tokens: 1280"),
             9,
             "training.global_batch_tokens",
