@@ -123,7 +123,11 @@ def _message(item: dict[str, Any], kind: type, data: object) -> Message:
     known = _keys(kind, path[:-1])
     meaning = known.get(str(path[-1])) if path else None
     if what == "unknown key":
-        return Message(path, what, nearest(str(path[-1]), list(known)) or _known(known))
+        around = _value(data, path[:-1])
+        there = around if isinstance(around, dict) else {}
+        return Message(
+            path, what, nearest(str(path[-1]), [key for key in known if key not in there]) or _known(known)
+        )
     if what == "missing":
         return Message(path, what, meaning)
     return Message(path, f"{what}, got {shown(got)}", _hint(path, got, what) or meaning)

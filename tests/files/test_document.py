@@ -120,6 +120,7 @@ def test_wrong_numbers(tmp_path: Path, value: str, what: str, hint: str | None) 
             "did you mean small?",
         ),
         ("{name: a, shered: true}", "pools[0].shered", "unknown key", "did you mean shared?"),
+        ("{name: a, shared: true, shered: true}", "pools[0].shered", "unknown key", "known keys:"),
         ("{name: a, zzz: 1}", "pools[0].zzz", "unknown key", "known keys: kind, name, nics, shared"),
         ("{kind: big}", "pools[0].name", "missing", None),
         ("{name: 12}", "pools[0].name", "expected text, got 12", 'write "12" in quotes'),
