@@ -223,6 +223,9 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
     assert load_plan(path, CLUSTER, MODEL) == plan(stage(0, 8), zero=0)
 
 
+GRID = "target: torch\ntp: {rows: 2, columns: 2}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -238,6 +241,9 @@ def test_a_short_plan_where_a_plan_is_expected(tmp_path: Path) -> None:
         ("dp: 2\nmicro_batch: 5\n", 1, "dp: the global batch 32 does not divide by dp 2 x micro_batch 5"),
         ("dp: 32\n", 1, "dp: 32 replicas of 1 devices, the cluster has room for 12 more"),
         ("tp: 16\n", None, "1 replicas of 16 devices, the cluster has room for 0 more"),
+        (GRID + "pp: 2\n", 3, "pp: grids train whole models, expected 1 stage, got 2"),
+        (GRID + "stages: [{}, {}]\n", 3, "stages: grids train whole models, expected 1 stage, got 2"),
+        (GRID + "dp: 1\nmicro_batch: 1\n", 4, "micro_batch: 2 rows do not divide 32 sequences"),
         (
             "dp: 8\nstages: [{pool: slow}]\n",
             2,
