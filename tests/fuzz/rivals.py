@@ -94,7 +94,10 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
     as_one = on_joined_pools(plan, seen, cluster)
     if not stands([stage.replicas for stage in as_one.stages], Topology(seen)):
         return True
-    alike = place(as_one, seen), own_placement
+    try:
+        alike = place(as_one, seen), own_placement
+    except PlanError:
+        return True
     as_one_parts, own_parts = ([_parts(slots) for slots in placed] for placed in alike)
     if as_one_parts != own_parts:
         return True
