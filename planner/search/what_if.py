@@ -68,7 +68,7 @@ def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[Cluster
     try:
         training = TrainingSpec.model_validate(settings)
     except ValidationError as error:
-        message = messages_of(error, TrainingSpec, settings)[0]
+        message = messages_of(error, TrainingSpec, {key: settings[key]})[0]
         raise UsageError(f"--change {text!r}: {message.what}", hint=message.hint) from None
     return cluster, with_training(model, training)
 
