@@ -105,6 +105,20 @@ def test_every_plan_is_of_its_family_or_pool() -> None:
             assert family_of(entry.scored) == entry.family
 
 
+def test_a_family_without_a_quick_plan_is_searched_for_one() -> None:
+    """Briefly: it is said to have none only where that finds none either."""
+    spec, model = problem()
+    best = search(spec, model, limits=Limits(target="torch"), explain=False).best
+    assert best is not None
+    with patch("planner.search.explain.families.cheap_plan", return_value=None):
+        found = [entry for entry in beside(best, spec, model, Limits(target="torch")) if ":" in entry.family]
+        assert len(found) > 3
+        assert all(entry.scored is not None for entry in found)
+        with patch("planner.search.explain.families.first_found", return_value=None):
+            (_, *others) = beside(best, spec, model, Limits(target="torch"))
+    assert {entry.reason for entry in others} == {"no plan found that fits"}
+
+
 def test_families_that_do_not_fit_say_what_is_missing() -> None:
     """ZeRO-0 needs all states on every device; a pool without the number format has no plan."""
     spec = cluster(pool("a"), pool("b", "V100"))

@@ -25,9 +25,9 @@ from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimize
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import ON_DEVICE, Plan
 from planner.ranges import BATCH
-from planner.search.deadline import NO_LIMIT, Deadline, Flag
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explain.first_found import first_found
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
-from planner.search.explorer import Explorer
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.heuristics.quick import cheap_plan, everywhere
 from planner.search.space.choices import (
@@ -37,7 +37,7 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
-from planner.search.values import Diagnosis, Limits, PlanLimit, Scored, Silent
+from planner.search.values import Diagnosis, Limits, PlanLimit, Scored
 from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
 
@@ -45,9 +45,6 @@ NO_OFFLOAD = Offloading()
 
 DIAGNOSIS_SHARE = 0.3
 """Part of the time that is left, at most, for the whole diagnosis."""
-
-ROUNDS = 20
-"""Of the search for some plan that fits; where one is found it ends."""
 
 MAX_FACTOR = 64
 """Largest multiple of a pool, or part of a model, that is tried as a change."""
@@ -375,21 +372,6 @@ def _context_degrees(estimator: Estimator, limits: Limits) -> tuple[int, ...]:
     return tuple(degree for degree in degrees if degree not in (limits.cp or ()))
 
 
-class _Found:
-    """A search's wish to end: with its first plan that fits, or when the user wants an end."""
-
-    def __init__(self, flag: Flag | None) -> None:
-        self.flag, self.one = flag, False
-
-    def is_set(self) -> bool:
-        """True from then on."""
-        return self.one or (self.flag is not None and self.flag.is_set())
-
-    def take(self, scored: Scored) -> None:
-        """A plan that fits."""
-        self.one = True
-
-
 class _Trial:
     """Looks whether something fits once it is changed; at the deadline nothing does."""
 
@@ -399,21 +381,12 @@ class _Trial:
     def plan(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> Scored | None:
         """The fastest of a few plans that fit, a good one and not proven best; None when few rounds find none."""
         changed = Estimator(cluster, model, self.calibration)
-        start = self._any(changed, limits)
+        start = first_found(changed, limits, self.deadline)
         return start and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=start)
 
     def fits(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
         """True when few rounds find some plan."""
-        return self._any(Estimator(cluster, model, self.calibration), limits) is not None
-
-    def _any(self, changed: Estimator, limits: Limits) -> Scored | None:
-        if self.deadline.struck:
-            return None
-        flag = _Found(self.deadline.flag)
-        deadline = replace(self.deadline, flag=flag)
-        explorer = Explorer(changed, limits, Silent(), deadline=deadline, better=flag.take)
-        explorer.run(rounds=ROUNDS)
-        return explorer.best
+        return first_found(Estimator(cluster, model, self.calibration), limits, self.deadline) is not None
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:

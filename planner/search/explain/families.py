@@ -12,6 +12,7 @@ from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explain.first_found import first_found
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
 from planner.search.incumbent import Met, families_of, family_of
@@ -56,6 +57,9 @@ NOT_FOUND = "no plan found that fits"
 FAR = 0.5
 """A plan that takes longer than the best by more than this share of its step may be a poor one of its family: the
 search looks at what cannot win only as long as it may."""
+
+SEARCHED_SHARE = 0.25
+"""Part of the time that is left, at most, for a search of a family of which no quick plan was found."""
 
 GAP = 0.1
 """Gap to which a pool is searched on its own."""
@@ -121,6 +125,9 @@ class FamilyPlans:
             if name not in self._plans and not self.deadline.struck:
                 # That nothing was found says nothing when time was up.
                 self._without[name] = self._unable(name)
+                if name in self._families and self._without[name] == NOT_FOUND:
+                    part, deadline = self._families[name], self.deadline.part(SEARCHED_SHARE)
+                    self._take(name, first_found(self.estimator, part, deadline))
         for scored in self._met.plans.values():
             if scored.plan.grid is not None:
                 self._take(family_of(scored), scored)
