@@ -348,11 +348,10 @@ def data_ring(
     size = sum(slot.replicas for slot in slots)
     if size == 1:
         return ALONE
-    members: dict[tuple[str, int], int] = {}
-    for slot in slots:
-        node = (slot.pool, slot.first_node)
-        members[node] = members.get(node, 0) + slot.replicas_per_node
-    hops = [_inside(slot, topology, calibration) for slot in slots if members[slot.pool, slot.first_node] > 1]
+    fullest = [_most_together(slot, slots) for slot in slots]
+    hops = [
+        _inside(slot, topology, calibration) for slot, most in zip(slots, fullest, strict=True) if most > 1
+    ]
     if spans_nodes(slots):
         utilisation = calibration.framework(kernels).link_utilisation
         hops += [
@@ -360,7 +359,7 @@ def data_ring(
         ]
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
-    together = max(members.values())
+    together = max(fullest)
     inside = max((hop[2] for hop in hops if _in_node(hop[3])), default=0.0)
     between = max((hop[2] for hop in hops if not _in_node(hop[3])), default=0.0)
     nodes = -(-size // together)
@@ -373,6 +372,21 @@ def data_ring(
         curves=curves,
         link=link,
         sharing=1 if _in_node(link) else max(_beside(slot, load, topology) for slot in slots),
+    )
+
+
+def _most_together(slot: Slot, slots: Sequence[Slot]) -> int:
+    """Members of a ring on the fullest node of a slot, which is one on which some slot begins."""
+    nodes = range(slot.first_node, slot.first_node + slot.nodes)
+    here = [other for other in slots if other.pool == slot.pool]
+    return max(
+        sum(
+            other.replicas_per_node
+            for other in here
+            if other.first_node <= node < other.first_node + other.nodes
+        )
+        for node in {slot.first_node, *(other.first_node for other in here)}
+        if node in nodes
     )
 
 

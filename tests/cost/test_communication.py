@@ -32,7 +32,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.cost.sends import Send, least_send, send
 from planner.plan.placement import Placement, Slot, place_stages
 from planner.plan.values import ReplicaGroup
-from tests.worlds import cluster, pool
+from tests.worlds import cluster, nic, pool
 
 WIRE = ASSUMED_LINK.efficiency
 INSIDE = ASSUMED_FAMILY.link_efficiency
@@ -86,6 +86,18 @@ def test_stages_on_one_node_share_its_nics() -> None:
     shared = data_ring(placed[0], load, Topology(spec), ASSUMED, "megatron")
     alone = data_ring(placed[0], {}, Topology(spec), ASSUMED, "megatron")
     assert shared.bytes_per_second == pytest.approx(alone.bytes_per_second / 2)
+
+
+def test_a_ring_is_the_same_however_its_nodes_are_told() -> None:
+    """A device of another type on the fourth of six nodes meets one of the first type there, in one run or in two."""
+    spec = cluster(pool("a", ("A100", "T4"), nodes=6, nics=(nic("ib"),)))
+
+    def ring(*runs: tuple[str, int, int]) -> Ring:
+        slots = [Slot("a", gpu, 1, first, nodes, 0, 1) for gpu, first, nodes in runs]
+        return data_ring(slots, {}, Topology(spec), ASSUMED, "megatron")
+
+    cut = ring(("A100", 0, 3), ("A100", 3, 3), ("T4", 3, 1))
+    assert ring(("A100", 0, 6), ("T4", 3, 1)) == cut
 
 
 def test_a_group_is_as_fast_as_its_slowest_member_link() -> None:
