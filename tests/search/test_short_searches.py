@@ -16,7 +16,7 @@ from planner.cost.estimate import Estimator
 from planner.plan.values import Plan
 from planner.search import solve
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.explain import diagnose, families, reasons, sensitivity
+from planner.search.explain import diagnose, families, first_found, reasons, sensitivity
 from planner.search.explain.reasons import Found, Reasons, _advice, advise
 from planner.search.explain.sensitivity import idle_costs, limit_costs, option_text, without
 from planner.search.explorer import Explorer
@@ -120,14 +120,14 @@ def test_rounds_of_the_searches_behind_hints() -> None:
     """Twenty, for any plan; none where time is up."""
     trial = diagnose._Trial(ESTIMATOR, NO_LIMIT)
     around = examples.cluster(), examples.model(), Limits()
-    with narrow(diagnose, BEST, cheap_plan=BEST):
+    with narrow(first_found, BEST), patch.object(diagnose, "cheap_plan", return_value=BEST):
         assert trial.fits(*around)
         assert trial.plan(*around) is BEST
         assert [each.rounds for each in Narrow.begun] == [20, 20]
-    with narrow(diagnose, None, cheap_plan=BEST):
+    with narrow(first_found, None), patch.object(diagnose, "cheap_plan", return_value=BEST):
         assert not trial.fits(*around)
         assert trial.plan(*around) is None
-    with narrow(diagnose, BEST):
+    with narrow(first_found, BEST):
         assert not diagnose._Trial(ESTIMATOR, Deadline(at=0.0)).fits(*around)
         assert Narrow.begun == []
 
