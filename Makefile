@@ -20,7 +20,7 @@ JOBS ?= auto
 # See planner/cli/__init__.py.
 export OPENBLAS_NUM_THREADS ?= 1
 
-# Where Python must not keep its bytecode, every process that the tests, or the benchmark, start would compile hetplan anew.
+# Where Python must not keep its bytecode, every process that is started from here would compile hetplan and its libraries anew.
 demo test test-slow fuzz bench-search: export PYTHONDONTWRITEBYTECODE =
 
 # Everything else has the versions of the lock file. These are pinned to what the launch files were checked against; torch

@@ -410,5 +410,6 @@ def _in_short(fault: Fault, short: ShortPlan, model: ModelSpec) -> Fault:
         index = _entries(short, model)[int(path[1])][0]
         return Fault(("stages", index), f"stage {path[1]}: {fault.what}")
     depth = "stages" if short.stages else "pp" if short.pp else "layers"
-    keys = {"stages": depth, "count": "dp", **dict.fromkeys(("tp", "layers", "recompute", "micro_batch"))}
-    return Fault((keys[path[-1]] or path[-1],) if path[-1] in keys else (), fault.what)
+    key = {"stages": depth, "count": "dp"}.get(str(path[-1]), path[-1])
+    known = key in (depth, "dp", "tp", "layers", "recompute", "micro_batch")
+    return Fault((key,) if known else (), fault.what)

@@ -142,8 +142,9 @@ def padding_rows(config: Document) -> int:
         return 0
     given = config.data.get("pad_token_id")
     # MPNet has its own, whatever the configuration says.
-    known = isinstance(given, int) and given >= 0 and kind != "mpnet"
-    return 1 + (int(str(given)) if known else _FROM_PADDING[kind])
+    if kind == "mpnet" or not isinstance(given, int) or given < 0:
+        return 1 + _FROM_PADDING[kind]
+    return 1 + given
 
 
 def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precision]:
