@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from time import process_time
 
 from planner.capabilities import Capabilities, Schedule
 from planner.cost.estimate import Estimator
@@ -29,13 +31,16 @@ from planner.search.bounds.states import targets_with_room
 from planner.search.data_parallel import DataParallel, Shares
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
+from planner.search.elsewhere import ChoiceElsewhere, Elsewhere, OtherProcess, Scene, Start, step_all
 from planner.search.grids import GRIDS, GridChoice, best_grid, grid_choices, least_of
 from planner.search.heuristics.local import best_near
 from planner.search.heuristics.quick import FirstPlans
+from planner.search.heuristics.runs import best_of_runs
 from planner.search.incumbent import Met, obeys
 from planner.search.islands import ISLANDS, island_choices, shares_of
 from planner.search.pipeline import OpenChoice, priced_on
 from planner.search.space.choices import (
+    MAX_DEPTH,
     Choice,
     Family,
     has_order,
@@ -65,7 +70,8 @@ class OverNodes:
     tp: int
 
 
-Item = Group | Family | Choice | OpenChoice | DataParallel | DeviceSets | GridChoice | OverNodes
+Expandable = Group | Family | DataParallel | DeviceSets | GridChoice | OverNodes
+Item = Expandable | Choice | OpenChoice | ChoiceElsewhere
 
 Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
 """What lists outer choices of data parallelism."""
@@ -79,11 +85,23 @@ PATIENCE = 48
 OTHERS_SHARE = 0.5
 """Part of the time, at most, for the plans of other runtimes, where those are only the beginning."""
 
+RUNS_SHARE = 0.1
+"""Part of the time, at most, for plans of runs on nodes, where stages may have their own degrees."""
+
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own."""
 
 NEAR_SHARE = 0.33
 """Part of what is left then, at most, for plans near the best of them."""
+
+MOST_AT_ONCE = 16
+"""Choices that take a round at once, at most."""
+
+ROUNDS_EACH = 16
+"""Rounds after which one more takes part."""
+
+ALONE_SECONDS = 2.0
+"""CPU seconds of best-first search in one process before others take part; they need about one to start."""
 
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
@@ -119,7 +137,8 @@ class Explorer:
         self.limits = limits
         self._rows = targets_with_room(limits, estimator)
         self.reporter = reporter
-        self.solver = solver
+        self._scene = Scene(scorer=estimator, limits=limits, solver=solver)
+        self._elsewhere: Elsewhere | None = None
         self.cutoff_seconds = cutoff_seconds
         self._partitions: dict[tuple[str, str], NetworkPartition] = {}
         self.best: Scored | None = None
@@ -198,6 +217,10 @@ class Explorer:
             self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
             self.interrupted = True
+        finally:
+            if self._elsewhere is not None:
+                self._elsewhere.end()
+                self._elsewhere = None
 
     def _polish(self) -> None:
         """Large clusters go without: their first ILP takes longer than all that leads to a much better choice."""
@@ -213,21 +236,31 @@ class Explorer:
         """Whatever has the least bound is taken a step further, until nothing that is left can win."""
         self.reporter.phase("searching")
         self._raise_bounds()
+        began = process_time()
         while self._heap and self._heap[0][0] < self._wanted:
             self.deadline.check()
             if rounds is not None and self._rounds >= rounds:
                 return
-            entry = heappop(self._heap)
-            self._taken_bound = entry[0]
-            try:
-                self._expand(entry[0], entry[2])
-            except Struck:
-                heappush(self._heap, entry)
-                raise
+            self._taken_bound, _, item = self._heap[0]
+            if isinstance(item, Choice | OpenChoice | ChoiceElsewhere):
+                self._call_others(process_time() - began)
+                self._solve(self._choices(rounds))
+            else:
+                entry = heappop(self._heap)
+                try:
+                    self._expand(entry[0], item)
+                except Struck:
+                    heappush(self._heap, entry)
+                    raise
             self._taken_bound = float("inf")
             best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
+
+    def _call_others(self, seconds: float) -> None:
+        """Start the other processes once the search has taken so long that they pay."""
+        if self._elsewhere is None and self.limits.processes > 1 and seconds > ALONE_SECONDS:
+            self._elsewhere = Elsewhere(self._scene, self.limits.processes - 1)
 
     @property
     def _wanted(self) -> float:
@@ -266,7 +299,7 @@ class Explorer:
                 self.estimator,
                 replace(self.limits, target=other.name),
                 Silent(),
-                solver=self.solver,
+                solver=self._scene.solver,
                 runner=rows[0],
                 deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
                 better=lambda scored: self._offer_to(rows, scored),
@@ -286,11 +319,12 @@ class Explorer:
         """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
         if self.one_degree or not any(row.dp_per_stage for row in self._rows):
             return
+        self._of_runs()
         narrow = Explorer(
             self.estimator,
             self.limits,
             Silent(),
-            solver=self.solver,
+            solver=self._scene.solver,
             cutoff_seconds=self.incumbent,
             one_degree=True,
             deadline=self.deadline.part(ONE_DEGREE_SHARE),
@@ -306,6 +340,25 @@ class Explorer:
         if all(len(stage.replicas) == 1 for stage in start.plan.stages):
             seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
             self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
+
+    def _of_runs(self) -> None:
+        """Plans of runs on nodes, of the families with the least bounds first."""
+        deadline = self.deadline.part(RUNS_SHARE)
+        for _, _, partition, families in self._searched(self.limits):
+            most = min(self.estimator.model.layers, MAX_DEPTH)
+            bounds = {
+                family: partition.bounds.family_bound(family, most)
+                for family in families
+                if family.dp is None
+            }
+            wanted = sorted(
+                (family for family in bounds if bounds[family] < self._wanted), key=bounds.__getitem__
+            )
+            with suppress(Struck):
+                for scored in best_of_runs(
+                    wanted, partition, self.estimator, self.limits, self.incumbent, deadline
+                ):
+                    self.offer(scored)
 
     def partition(self, item: Family | DataParallel | GridChoice) -> NetworkPartition:
         """The part of the cluster that a choice is about."""
@@ -492,16 +545,12 @@ class Explorer:
         self._count += 1
         return self._count
 
-    def _expand(self, bound: float, item: Item) -> None:
+    def _expand(self, bound: float, item: Expandable) -> None:
         if isinstance(item, Group):
             for own, family in self._members(bound, item):
                 self._push(own, family)
         elif isinstance(item, Family):
             self._expand_family(bound, item)
-        elif isinstance(item, Choice):
-            self._begin(bound, item)
-        elif isinstance(item, OpenChoice):
-            self._continue(item)
         elif isinstance(item, GridChoice):
             self._grid(item)
         elif isinstance(item, OverNodes):
@@ -548,37 +597,61 @@ class Explorer:
         orders = orders_of(family, depth, self.estimator.model, self.limits)
         return [order for order in orders if self._runner is None or has_order(self._runner, *order)]
 
-    def _begin(self, bound: float, choice: Choice) -> None:
-        self.solved += 1
-        self._continue(self.open_choice(bound, choice))
-
     def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
         """A choice to be solved with what is known so far."""
-        partition = self.partition(choice.family)
-        return OpenChoice(
-            choice,
-            partition.estimator,
-            self.limits,
-            islands=partition.islands,
-            scorer=self.estimator,
-            cutoff_seconds=self.incumbent,
-            bound_seconds=bound,
-            once_seconds=partition.bounds.once(choice, self.incumbent),
-            crossed=lambda crossings: partition.bounds.crossed(choice, crossings),
-            solver=self.solver,
-        )
+        return self._scene.open(self._start(bound, choice), self.partition(choice.family))
 
-    def _continue(self, opened: OpenChoice) -> None:
-        """One round; back on the heap with a better bound, unless nothing is left to find in it."""
-        self._rounds += 1
-        if opened.comes_to_ilp:
-            self._first.of_choice(opened.choice)
-        opened.step(self.incumbent, self.deadline)
-        self.offer(opened.best)
-        if opened.closed:
-            self.closed_bound = min(self.closed_bound, opened.bound)
-        else:
-            self._push(opened.bound, opened)
+    def _start(self, bound: float, choice: Choice) -> Start:
+        once = self.partition(choice.family).bounds.once(choice, self.incumbent)
+        return Start(choice=choice, cutoff_seconds=self.incumbent, bound_seconds=bound, once_seconds=once)
+
+    def _choices(self, rounds: int | None) -> list[OpenChoice | ChoiceElsewhere]:
+        """The choices with the least bounds, taken off the heap: the more at once the longer the search takes."""
+        most = min(MOST_AT_ONCE, 1 + self._rounds // ROUNDS_EACH)
+        if rounds is not None:
+            most = min(most, rounds - self._rounds)
+        found: list[OpenChoice | ChoiceElsewhere] = []
+        busy: Counter[OtherProcess | None] = Counter()
+        while len(found) < most and self._heap and self._heap[0][0] < self._wanted:
+            bound, _, item = self._heap[0]
+            if isinstance(item, Choice):
+                self.solved += 1
+                found.append(self._begun(bound, item, busy))
+            elif isinstance(item, OpenChoice | ChoiceElsewhere):
+                busy[item.process if isinstance(item, ChoiceElsewhere) else None] += 1
+                found.append(item)
+            else:
+                break
+            heappop(self._heap)
+        return found
+
+    def _begun(
+        self, bound: float, choice: Choice, busy: Counter[OtherProcess | None]
+    ) -> OpenChoice | ChoiceElsewhere:
+        """A choice to be solved, in another process where there is one that has less to do."""
+        start, partition = self._start(bound, choice), self.partition(choice.family)
+        if self._elsewhere is None:
+            return self._scene.open(start, partition)
+        return self._elsewhere.open(start, partition, busy)
+
+    def _solve(self, choices: Sequence[OpenChoice | ChoiceElsewhere]) -> None:
+        """A round of each; back on the heap with a better bound, unless nothing is left to find in it.
+
+        All are to beat the plan that was the best before them, so that it does not matter which of them ends first.
+        """
+        self._rounds += len(choices)
+        try:
+            for opened in choices:
+                if opened.comes_to_ilp:
+                    self._first.of_choice(opened.choice)
+            step_all(choices, self.incumbent, self.deadline)
+        finally:
+            for opened in choices:
+                self.offer(opened.best)
+                if opened.closed:
+                    self.closed_bound = min(self.closed_bound, opened.bound)
+                else:
+                    self._push(opened.bound, opened)
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""

@@ -50,6 +50,8 @@ class Limits:
     gap: float = 0.01
     """Stop when no plan of the space can be faster by more than this fraction."""
     time_limit_seconds: float | None = None
+    processes: int = 1
+    """Processes that may search at the same time; the answer does not depend on it."""
 
 
 @record(frozen=True, slots=True, kw_only=True)

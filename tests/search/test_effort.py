@@ -111,7 +111,7 @@ def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int
 
 
 def test_parts_of_the_time_for_a_beginning() -> None:
-    """Half for all other runtimes, a quarter for one degree, a third of the rest for what is near."""
+    """Half for all other runtimes, a tenth for runs, a quarter for one degree, a third of the rest for what is near."""
     begun: list[int | None] = []
 
     class Narrow:
@@ -134,15 +134,19 @@ def test_parts_of_the_time_for_a_beginning() -> None:
     begin = examples.scored()
     stages = (replace(stage, replicas=stage.replicas[:1]) for stage in begin.plan.stages)
     found.best = replace(begin, plan=replace(begin.plan, stages=tuple(stages)))
-    with patch.object(explorers, "Explorer", Narrow), patch.object(explorers, "best_near", return_value=None):
+    with (
+        patch.object(explorers, "Explorer", Narrow),
+        patch.object(explorers, "best_near", return_value=None),
+        patch.object(explorers, "best_of_runs", return_value=()),
+    ):
         found._other_runtimes(5)
         # Two others are left behind the first, then one.
         assert fractions == [0.5 / 3, 0.25, 0.5]
         assert begun == [5] * 3
         for devices, rounds, expected in (
-            (256, None, [0.25, 0.33]),
-            (257, None, [0.25]),
-            (256, 3, [0.25]),
+            (256, None, [0.1, 0.25, 0.33]),
+            (257, None, [0.1, 0.25]),
+            (256, 3, [0.1, 0.25]),
         ):
             fractions.clear()
             found._devices = devices
@@ -334,7 +338,7 @@ def test_plans_near_a_good_one(every: int, tries: int) -> None:
         return replace(search.best, estimate=estimate)
 
     with (
-        patch.object(search, "_scored", scored),
+        patch.object(search._layering, "scored", scored),
         patch.object(search, "_neighbours", return_value=[()] * 2000),
     ):
         search.run()

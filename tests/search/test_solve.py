@@ -212,7 +212,7 @@ PLACES = {
     "_open_partition": (1, 3),
     "_first_plans": (1,),
     "_expand_family": (1, 3, 8),
-    "_continue": (1, 3, 8),
+    "_solve": (1, 3, 8),
     "_devices_of": (1, 3, 8),
 }
 """Methods of the explorer, and by which of their calls the user has had enough."""

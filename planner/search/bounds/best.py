@@ -245,13 +245,17 @@ class FamilyBounds:
         if family not in self._lagrangians:
             device_types = self.rates.device_types
             self._lagrangians[family] = LagrangianBound(
-                [part for device_type in device_types for part in self._parts_of(family, device_type)],
+                self.parts(family),
                 [device_type.devices for device_type in device_types],
                 self.estimator.model.layers,
                 family.micro_batches,
                 self.rates.node_counts,
             )
         return self._lagrangians[family]
+
+    def parts(self, family: Family) -> list[StagePart]:
+        """What stages may stand on where each has its own degrees, with every recomputation."""
+        return [part for kind in self.rates.device_types for part in self._parts_of(family, kind)]
 
     def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
         """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""
@@ -285,4 +289,5 @@ class FamilyBounds:
                     last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
                     tail_seconds=speed.tail_seconds,
                     room=policy.room,
+                    group=group,
                 )

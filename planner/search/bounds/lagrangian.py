@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
 from planner.frozen import dataclass
+from planner.plan.values import ReplicaGroup
 from planner.search.bounds.node_runs import NodeRuns, Nodes
 from planner.search.bounds.rates import Room
 from planner.search.space.sends import Sides
@@ -101,6 +102,8 @@ class StagePart:
     """Its sends by where its neighbours are; None where nodes are not known to hold runs of stages."""
     ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Seconds beside layers and sends, for one micro-batch, in the middle, as the first stage and as the last."""
+    group: ReplicaGroup | None = None
+    """Its devices in a plan; None in a problem without plans."""
 
 
 class LagrangianBound:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise, permutations
-from math import floor
+from math import floor, inf
 
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import wraps
+from planner.errors import PlanError
+from planner.plan.placement import Slot, place_stages
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
@@ -113,9 +115,22 @@ class _Layers:
         self.total = stages.estimator.model.layers
         self.most = [stages.most_layers(stage, composition) for stage, composition in enumerate(slots)]
         self.schedule = stages.choice.schedule
-        back = self._send(slots[-1], slots[0]) if wraps(self.chunks, self.schedule) else 0.0
-        self.sends = [*(self._send(*pair) for pair in pairwise(slots)), back]
+        back = stages.sends(slots[-1], slots[0]).least_seconds if wraps(self.chunks, self.schedule) else 0.0
+        self.sends = [*self._where_they_stand(), back]
         """From each stage to the next, from the last one back to the first."""
+
+    def _where_they_stand(self) -> Iterator[float]:
+        """Sends from each stage to the next: inside a node only where both are on the same one."""
+        try:
+            placed = place_stages(
+                [self.stages.compositions[index] for index in self.slots], self.stages.topology.cluster
+            )
+        except PlanError:
+            placed = ()
+        for number, pair in enumerate(pairwise(self.slots)):
+            sends = self.stages.sends(*pair)
+            apart = placed and not _on_one_node(placed[number], placed[number + 1])
+            yield sends.far_seconds if apart and sends.far_seconds < inf else sends.least_seconds
 
     def best(self) -> tuple[float, list[Option]] | None:
         """The quickest options found and when they end, without what neighbours on a node cost."""
@@ -167,9 +182,6 @@ class _Layers:
             seconds, options = least
         return options
 
-    def _send(self, first: int, last: int) -> float:
-        return self.stages.sends(first, last).least_seconds
-
     def _line(self, stage: int) -> tuple[float, float]:
         """Seconds of a micro-batch on a stage: sends and ends, and each layer."""
         one, two = (
@@ -217,6 +229,11 @@ class _Layers:
         ends = stage_ends(forward, backward, steps, held, weight, self.schedule)
         ends = together(ends) if self.stages.outer_wait else ends
         return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options
+
+
+def _on_one_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
+    nodes = {(slot.pool, slot.first_node + node) for slot in (*first, *last) for node in range(slot.nodes)}
+    return len(nodes) == 1
 
 
 def _moved(layers: Sequence[int], giver: int, taker: int) -> list[int]:

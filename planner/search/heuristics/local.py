@@ -48,17 +48,45 @@ def best_near(
     return min(scored_plans, key=lambda item: item.estimate.step_seconds, default=scored)
 
 
+class Layering:
+    """Plans of stages that stand on given devices, with good layers."""
+
+    def __init__(self, partition: NetworkPartition, scorer: Estimator, limits: Limits) -> None:
+        self.partition, self.scorer, self.limits = partition, scorer, limits
+        self._stages: dict[tuple[Family, int], StageOptions] = {}
+
+    def scored(self, family: Family, stands: Sequence[Stand]) -> Scored | None:
+        """The plan; None when the limits or the target have none, or it does not fit."""
+        depth, part = len(stands), self.partition
+        if depth not in depths(family, self.limits, part.estimator.model, part.device_types):
+            return None
+        stages = self.options(family, depth)
+        place = {stand(groups): index for index, groups in enumerate(stages.compositions)}
+        slots = [place.get(each, -1) for each in stands]
+        if min(slots) < 0 or not stages.obeys(slots):
+            return None
+        return layered(stages, slots, self.scorer)
+
+    def options(self, family: Family, depth: int) -> StageOptions:
+        """What the stages of so deep a pipeline may be."""
+        key = family, depth
+        if key not in self._stages:
+            choice = Choice(family=family, depth=depth, interleave=1)
+            self._stages[key] = StageOptions(choice, self.partition.estimator, self.limits)
+        return self._stages[key]
+
+
 class _LocalSearch:
     """Goes from plan to plan as long as that is faster."""
 
     def __init__(
         self, best: Scored, partition: NetworkPartition, scorer: Estimator, limits: Limits, deadline: Deadline
     ) -> None:
-        self.best, self.device_types, self.limits = best, partition.device_types, limits
+        self.best, self.device_types = best, partition.device_types
         self.estimator, self.scorer = partition.estimator, scorer
         self.deadline = deadline
         self.tries = 0
-        self._stages: dict[tuple[Family, int], StageOptions] = {}
+        self._layering = Layering(partition, scorer, limits)
 
     def run(self) -> Scored:
         """The last plan, of which no try was faster."""
@@ -77,7 +105,7 @@ class _LocalSearch:
                 if self.tries >= most or self.deadline.struck:
                     return
                 self.tries += 1
-                scored = self._scored(near, neighbour)
+                scored = self._layering.scored(near, neighbour)
                 if scored and scored.estimate.step_seconds < self.best.estimate.step_seconds * (1 - 1e-9):
                     self.best = scored
                     return
@@ -95,7 +123,7 @@ class _LocalSearch:
     def _neighbours(self, family: Family, stands: tuple[Stand, ...]) -> list[tuple[Stand, ...]]:
         """Stages on other devices that the cluster has, those with most layers a second first."""
         rates = self._rates(family)
-        if not all(stand in rates for stand in stands):
+        if not all(each in rates for each in stands):
             return []
         neighbours = {stands}
         for first in range(len(stands)):
@@ -106,7 +134,7 @@ class _LocalSearch:
         if family.batch == self._read()[0].batch:
             neighbours.remove(stands)
         able = (item for item in neighbours if self._room(item))
-        return sorted(able, key=lambda item: (-sum(rates[stand] for stand in item), item))
+        return sorted(able, key=lambda item: (-sum(rates[each] for each in item), item))
 
     def _room(self, stands: tuple[Stand, ...]) -> bool:
         used = {device_type.key: 0 for device_type in self.device_types}
@@ -116,29 +144,11 @@ class _LocalSearch:
 
     def _rates(self, family: Family) -> dict[Stand, float]:
         """Layers of a micro-batch a second on all devices that a stage may have."""
-        stages = self._options(family, 2)
+        stages = self._layering.options(family, 2)
         return {
-            _stand(groups): 1 / stages.option(0, index, 1).busy_seconds
+            stand(groups): 1 / stages.option(0, index, 1).busy_seconds
             for index, groups in enumerate(stages.compositions)
         }
-
-    def _scored(self, family: Family, stands: tuple[Stand, ...]) -> Scored | None:
-        depth = len(stands)
-        if depth not in depths(family, self.limits, self.estimator.model, self.device_types):
-            return None
-        stages = self._options(family, depth)
-        place = {_stand(groups): index for index, groups in enumerate(stages.compositions)}
-        slots = [place.get(stand, -1) for stand in stands]
-        if min(slots) < 0 or not stages.obeys(slots):
-            return None
-        return layered(stages, slots, self.scorer)
-
-    def _options(self, family: Family, depth: int) -> StageOptions:
-        key = family, depth
-        if key not in self._stages:
-            choice = Choice(family=family, depth=depth, interleave=1)
-            self._stages[key] = StageOptions(choice, self.estimator, self.limits)
-        return self._stages[key]
 
 
 def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
@@ -154,9 +164,10 @@ def _read(plan: Plan) -> tuple[Family, tuple[Stand, ...]]:
         micro_batches=first.accumulation_steps,
         offload=plan.offload,
     )
-    return family, tuple(_stand(stage.replicas) for stage in plan.stages)
+    return family, tuple(stand(stage.replicas) for stage in plan.stages)
 
 
-def _stand(groups: Composition) -> Stand:
+def stand(groups: Composition) -> Stand:
+    """Where a stage of one device type stands."""
     (group,) = groups
     return group.pool, group.gpu, group.tp, group.count

@@ -1,0 +1,258 @@
+"""Quick pipelines whose stages have degrees of their own, built of runs; they prove nothing.
+
+A run is what stands on one node: at its ends stages with few layers, which send to other nodes, and between them others
+with more. For a given time of the busiest stage, the runs that hold most layers in the least time of one micro-batch
+are put together node by node, as in a shortest path. What is best for some such time is priced.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, permutations
+from math import floor, inf
+from typing import NamedTuple
+
+from planner.capabilities import Capabilities
+from planner.cost.estimate import Estimator
+from planner.frozen import dataclass
+from planner.plan.placement import ends_fault, joins_ends
+from planner.search.bounds.lagrangian import StagePart
+from planner.search.bounds.node_runs import Nodes
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.heuristics.local import Layering, stand
+from planner.search.space.choices import Family
+from planner.search.space.partitions import NetworkPartition
+from planner.search.values import Limits, Scored
+from planner.targets import target
+
+NEAR, OTHER, END = 0, 1, 2
+"""Beside a stage: a neighbour on its node, one on another node, and nothing."""
+
+MOST_TIMES = 12
+"""Times of the busiest stage above the least one that are looked at."""
+
+PRICED = 3
+"""Pipelines of a family that are priced."""
+
+MOST_ORDERS = 24
+"""Orders of the device types along the pipeline."""
+
+_SLACK = 1e-9
+
+
+class Held(NamedTuple):
+    """A stage and its layers."""
+
+    part: StagePart
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring stages."""
+
+    layers: int
+    seconds: float
+    """Of one micro-batch through all of them."""
+    stages: tuple[Held, ...]
+
+    def __add__(self, other: Run) -> Run:
+        return Run(self.layers + other.layers, self.seconds + other.seconds, self.stages + other.stages)
+
+
+Runs = dict[int, Run]
+"""By the layers that they hold, the quickest."""
+
+NOTHING = Run(0, 0.0, ())
+
+
+class RunsOnNodes:
+    """Pipelines of runs, for one family."""
+
+    def __init__(
+        self,
+        parts: Sequence[StagePart],
+        nodes: Sequence[Nodes],
+        layers: int,
+        micro_batches: int,
+        joined: Callable[[StagePart, StagePart], bool],
+    ) -> None:
+        """``nodes`` of each device type; ``joined``: whether stages may be the first and the last one."""
+        self._nodes, self._layers, self._steps, self._joined = nodes, layers, micro_batches, joined
+        self._parts = [part for part in parts if part.sides is not None and not part.sides.spread]
+        # About half of the stages are ahead of one, where a node holds two or three.
+        self._alive = min(micro_batches, sum(each.count for each in nodes))
+
+    def pipelines(self, below: float) -> list[tuple[float, Run]]:
+        """About the seconds of a step, and the pipeline, the quickest first; only where it is less than ``below``."""
+        times = [time for time in self._times() if time * self._steps < below]
+        longest = self._pipeline(times[-1]) if times else None
+        if longest is None:
+            return []
+        first = bisect_left(times, True, key=lambda time: self._pipeline(time) is not None)
+        found: dict[tuple[Held, ...], tuple[float, Run]] = {}
+        for time in times[first : first + MOST_TIMES]:
+            # m busy + what the first micro-batch takes beyond that, which is least in the longest time
+            if longest.seconds + (self._steps - 1) * time >= below:
+                break
+            best = self._pipeline(time)
+            if best is not None:
+                seconds = best.seconds + (self._steps - 1) * time
+                if seconds < min(below, found.get(best.stages, (inf, best))[0]):
+                    found[best.stages] = seconds, best
+        return sorted(found.values(), key=lambda item: item[0])
+
+    def _times(self) -> list[float]:
+        """What a stage may take for one micro-batch."""
+        sides = (NEAR, OTHER, END)
+        times = {
+            more + layers * part.layer_seconds
+            for part in self._parts
+            for more in {self._more(part, before, after) for before in sides for after in sides}
+            if more < inf
+            for layers in range(1, self._layers)
+        }
+        return sorted(times)
+
+    def _more(self, part: StagePart, before: int, after: int) -> float:
+        """Seconds beside the layers."""
+        assert part.sides is not None
+        received = 0.0 if before == END else part.sides.before_seconds[before]
+        sent = 0.0 if after == END else part.sides.next_seconds[after]
+        return part.ends[1 if before == END else 2 if after == END else 0] + received + sent
+
+    def _stage(self, part: StagePart, before: int, after: int, busy: float) -> Run:
+        """The stage with as many layers as it can hold; nothing where that is none."""
+        more = self._more(part, before, after)
+        if more >= busy:
+            return NOTHING
+        layers = floor((busy - more) / part.layer_seconds + _SLACK)
+        layers = min(layers, part.room.layers(self._alive), self._layers)
+        return (
+            Run(layers, more + layers * part.layer_seconds, (Held(part, layers),)) if layers > 0 else NOTHING
+        )
+
+    def _pipeline(self, busy: float) -> Run | None:
+        """The quickest one found that holds all layers where no stage takes more than ``busy`` for a micro-batch."""
+        used = [number for number, nodes in enumerate(self._nodes) if nodes.count]
+        middle = {number: _best(self._of_node(number, busy, OTHER, OTHER), self._layers) for number in used}
+        first = {number: list(self._of_node(number, busy, END, OTHER)) for number in used}
+        last = {number: list(self._of_node(number, busy, OTHER, END)) for number in used}
+        found: list[Run] = []
+        for opening in dict.fromkeys(_degrees(run.stages[0]) for runs in first.values() for run in runs):
+            begins = {
+                number: _best((run for run in runs if _degrees(run.stages[0]) == opening), self._layers)
+                for number, runs in first.items()
+            }
+            opener = next(run for runs in begins.values() for run in runs.values()).stages[0].part
+            ends = {
+                number: _best(
+                    (run for run in runs if self._joined(opener, run.stages[-1].part)), self._layers
+                )
+                for number, runs in last.items()
+            }
+            for order in islice(permutations(used), MOST_ORDERS):
+                nodes = [number for number in order for _ in range(self._nodes[number].count)]
+                found += self._along(nodes, begins, middle, ends)
+        return min(found, key=lambda run: run.seconds, default=None)
+
+    def _along(
+        self, nodes: Sequence[int], begins: dict[int, Runs], middle: dict[int, Runs], ends: dict[int, Runs]
+    ) -> Iterator[Run]:
+        """Pipelines with all layers along these nodes, of which any may be left out."""
+        begun: Runs = {}
+        for number in nodes:
+            for before in begun.values():
+                for end in ends[number].values():
+                    if before.layers + end.layers >= self._layers:
+                        yield before + end
+            longer = (before + run for before in begun.values() for run in middle[number].values())
+            begun = _best((*begun.values(), *longer, *begins[number].values()), self._layers)
+
+    def _of_node(self, number: int, busy: float, before: int, after: int) -> Iterator[Run]:
+        """Runs on a node of a device type: on all its devices, as the next stage would stand on what they leave.
+
+        Nothing stands behind the last run.
+        """
+        devices = self._nodes[number].devices
+        parts = [part for part in self._parts if part.device_type == number]
+
+        def stages(before: int, after: int) -> list[tuple[int, Run]]:
+            able = ((part.devices, self._stage(part, before, after, busy)) for part in parts)
+            return [(size, stage) for size, stage in able if stage.layers]
+
+        near = stages(NEAR, NEAR)
+        inner: list[Runs] = [{0: NOTHING}]
+        for room in range(1, devices + 1):
+            longer = (run + stage for size, stage in near for run in _at(inner, room - size))
+            inner.append(_best(longer, self._layers))
+        free = range(devices) if after == END else range(1)
+        yield from (stage for size, stage in stages(before, after) if devices - size in free)
+        closing = stages(NEAR, after)
+        for size, opens in stages(before, NEAR):
+            for other, closes in closing:
+                for left in free:
+                    for run in _at(inner, devices - size - other - left):
+                        yield opens + run + closes
+
+
+def best_of_runs(
+    families: Sequence[Family],
+    partition: NetworkPartition,
+    scorer: Estimator,
+    limits: Limits,
+    below: float,
+    deadline: Deadline = NO_LIMIT,
+) -> Iterator[Scored]:
+    """Plans of families whose stages have degrees of their own, each faster than those before and than ``below``.
+
+    ``scorer`` knows the whole cluster. Raises ``Struck``.
+    """
+    bounds, model = partition.bounds, partition.estimator.model
+    layering = Layering(partition, scorer, limits)
+    for family in families:
+        deadline.check()
+        row = target(family.target)
+
+        def joined(
+            first: StagePart, last: StagePart, zero: int = family.zero, row: Capabilities = row
+        ) -> bool:
+            assert first.group is not None
+            assert last.group is not None
+            return not joins_ends(row, model) or not ends_fault(zero, [first.group], [last.group])
+
+        runs = RunsOnNodes(
+            bounds.parts(family), bounds.rates.node_counts, model.layers, family.micro_batches, joined
+        )
+        for _, run in runs.pipelines(below)[:PRICED]:
+            groups = [stage.part.group for stage in run.stages if stage.part.group is not None]
+            scored = layering.scored(family, [stand((group,)) for group in groups])
+            if scored is not None and scored.estimate.step_seconds < below:
+                below = scored.estimate.step_seconds
+                yield scored
+
+
+def _at(runs: Sequence[Runs], devices: int) -> Iterable[Run]:
+    return runs[devices].values() if devices >= 0 else ()
+
+
+def _degrees(stage: Held) -> tuple[int, int]:
+    group = stage.part.group
+    return (group.tp, group.count) if group is not None else (0, 0)
+
+
+def _best(runs: Iterable[Run], most: int) -> Runs:
+    """The quickest for each number of layers, up to ``most``, without those that hold no more than a quicker one."""
+    best: Runs = {}
+    for run in runs:
+        held = min(run.layers, most)
+        if held not in best or run.seconds < best[held].seconds:
+            best[held] = run
+    kept: Runs = {}
+    least = inf
+    for held in sorted(best, reverse=True):
+        if best[held].seconds < least:
+            least = best[held].seconds
+            kept[held] = best[held]
+    return kept
