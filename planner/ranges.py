@@ -158,5 +158,7 @@ MONEY = Range(1e-6, 1e15)
 
 TIME_LIMIT = Range(0, 1e9)
 """Seconds that a search may take, and minutes of a measurement, beside no limit at all."""
+PROCESSES = Range(1, 256)
+"""Processes of one search."""
 TENSOR_MIB = Range(0.01, 1e6)
 """Largest tensor of a measurement, MiB."""

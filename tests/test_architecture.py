@@ -139,11 +139,13 @@ def test_private_names_stay_in_their_modules() -> None:
 
 
 def test_only_the_command_line_prints() -> None:
-    """Nothing but planner/cli, and the runtime on the nodes, calls print or touches the process's streams."""
+    """Nothing but planner/cli, and what is the program of a process, calls print or touches the process's streams."""
     printing = set()
     for path in modules():
         inside = path.relative_to(PACKAGE)
         if inside.parts[0] in ("cli", "training") or inside.match("runtimes/*/train.py"):
+            continue
+        if inside.match("search/elsewhere.py"):
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":

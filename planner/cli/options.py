@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,9 @@ import typer
 from planner.errors import UsageError
 from planner.ranges import RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
 from planner.targets import BY_REQUEST, NAMES, in_words, target
+
+MOST_PROCESSES = 8
+"""Of a search, unless it is said: each may need half a gigabyte."""
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
@@ -164,6 +168,12 @@ def time_limit(text: str) -> Any:
 def proven_gap(text: str, least: float = 0.0) -> Any:
     """``--gap``, at least ``least``, with the help of its command."""
     return option("--gap", "FRACTION", text, min=least, max=1.0, callback=a_number)
+
+
+def cores() -> int:
+    """Processes that a search may have unless it is said: one for each core of this process, at most 8."""
+    able = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(able, MOST_PROCESSES)
 
 
 def choices(option: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ from planner.cli.options import (
     ModelFile,
     NeededTokens,
     TargetName,
+    cores,
     option,
     proven_gap,
     time_limit,
@@ -124,7 +125,7 @@ def rent(
         interruptions=run.interruptions.of(model_spec),
         most=machines,
     )
-    limits = Limits(target=target, gap=gap, time_limit_seconds=time_limit)
+    limits = Limits(target=target, gap=gap, time_limit_seconds=time_limit, processes=cores())
     with searching(time_limit) as (talk, ends):
         search = RentSearch(
             table, model_spec, read_calibration(calibration), limits, goal, talk, deadline=ends

@@ -41,6 +41,7 @@ from planner.cli.options import (
     TargetName,
     a_number,
     choices,
+    cores,
     flag,
     integers,
     option,
@@ -64,6 +65,7 @@ from planner.ranges import (
     EXCHANGE_STEPS,
     KEPT_SHARE,
     NODE_DEVICES,
+    PROCESSES,
     STAGES,
     TIME_LIMIT,
     WIDTH,
@@ -378,6 +380,15 @@ def search(
             callback=_time_limit,
         ),
     ] = 60.0,
+    processes: Annotated[
+        int | None,
+        option(
+            "--processes",
+            "N",
+            "Processes that search at the same time, which changes no answer. Default: one for each core, at most 8.",
+            whole=PROCESSES,
+        ),
+    ] = None,
     space: SpaceOptions,
     overrides: Overrides,
     calibration: CalibrationFile = None,
@@ -412,7 +423,7 @@ def search(
     answer in one line.
     Ctrl-C stops the search and keeps the best plan so far; a second Ctrl-C exits immediately.
     """
-    limits = space.limits(target, gap, time_limit)
+    limits = replace(space.limits(target, gap, time_limit), processes=processes or cores())
     require_one_plan(
         wanted.pareto,
         output=output,

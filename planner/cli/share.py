@@ -16,6 +16,7 @@ from planner.cli.options import (
     ClusterFile,
     TargetName,
     argument,
+    cores,
     flag,
     option,
     proven_gap,
@@ -85,7 +86,10 @@ def share(
     cluster_spec = read_cluster(cluster)
     loaded = load_jobs(jobs, cluster_spec, need_tokens=wanted == "makespan")
     limits = Limits(
-        target=None if target is None else runtime(target).name, gap=gap, time_limit_seconds=time_limit
+        target=None if target is None else runtime(target).name,
+        gap=gap,
+        time_limit_seconds=time_limit,
+        processes=cores(),
     )
     with searching(time_limit) as (talk, ends):
         constants = read_calibration(calibration)

@@ -13,6 +13,7 @@ from planner.cli.options import (
     ClusterFile,
     ModelFile,
     TargetName,
+    cores,
     flag,
     option,
     time_limit,
@@ -65,7 +66,7 @@ def what_if(
         )
     variants = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = constants_for(calibration, *variants[0][1:])
-    limits = Limits(target=target, time_limit_seconds=time_limit)
+    limits = Limits(target=target, time_limit_seconds=time_limit, processes=cores())
     results = []
     with reporter() as talk:
         pairs = searched(

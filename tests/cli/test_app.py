@@ -46,6 +46,7 @@ SEARCH = {
     "--offload",
     "--pareto",
     "--pp",
+    "--processes",
     "--recompute",
     "--target",
     "--time-limit",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.cli.options import choices, integers
+from planner.cli.options import choices, cores, integers
+from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.ranges import NODE_DEVICES, ZERO
+from planner.search.explorer import Explorer
+from planner.search.values import Limits
 from tests.cli.running import MODEL, Command
 
 
@@ -75,3 +80,44 @@ def test_a_plan_is_held_against_its_files(hetplan: Command, files: Path, words: 
     assert "layers" in done.err
     assert not Path("page.html").exists()
     assert not Path("step.json").exists()
+
+
+@pytest.mark.parametrize(("own", "processes"), [({3}, 1), ({0, 2}, 2), (set(range(64)), 8)])
+def test_as_many_processes_as_cores(own: set[int], processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process, not of the machine: a container may have fewer. And no more than memory is sure to allow."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own, raising=False)
+    assert cores() == processes
+
+
+@pytest.mark.parametrize(("counted", "processes"), [(4, 4), (None, 1)])
+def test_cores_of_the_machine(counted: int | None, processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not say which are the process's own."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    assert cores() == processes
+
+
+@pytest.mark.parametrize(("option", "processes"), [((), 5), (("--processes", "3"), 3)])
+def test_processes_of_a_search(
+    option: tuple[str, ...], processes: int, hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those asked for, or one for each core."""
+    seen: list[int] = []
+    begin = Explorer.__init__
+
+    def noted(self: Explorer, estimator: Estimator, limits: Limits, *others: Any, **more: Any) -> None:
+        seen.append(limits.processes)
+        begin(self, estimator, limits, *others, **more)
+
+    monkeypatch.setattr(Explorer, "__init__", noted)
+    monkeypatch.setattr("planner.cli.search.cores", lambda: 5)
+    outcome = hetplan("search", files / "cluster.yaml", files / "model.yaml", "--target", "megatron", *option)
+    assert outcome.code == 0
+    assert seen[0] == processes
+
+
+def test_no_processes(hetplan: Command, files: Path) -> None:
+    """A search needs one."""
+    outcome = hetplan("search", files / "cluster.yaml", files / "model.yaml", "--processes", "0")
+    assert outcome.code == 2
+    assert "'--processes': Input should be greater than or equal to 1" in outcome.err

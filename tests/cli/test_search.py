@@ -195,7 +195,7 @@ def test_the_plan_file_keeps_what_was_found(hetplan: Command, answer: Fake) -> N
 def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) -> None:
     """Every option, echoed under Inputs."""
     options = "--target megatron --zero 0,1 --tp 1..2 --pp 2,4 --micro-batch 1 --recompute full,none"
-    more = "--gap 0.05 --time-limit 9 --top 2 -v"
+    more = "--gap 0.05 --time-limit 9 --processes 3 --top 2 -v"
     done = hetplan("search", "c.yaml", "m.yaml", *options.split(), *more.split())
     assert answer.limits == Limits(
         target="megatron",
@@ -206,6 +206,7 @@ def test_limits_reach_the_search_and_the_report(hetplan: Command, answer: Fake) 
         recompute=("none", "full"),
         gap=0.05,
         time_limit_seconds=9.0,
+        processes=3,
     )
     assert (
         "  limits    target megatron; zero 0, 1; tp 1, 2; pp 2, 4; micro-batch 1;\n"
