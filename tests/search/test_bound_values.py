@@ -356,11 +356,12 @@ def test_prices_come_close_to_the_least_of_all_pipelines() -> None:
         ends.append(latest / least)
         onces.append(item.bound.once(item.depth, 1.05 * least) / once)
         assert max(ends[-1], onces[-1]) <= 1 + 1e-9
-        # Five steps of a bisection between what is known and the cutoff, or between powers of two.
-        found = item.bound.bound(item.depth, known=0.5 * latest, cutoff=1.1 * least)
-        assert latest - (1.1 * least - 0.5 * latest) / 32 <= found <= latest * (1 + 1e-9)
-        found = item.bound.bound(item.depth, known=0.6 * latest)
-        assert latest * (1 - 1 / 32) <= found <= latest * (1 + 1e-9)
+        # More layers find room below a later cutoff; prices are others, and may be better ones.
+        for found in (
+            item.bound.bound(item.depth, known=0.5 * latest, cutoff=1.1 * least),
+            item.bound.bound(item.depth, known=0.6 * latest),
+        ):
+            assert latest * (1 - 1 / 50) <= found <= least * (1 + 1e-9)
         assert item.bound.bound(item.depth, cutoff=0.9 * latest) == pytest.approx(0.9 * latest)
         assert item.bound.bound(item.depth, known=2 * least, cutoff=least) == 2 * least
     assert len(ends) == 20

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.capabilities import Schedule
 from planner.cluster.topology import DeviceType
-from planner.cost.estimate import Estimator
+from planner.cost.estimate import Estimator, outer_stages_wait
 from planner.cost.schedules import divides, is_v_shaped
 from planner.dims.pipeline import MAX_INTERLEAVE, MOST_ZERO
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
@@ -250,6 +250,7 @@ class FamilyBounds:
                 self.estimator.model.layers,
                 family.micro_batches,
                 self.rates.node_counts,
+                outer_stages_wait(self.estimator.model, self.rates.pricer(family).target, depth=2),
             )
         return self._lagrangians[family]
 

@@ -18,8 +18,11 @@ parts minus 1, and so are those of which the one before does. This limit has a p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +49,11 @@ _BORDER_LAYERS = np.array([0.0, 0.125, 0.25, 0.5, 1.0])[:, None, None]
 _BORDER_SECONDS = np.array([0.0, 0.5, 1.0])[:, None, None, None]
 """Prices of a border in seconds, as a part of what it adds to a stage's sends."""
 
-_ROUNDS = 2
-"""How often ``once`` and the layers of a stage sharpen each other."""
+_PRECISION = 0.0005
+"""Of the load of the busiest stage."""
 
-_HALVINGS = 5
-"""Steps of the bisection for the largest T that no pipeline keeps."""
+_MOST_LOOKS = 64
+"""Ranges of loads that are looked at, at most."""
 
 _ROUNDING = 1e-9
 
@@ -68,6 +71,8 @@ _ALIVE = (1, 2, 3, 5, 9, 17, 33)
 class _Place:
     """Stages that hold alike, in one of several roles each."""
 
+    kind: int
+    """Of ``_SIDES``: in the middle, the first stage or the last one."""
     number: int
     sides: tuple[int, ...]
     """Neighbours on other nodes, [role]."""
@@ -75,6 +80,15 @@ class _Place:
     """Seconds beside the layers, [role][part]."""
     most: NDArray[np.float64]
     """Layers that memory holds, [part]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What stands at the ends of pipelines, and what it does after the last backward of the first stage at least."""
+
+    tail_seconds: float
+    without: tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+    """[kind of place][part]: what does not stand there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +130,12 @@ class LagrangianBound:
         layers: int,
         micro_batches: int,
         nodes: Sequence[Nodes] = (),
+        ends_wait: bool = False,
     ) -> None:
-        """``devices`` and ``nodes`` of each device type; the latter for parts whose sides are known."""
+        """``devices`` and ``nodes`` of each device type; the latter for parts whose sides are known.
+
+        ``ends_wait``: the first and the last stage wait for each other before they reduce gradients.
+        """
         self.layers, self.micro_batches = layers, micro_batches
         self._device_type = np.array([part.device_type for part in parts], dtype=np.intp)
         self._devices = np.array([float(part.devices) for part in parts])
@@ -144,6 +162,12 @@ class LagrangianBound:
         self._room = np.array(devices, dtype=float)
         self._known_places: dict[int, tuple[_Place, ...]] = {}
         self._runs = _runs_of(parts, nodes)
+        spread = np.array([part.sides is not None and part.sides.spread for part in parts], dtype=bool)
+        none = np.zeros_like(spread)
+        # A stage on several nodes reduces its gradients between them: at an end of the pipeline after all else.
+        self._ends = [_Ends(0.0, (none, spread, spread & ends_wait))]
+        if spread.any():
+            self._ends.append(_Ends(float(self._tail[spread].min()), (none, none, none)))
 
     def _places(self, depth: int) -> tuple[_Place, ...]:
         """Where the stages of a pipeline stand."""
@@ -157,7 +181,7 @@ class LagrangianBound:
                 for each, count in zip(*np.unique(least, return_counts=True), strict=True)
             ]
             self._known_places[depth] = tuple(
-                _Place(number, _SIDES[kind], self._more[kind], self._most(each))
+                _Place(kind, number, _SIDES[kind], self._more[kind], self._most(each))
                 for number, kind, each in places
             )
         return self._known_places[depth]
@@ -169,8 +193,8 @@ class LagrangianBound:
         first, last, *middle = (place.most for place in self._places(depth))
         most = np.maximum.reduce(middle) if middle else np.zeros_like(first)
         return tuple(
-            _Place(0, (), np.minimum(more, _NEVER), each)
-            for more, each in zip(self._runs.more, (most, first, last), strict=True)
+            _Place(kind, 0, (), np.minimum(more, _NEVER), each)
+            for kind, (more, each) in enumerate(zip(self._runs.more, (most, first, last), strict=True))
         )
 
     def _most(self, alive: int) -> NDArray[np.float64]:
@@ -182,23 +206,21 @@ class LagrangianBound:
 
         From ``cutoff`` on it need not be the best such number.
         """
-        low, high = known, cutoff
-        if high == inf:
-            low, high = self._doubled(depth, known)
-        elif low >= high or self.later(depth, high):
-            return max(low, high)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.later(depth, middle) else (low, middle)
-        return low
-
-    def _doubled(self, depth: int, least: float) -> tuple[float, float]:
-        low = least
+        if cutoff < inf:
+            return known if known >= cutoff else max(known, self._bound_below(depth, cutoff))
+        if not len(self._device_type):
+            return inf
+        limit = 2 * max(known, self.micro_batches * float(self._seconds.min()))
         for _ in range(60):
-            if not self.later(depth, 2 * low):
-                return low, 2 * low
-            low *= 2
-        return inf, inf
+            found = self._bound_below(depth, limit)
+            if found < limit:
+                return max(known, found)
+            limit *= 2
+        return inf
+
+    def _bound_below(self, depth: int, cutoff: float) -> float:
+        least = self._least(depth, cutoff, lambda item: item.seconds)
+        return least.seconds if least else cutoff
 
     def later(self, depth: int, seconds: float) -> bool:
         """True when no pipeline of ``depth`` stages ends within ``seconds``."""
@@ -206,40 +228,29 @@ class LagrangianBound:
 
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
+        least = self._least(depth, seconds, lambda item: item.once)
+        return least.once if least else inf
+
+    def _least(self, depth: int, cutoff: float, key: Callable[[_Between], float]) -> _Between | None:
+        """The least by this key of what pipelines need that may end by the cutoff; None without any."""
         if not len(self._device_type):
-            return inf
-        steps, once, places = self.micro_batches, 0.0, self._places(depth)
-        every = (*places, *self._run_places(depth))
-        # m busy + tail <= T
-        full = steps * self._seconds + self._tail
-        caps = [_whole((seconds - steps * place.more) / full, place.most) for place in every]
-        trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
-        assert trip is not None, "any pipeline has this path"
-        spare = trip.forward
-        each = spare * self._seconds + (trip.backward - spare) * self._backward
-        # once <= T or 2 once + (m - p - 1) b <= T: the busiest stage takes its part of a micro-batch at least.
-        times = twice.once + twice.busy / depth if twice else float(trip.once)
-        for _ in range(_ROUNDS):
-            if not self._hold(places, caps, depth):
-                return inf
-            once = max(once, self._least_once(places, caps, depth))
-            if times * once > seconds:
-                return inf
-            if steps > 1:
-                # once + (m - p) busy + (p - 1) backward <= T
-                left = seconds - once
-                caps = [
-                    _whole((left - spare * place.more) / each, cap)
-                    for place, cap in zip(every, caps, strict=True)
-                ]
-            if twice and twice.busy:
-                # 2 once + (m - p - 1) busy <= T
-                busy = (seconds - twice.once * once) / twice.busy
-                caps = [
-                    _whole((busy - place.more) / self._seconds, cap)
-                    for place, cap in zip(every, caps, strict=True)
-                ]
-        return once if self._hold(places, caps, depth) else inf
+            return None
+        # Of two alike, the one that is looked at more closely.
+        order = count(step=-1)
+        heap: list[tuple[float, int, _Between]] = []
+        for ends in self._ends:
+            loads = _Loads(self, depth, cutoff, ends)
+            for item in loads.at_most(cutoff / self.micro_batches):
+                heappush(heap, (key(item), next(order), item))
+        looks = 0
+        while heap:
+            _, _, item = heappop(heap)
+            looks += 1
+            if item.seen - item.low <= _PRECISION * item.high or looks == _MOST_LOOKS:
+                return item
+            for part in item.parts():
+                heappush(heap, (key(part), next(order), part))
+        return None
 
     def _hold(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int) -> bool:
         """False when the stages cannot hold all layers."""
@@ -302,6 +313,91 @@ class LagrangianBound:
             ]
             total = total + place.number * (np.minimum.reduce(each) + paid).min(axis=3)
         return max(0.0, float(total.max()))
+
+
+class _Loads:
+    """What pipelines of one depth need that may end by a time, by the load of their busiest stage.
+
+    The load is that part of its seconds for one micro-batch which it has to repeat: all of them, or with fewer
+    micro-batches than stages more of the backward.
+    """
+
+    def __init__(self, bound: LagrangianBound, depth: int, cutoff: float, ends: _Ends) -> None:
+        self._bound, self._depth, self._cutoff, self._tail = bound, depth, cutoff, ends.tail_seconds
+        self._end = cutoff - ends.tail_seconds
+        """When the last backward of the first stage has to end; so do the paths below."""
+        steps, places = bound.micro_batches, bound._places(depth)
+        self._places, self._every = places, (*places, *bound._run_places(depth))
+        trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
+        assert trip is not None, "any pipeline has this path"
+        self._trip = trip
+        # Pairs (a, b): a once + b load <= T.
+        self._forward, self._backward = 1.0, 0.0
+        self._paths = [(trip.once, trip.forward), (0, steps)]
+        if twice is not None:
+            self._paths.append((twice.once, twice.busy))
+        if steps > 1 and (twice is None or not twice.busy):
+            self._forward = trip.forward / trip.backward
+            self._backward = 1.0 - self._forward
+            self._paths = [(a, 0) for a, b in self._paths]
+            self._paths.append((trip.once, trip.backward))
+        # m busy + tail <= T
+        full = steps * bound._seconds + bound._tail
+        self._caps = [_whole((cutoff - steps * place.more) / full, place.most) for place in self._every]
+        for place, cap in zip(self._every, self._caps, strict=True):
+            cap[:, ends.without[place.kind]] = -inf
+
+    def at_most(self, load: float, low: float = 0.0, once: float = 0.0) -> Iterator[_Between]:
+        """With loads from ``low`` on, where one micro-batch is known to take ``once``; nothing without any."""
+        bound, spare, backwards = self._bound, self._trip.forward, self._trip.backward
+        caps = self._caps
+        if bound.micro_batches > 1:
+            # once + (m - p) busy + (p - 1) backward <= T
+            each = spare * bound._seconds + (backwards - spare) * bound._backward
+            left = self._end - once
+            caps = [
+                _whole((left - spare * place.more) / each, cap)
+                for place, cap in zip(self._every, caps, strict=True)
+            ]
+        each = self._forward * bound._seconds + self._backward * bound._backward
+        caps = [
+            _whole((load - self._forward * place.more) / each, cap)
+            for place, cap in zip(self._every, caps, strict=True)
+        ]
+        if bound._hold(self._places, caps, self._depth):
+            once = max(once, bound._least_once(self._places, caps, self._depth))
+            yield from self.between(low, load, load, once)
+
+    def between(self, low: float, high: float, seen: float, once: float) -> Iterator[_Between]:
+        """The same where ``once`` is known for loads up to ``seen``."""
+        low = max(low, self._forward * once / self._depth)
+        seconds = self._tail + max(a * once + b * low for a, b in self._paths)
+        high = min(high, *((self._end - a * once) / b for a, b in self._paths if b))
+        if low <= high and seconds <= self._cutoff:
+            yield _Between(self, low, high, seen, once, seconds)
+
+
+class _Between(NamedTuple):
+    """Pipelines with loads of the busiest stage between two numbers."""
+
+    loads: _Loads
+    low: float
+    high: float
+    seen: float
+    """The load for which ``once`` was found."""
+    once: float
+    """Seconds of one micro-batch, at least."""
+    seconds: float
+    """Of a step, at least."""
+
+    def parts(self) -> Iterator[_Between]:
+        """Both halves; the same with what is known of its own loads, where that is of far larger ones."""
+        middle = (self.low + self.high) / 2
+        if self.seen - self.high > self.high - middle:
+            yield from self.loads.at_most(self.high, self.low, self.once)
+        else:
+            yield from self.loads.at_most(middle, self.low, self.once)
+            yield from self.loads.between(middle, self.high, self.seen, self.once)
 
 
 def _runs_of(parts: Sequence[StagePart], nodes: Sequence[Nodes]) -> NodeRuns | None:

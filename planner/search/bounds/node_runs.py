@@ -6,23 +6,27 @@ a stage that stands on several nodes, or to nothing. The stages of a run share t
 with whole layers: a relaxation that mixes those at a border with those inside a node knows none of this.
 
 Let every stage have a value: the layers that it holds, or what a price of layers pays for beyond the seconds that it
-takes. With a price s of a stage (of any sign), q of a side towards a stage on several nodes, and u of a node, of which
-a part costs in proportion, the values of p stages are at most
+takes. Which stages stand on several nodes is looked at case by case, as long as these are few. With a price s of a
+stage (of any sign), q of a side towards a stage on several nodes, and u of a node, of which a part costs in proportion,
+the values of p stages are at most
 
-    s p + u nodes + first + last    where for all runs on a devices of a node with n, and stages on several nodes
+    s p + u nodes + first + last + their own    where for all runs on a devices of a node with n
 
     values - s stages - q sides to stages on several nodes <= u a / n
-    value  - s                      + 2 q                  <= u devices / n
 
-and ``first`` and ``last`` are the most by which the runs, or stages, with an end of the pipeline exceed this. A stage
-on several nodes has two neighbours, so that there are no more than twice as many such sides. A run on less than a
-node leaves the rest to a stage that stands on several, and is its neighbour. u is the least such price.
+Here ``nodes`` are those that the stages on several nodes leave over, and ``their own`` what these are worth beyond s,
+with q for each side on which another stage stands on one node: no run has other such sides. ``first`` and ``last`` are
+the most by which the runs, or stages, with an end of the pipeline exceed the price of their nodes, or what they are
+worth in the middle. A run on less than a node leaves the rest to a stage that stands on several, and is its neighbour.
+u is the least such price. Where there are too many cases, stages on several nodes pay for their nodes like runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import product, starmap
+from math import floor, inf
 
 import numpy as np
 
@@ -39,8 +43,13 @@ _END = 2
 MOST_DEVICES = 16
 """Largest node whose runs are counted."""
 
-_STAGE_PRICES = np.linspace(-1.0, 1.0, 9)[:, None]
+_STAGE_PRICES = np.linspace(-2.0, 2.0, 17)[:, None]
 """Prices of a stage, in layers."""
+
+MOST_MIXES = 100
+"""Cases of stages on several nodes, at most."""
+
+_LITTLE = -1e4
 
 _SIDE_PRICES = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])[None, :]
 """Prices of a side towards a stage on several nodes, in layers."""
@@ -70,10 +79,29 @@ class _TypePrices:
     price: Numbers
     """Of a node."""
     first: Numbers
-    """The most by which the run, or stage, that begins the pipeline exceeds the price."""
+    """The most by which what begins the pipeline exceeds the price of its nodes."""
     last: Numbers
-    alone: Numbers
-    """What a run is worth that is the whole pipeline."""
+
+
+Worths = list[tuple[float, Numbers]]
+"""Nodes that runs or stages take, and what these are worth beyond the prices of their stages and sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """What a stage on several nodes is worth beyond its price, at most, each [price of a layer][of a stage][of a side].
+
+    With the prices of the sides on which another stage stands on one node.
+    """
+
+    middle: tuple[Numbers, Numbers, Numbers]
+    """By how many of its neighbours, at most, stand on several nodes too."""
+    first: tuple[Numbers, Numbers]
+    last: tuple[Numbers, Numbers]
+
+
+Mix = tuple[tuple[int, int, int], ...]
+"""Stages on several nodes: the device type, which of its sizes, and how many of them."""
 
 
 class NodeRuns:
@@ -111,11 +139,13 @@ class NodeRuns:
                     sizes[side.spread].setdefault(count, []).append(part)
             self._small.append(sorted(sizes[False].items()))
             self._spread.append(sorted(sizes[True].items()))
+        self._mixes = self._all_mixes()
+        """The stages on several nodes of a pipeline; None where there are too many cases."""
 
     def held(self, caps: Sequence[Numbers], depth: int) -> float:
         """Layers of so many stages, at most, where they hold so many each, [place][role][part]."""
         values = [cap[None] for cap in caps]
-        return float(self._most(values, depth, np.ones((1, 1, 1))).min())
+        return max(float(most.min()) for most in self._most(values, depth, np.ones((1, 1, 1))))
 
     def once(
         self, caps: Sequence[Numbers], depth: int, layers: int, seconds: Numbers, prices: Numbers
@@ -133,61 +163,85 @@ class NodeRuns:
             for cap, more in zip(caps, self.more, strict=True)
         ]
         # once >= the price of all layers - what stages are worth beyond their seconds, at most, for any prices.
-        return float((price * layers - self._most(values, depth, price)).max())
+        return min(float((price * layers - most).max()) for most in self._most(values, depth, price))
 
-    def _most(self, values: Sequence[Numbers], depth: int, unit: Numbers) -> Numbers:
-        """The sum of the values of all stages, at most, [price of a layer][of a stage][of a side].
+    def _all_mixes(self) -> list[Mix] | None:
+        sizes = [
+            (number, index, size / self._nodes[number].devices)
+            for number, spread in enumerate(self._spread)
+            for index, (size, _) in enumerate(spread)
+        ]
+        mixes: list[Mix] = [()]
+        for number, index, share in sizes:
+            most = floor(self._nodes[number].count / share)
+            longer = [(*mix, (number, index, count)) for mix in mixes for count in range(1, most + 1)]
+            mixes += [mix for mix in longer if self._left(mix, number) >= 0]
+            if len(mixes) > MOST_MIXES:
+                return None
+        return mixes[1:]
+
+    def _left(self, mix: Mix, number: int) -> float:
+        """Nodes of a device type that these stages leave over."""
+        nodes, spread = self._nodes[number], self._spread[number]
+        taken = sum(count * spread[index][0] for kind, index, count in mix if kind == number)
+        return nodes.count - taken / nodes.devices
+
+    def _most(self, values: Sequence[Numbers], depth: int, unit: Numbers) -> Iterator[Numbers]:
+        """The sum of the values of all stages, at most, in each case, [price of a layer][of a stage][of a side].
 
         ``values`` are [price of a layer][role][part]; prices of stages and sides are in units of ``unit``.
         """
         stage, side = unit * _STAGE_PRICES, unit * _SIDE_PRICES
-        kinds = [self._kind(number, values, stage, side) for number in range(len(self._nodes))]
-        paid = sum(kind.price * nodes.count for kind, nodes in zip(kinds, self._nodes, strict=True))
-        first = np.maximum.reduce([kind.first for kind in kinds])
-        last = np.maximum.reduce([kind.last for kind in kinds])
-        alone = np.maximum.reduce([kind.alone for kind in kinds])
-        # values <= s p + u nodes + first + last, or those of one run that is the whole pipeline
-        most: Numbers = stage * depth + np.maximum(alone, paid + first + last)
-        return most
-
-    def _kind(self, number: int, values: Sequence[Numbers], stage: Numbers, side: Numbers) -> _TypePrices:
-        """What one device type needs as a price of its nodes, and what the ends of a pipeline exceed it by."""
-        devices, runs = self._nodes[number].devices, self._runs(number, values, stage)
+        paid = stage * depth
+        runs = [self._runs(number, values, stage) for number in range(len(self._nodes))]
+        # One run that is the whole pipeline, and runs on whole nodes only.
+        for each in runs:
+            yield paid + each[-1][..., _END, _END, None]
+        yield paid + self._total((), [_whole(each[-1]) for each in runs], [], depth)
         spread = [
-            (
-                size / devices,
-                *(value[:, :, parts].max(axis=(1, 2))[:, None, None] - stage for value in values),
-            )
-            for size, parts in self._spread[number]
+            [_spread([value[:, :, parts] for value in values], stage, side) for _, parts in sizes]
+            for sizes in self._spread
         ]
-        # (part of a node, run, sides to stages on several nodes): on less than a node, as where a stage on several
-        # nodes leaves some devices of each, there is one such side.
-        ends = [
-            (count / devices, runs[count], one, other)
-            for count in range(1, devices + 1)
-            for one in (0, 1)
-            for other in (0, 1)
+        if self._mixes is None:
+            kinds = [
+                _parts(
+                    each,
+                    side,
+                    [(size / nodes.devices, worth) for (size, _), worth in zip(sizes, own, strict=True)],
+                )
+                for each, nodes, sizes, own in zip(runs, self._nodes, self._spread, spread, strict=True)
+            ]
+            yield paid + self._total((), kinds, [], depth)
+        elif self._mixes:
+            kinds = [_parts(each, side) for each in runs]
+            yield from (paid + self._total(mix, kinds, spread, depth) for mix in self._mixes)
+
+    def _total(
+        self, mix: Mix, kinds: Sequence[_TypePrices], spread: Sequence[Sequence[_Spread]], depth: int
+    ) -> Numbers:
+        """The values of pipelines with these stages on several nodes, less the prices of all stages."""
+        own = [(spread[number][index], count) for number, index, count in mix]
+        many = sum(count for _, count in own)
+        first, last = (_largest(getattr(kind, end) for kind in kinds) for end in ("first", "last"))
+
+        def total(begins: int, ends: int) -> Numbers:
+            """Where these of them are the first and the last stage, -1 for a run."""
+            # In a row at most; in two where both ends are theirs, with runs between them.
+            near = min(2, many - 1 - (begins >= 0 and ends >= 0 and depth > many))
+            one = first if begins < 0 else own[begins][0].first[min(near, 1)] - own[begins][0].middle[near]
+            other = last if ends < 0 else own[ends][0].last[min(near, 1)] - own[ends][0].middle[near]
+            return sum((count * each.middle[near] for each, count in own), start=one + other)
+
+        places = range(-1, len(own))
+        able = [
+            (begins, ends)
+            for begins in places
+            for ends in places
+            if begins != ends or begins < 0 or own[begins][1] > 1
         ]
-        price: Numbers = np.zeros_like(stage + side)
-        for share, run, one, other in ends:
-            if share == 1 or one or other:
-                # values - s stages - q sides <= u a / n
-                price = np.maximum(price, (run[..., one, other, None] - (one + other) * side) / share)
-        for share, middle, _, _ in spread:
-            # value - s + 2 q <= u devices / n
-            price = np.maximum(price, (middle + 2 * side) / share)
-        first = [begins + 2 * side - price * share for share, _, begins, _ in spread]
-        last = [finishes + 2 * side - price * share for share, _, _, finishes in spread]
-        for share, run, one, other in ends:
-            if one == other and (share == 1 or one):
-                first.append(run[..., _END, one, None] - one * side - price * share)
-                last.append(run[..., one, _END, None] - one * side - price * share)
-        return _TypePrices(
-            price,
-            np.maximum.reduce(first),
-            np.maximum.reduce(last),
-            runs[devices][..., _END, _END, None],
-        )
+        # values <= u nodes + first + last + their own
+        paid = (kind.price * self._left(mix, number) for number, kind in enumerate(kinds))
+        return sum(paid, start=_largest(starmap(total, able)))
 
     def _runs(self, number: int, values: Sequence[Numbers], stage: Numbers) -> list[Numbers]:
         """The values of a run on so many devices of a node, less the prices of its stages.
@@ -231,3 +285,62 @@ class NodeRuns:
                 )
             )
         return runs
+
+
+def _largest(numbers: Iterable[Numbers]) -> Numbers:
+    """Element by element."""
+    return reduce(np.maximum, numbers)
+
+
+def _whole(runs: Numbers) -> _TypePrices:
+    """Runs on whole nodes, beside no stage on several."""
+    return _prices(
+        [(1.0, runs[..., 0, 0, None])], [(1.0, runs[..., _END, 0, None])], [(1.0, runs[..., 0, _END, None])]
+    )
+
+
+def _parts(
+    runs: Sequence[Numbers], side: Numbers, spread: Sequence[tuple[float, _Spread]] = ()
+) -> _TypePrices:
+    """Runs [devices] on nodes and on parts of them, with stages on several nodes that pay for these like runs."""
+    most = len(runs) - 1
+    middle: Worths = [(share, worth.middle[2]) for share, worth in spread]
+    first: Worths = [(share, worth.first[1]) for share, worth in spread]
+    last: Worths = [(share, worth.last[1]) for share, worth in spread]
+    for count, run in enumerate(runs[1:], start=1):
+        share = count / most
+        # On less than a node, as where a stage on several nodes leaves some devices of each, it is a neighbour.
+        for one, other in product((0, 1), repeat=2):
+            if share == 1 or one or other:
+                middle.append((share, run[..., one, other, None] - (one + other) * side))
+        for one in (0, 1):
+            if share == 1 or one:
+                first.append((share, run[..., _END, one, None] - one * side))
+                last.append((share, run[..., one, _END, None] - one * side))
+    return _prices(middle, first, last)
+
+
+def _prices(middle: Worths, first: Worths, last: Worths) -> _TypePrices:
+    """What a node must cost at least."""
+    # values - s stages - q sides to stages on several nodes <= u a / n
+    price = _largest([np.zeros_like(middle[0][1]), *(worth / share for share, worth in middle)])
+    return _TypePrices(
+        price,
+        _largest([worth - price * share for share, worth in first]),
+        _largest([worth - price * share for share, worth in last]),
+    )
+
+
+def _spread(values: Sequence[Numbers], stage: Numbers, side: Numbers) -> _Spread:
+    """Of stages on several nodes; ``values`` are [price of a layer][role][part]."""
+    # Any number above that of a stage that holds no layer would do; a large one loses digits.
+    middle, first, last = (np.maximum(value.max(axis=2), _LITTLE)[..., None, None] for value in values)
+    middle = middle.reshape(-1, 3, 3, 1, 1)[:, 1:, 1:] - stage[:, None, None]
+    first, last = first[:, 1:] - stage[:, None], last[:, 1:] - stage[:, None]
+    none = middle[:, 0, 0] + 2 * side
+    one = _largest([none, middle[:, 0, 1] + side, middle[:, 1, 0] + side])
+    return _Spread(
+        (none, one, np.maximum(one, middle[:, 1, 1])),
+        (first[:, 0] + side, np.maximum(first[:, 0] + side, first[:, 1])),
+        (last[:, 0] + side, np.maximum(last[:, 0] + side, last[:, 1])),
+    )

@@ -1,8 +1,9 @@
 """Quick pipelines whose stages have degrees of their own, built of runs; they prove nothing.
 
 A run is what stands on one node: at its ends stages with few layers, which send to other nodes, and between them others
-with more. For a given time of the busiest stage, the runs that hold most layers in the least time of one micro-batch
-are put together node by node, as in a shortest path. What is best for some such time is priced.
+with more; or one stage on several whole nodes. For a given time of the busiest stage, the runs that hold most layers in
+the least time of one micro-batch are put together node by node, as in a shortest path. What is best for some such time
+is priced.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring stages."""
+    """Neighbouring stages on whole nodes."""
 
     layers: int
     seconds: float
@@ -63,6 +64,9 @@ class Run:
 
 Runs = dict[int, Run]
 """By the layers that they hold, the quickest."""
+
+OfNodes = dict[int, dict[int, Runs]]
+"""By device type and by the number of nodes that they take."""
 
 NOTHING = Run(0, 0.0, ())
 
@@ -80,7 +84,7 @@ class RunsOnNodes:
     ) -> None:
         """``nodes`` of each device type; ``joined``: whether stages may be the first and the last one."""
         self._nodes, self._layers, self._steps, self._joined = nodes, layers, micro_batches, joined
-        self._parts = [part for part in parts if part.sides is not None and not part.sides.spread]
+        self._parts = [part for part in parts if part.sides is not None]
         # About half of the stages are ahead of one, where a node holds two or three.
         self._alive = min(micro_batches, sum(each.count for each in nodes))
 
@@ -127,48 +131,74 @@ class RunsOnNodes:
         more = self._more(part, before, after)
         if more >= busy:
             return NOTHING
-        layers = floor((busy - more) / part.layer_seconds + _SLACK)
+        # m busy + tail: what follows its last micro-batch counts too.
+        layers = floor((busy - more) / (part.layer_seconds + part.tail_seconds / self._steps) + _SLACK)
         layers = min(layers, part.room.layers(self._alive), self._layers)
-        return (
-            Run(layers, more + layers * part.layer_seconds, (Held(part, layers),)) if layers > 0 else NOTHING
-        )
+        if layers < 1:
+            return NOTHING
+        # At the ends of the pipeline it follows all else.
+        tail = part.tail_seconds if END in (before, after) else 0.0
+        return Run(layers, more + layers * (part.layer_seconds + tail), (Held(part, layers),))
 
     def _pipeline(self, busy: float) -> Run | None:
         """The quickest one found that holds all layers where no stage takes more than ``busy`` for a micro-batch."""
         used = [number for number, nodes in enumerate(self._nodes) if nodes.count]
-        middle = {number: _best(self._of_node(number, busy, OTHER, OTHER), self._layers) for number in used}
-        first = {number: list(self._of_node(number, busy, END, OTHER)) for number in used}
-        last = {number: list(self._of_node(number, busy, OTHER, END)) for number in used}
+        middle = self._best({number: self._by_width(number, busy, OTHER, OTHER) for number in used})
+        first = {number: self._by_width(number, busy, END, OTHER) for number in used}
+        last = {number: self._by_width(number, busy, OTHER, END) for number in used}
+        openers = [run.stages[0] for widths in first.values() for runs in widths.values() for run in runs]
         found: list[Run] = []
-        for opening in dict.fromkeys(_degrees(run.stages[0]) for runs in first.values() for run in runs):
-            begins = {
-                number: _best((run for run in runs if _degrees(run.stages[0]) == opening), self._layers)
-                for number, runs in first.items()
-            }
-            opener = next(run for runs in begins.values() for run in runs.values()).stages[0].part
-            ends = {
-                number: _best(
-                    (run for run in runs if self._joined(opener, run.stages[-1].part)), self._layers
-                )
-                for number, runs in last.items()
-            }
+        for opener in {_degrees(stage): stage for stage in openers}.values():
+
+            def opens(run: Run, opener: Held = opener) -> bool:
+                return _degrees(run.stages[0]) == _degrees(opener)
+
+            def joined(run: Run, opener: Held = opener) -> bool:
+                return self._joined(opener.part, run.stages[-1].part)
+
+            begins, ends = self._best(first, opens), self._best(last, joined)
             for order in islice(permutations(used), MOST_ORDERS):
                 nodes = [number for number in order for _ in range(self._nodes[number].count)]
                 found += self._along(nodes, begins, middle, ends)
         return min(found, key=lambda run: run.seconds, default=None)
 
-    def _along(
-        self, nodes: Sequence[int], begins: dict[int, Runs], middle: dict[int, Runs], ends: dict[int, Runs]
-    ) -> Iterator[Run]:
+    def _best(
+        self, found: dict[int, dict[int, list[Run]]], wanted: Callable[[Run], bool] = lambda run: True
+    ) -> OfNodes:
+        """The best runs among those wanted."""
+        return {
+            number: {width: _best(filter(wanted, runs), self._layers) for width, runs in widths.items()}
+            for number, widths in found.items()
+        }
+
+    def _along(self, nodes: Sequence[int], begins: OfNodes, middle: OfNodes, ends: OfNodes) -> Iterator[Run]:
         """Pipelines with all layers along these nodes, of which any may be left out."""
-        begun: Runs = {}
-        for number in nodes:
-            for before in begun.values():
-                for end in ends[number].values():
-                    if before.layers + end.layers >= self._layers:
-                        yield before + end
-            longer = (before + run for before in begun.values() for run in middle[number].values())
-            begun = _best((*begun.values(), *longer, *begins[number].values()), self._layers)
+        # The best on the first nodes, [number of nodes].
+        begun: list[Runs] = [{}]
+        for end, number in enumerate(nodes, start=1):
+            longer = [*begun[-1].values()]
+            for width in middle[number]:
+                start = end - width
+                if start < 0 or nodes[start] != number:
+                    continue
+                longer += begins[number][width].values()
+                for before in begun[start].values():
+                    longer += (before + run for run in middle[number][width].values())
+                    for last in ends[number][width].values():
+                        if before.layers + last.layers >= self._layers:
+                            yield before + last
+            begun.append(_best(longer, self._layers))
+
+    def _by_width(self, number: int, busy: float, before: int, after: int) -> dict[int, list[Run]]:
+        """Runs on nodes of a device type, by how many of them they take."""
+        found = {1: list(self._of_node(number, busy, before, after))}
+        devices = self._nodes[number].devices
+        for part in self._parts:
+            width, left = divmod(part.devices, devices)
+            if part.device_type == number and width > 1 and not left:
+                stage = self._stage(part, before, after, busy)
+                found.setdefault(width, []).extend([stage] if stage.layers else [])
+        return found
 
     def _of_node(self, number: int, busy: float, before: int, after: int) -> Iterator[Run]:
         """Runs on a node of a device type: on all its devices, as the next stage would stand on what they leave.
@@ -176,7 +206,11 @@ class RunsOnNodes:
         Nothing stands behind the last run.
         """
         devices = self._nodes[number].devices
-        parts = [part for part in self._parts if part.device_type == number]
+        parts = [
+            part
+            for part in self._parts
+            if part.device_type == number and part.sides and not part.sides.spread
+        ]
 
         def stages(before: int, after: int) -> list[tuple[int, Run]]:
             able = ((part.devices, self._stage(part, before, after, busy)) for part in parts)

@@ -66,7 +66,7 @@ class Sides:
     next_seconds: tuple[float, float, float]
     before_seconds: tuple[float, float, float]
     spread: bool
-    """True when it stands on several nodes itself: all three are the least to any neighbour."""
+    """True when it stands on several nodes itself: the first two are the least to any neighbour on one node."""
 
 
 NO_BORDERS = Borders(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -97,14 +97,13 @@ def least_sides(
     ]
 
     def least(own: int, pairs: Sequence[Sends], often: int) -> tuple[float, float, float]:
-        if not on_one[own]:
-            any_other = often * min(item.least_seconds for item in pairs)
-            return any_other, any_other, any_other
         whole = [item for item, one in zip(pairs, on_one, strict=True) if one]
         several = (item.least_seconds for item, one in zip(pairs, on_one, strict=True) if not one)
+        near = (item.near_seconds if on_one[own] else item.least_seconds for item in whole)
+        far = (item.far_seconds if on_one[own] else item.least_seconds for item in whole)
         return (
-            often * min(item.near_seconds for item in whole),
-            often * min(item.far_seconds for item in whole),
+            often * min(near, default=inf),
+            often * min(far, default=inf),
             often * min(several, default=inf),
         )
 
