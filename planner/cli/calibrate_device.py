@@ -53,7 +53,10 @@ class PoplarOptions:
     devices: Annotated[
         int,
         option(
-            "--devices", "N", "With --as-poplar: devices among which ZeRO divides the states.", whole=DEVICES
+            "--devices",
+            "N",
+            "With --as-poplar: devices among which ZeRO divides the states.",
+            allowed=DEVICES,
         ),
     ] = 8
     memory_gib: Annotated[
@@ -106,7 +109,7 @@ def measure_device(
         ),
     ] = None,
     largest_micro_batch: Annotated[
-        int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", whole=BATCH)
+        int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", allowed=BATCH)
     ] = None,
     poplar: PoplarOptions,
     precision: Precision = None,

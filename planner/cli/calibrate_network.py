@@ -19,7 +19,7 @@ from planner.calibration.merge import link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
 from planner.cli.inputs import with_calibration
-from planner.cli.options import AsJson, Force, a_number, choices, option
+from planner.cli.options import AsJson, Force, choices, option
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import BAD_INPUT, as_typed, fail, warn
 from planner.cli.progress import measuring
@@ -36,7 +36,7 @@ from planner.measure.process_groups import (
     teams,
 )
 from planner.measure.resume import resumable, run_facts, with_facts
-from planner.ranges import DEVICES, TENSOR_MIB
+from planner.ranges import DEVICES, TENSOR_MIB, Range
 from planner.report.measured import network_document, network_sections
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NcclOptions:
     ] = None
     members: Annotated[
         int | None,
-        option("--members", "N", "Number of ranks, if FILE does not say.", min=2, max=int(DEVICES.most)),
+        option("--members", "N", "Number of ranks, if FILE does not say.", allowed=Range(2, DEVICES.most)),
     ] = None
 
     def points(self, path: Path) -> tuple[LinkPoint, ...]:
@@ -96,14 +96,7 @@ def measure_network(
     ] = None,
     largest_mib: Annotated[
         float,
-        option(
-            "--largest-mib",
-            "MIB",
-            "Largest message size, MiB.",
-            min=TENSOR_MIB.least,
-            max=TENSOR_MIB.most,
-            callback=a_number,
-        ),
+        option("--largest-mib", "MIB", "Largest message size, MiB.", allowed=TENSOR_MIB),
     ] = 256.0,
     minutes: Minutes = None,
     device: Annotated[

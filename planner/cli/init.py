@@ -20,7 +20,8 @@ from planner.files.document import Document, fail_on
 from planner.files.messages import nearest
 from planner.files.nodes import parse
 from planner.files.writing import dump, write_whole
-from planner.model.file import load_model
+from planner.model.file import model_of
+from planner.ranges import CARDS, NODE_DEVICES, NODES, PRICE, RATE
 from planner.report.layout import Paragraph
 
 
@@ -64,8 +65,10 @@ class ClusterOptions:
     gpu: Annotated[str | None, option("--gpu", "NAME", "Type of the GPUs, as hetplan gpus lists them.")] = (
         None
     )
-    gpus_per_node: Annotated[int | None, option("--gpus-per-node", "N", "GPUs in each node.", min=1)] = None
-    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes.", min=1)] = None
+    gpus_per_node: Annotated[
+        int | None, option("--gpus-per-node", "N", "GPUs in each node.", allowed=NODE_DEVICES)
+    ] = None
+    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes.", allowed=NODES)] = None
     intra_node: Annotated[
         str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
     ] = None
@@ -73,11 +76,13 @@ class ClusterOptions:
         str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
     ] = None
     bandwidth_gbps: Annotated[
-        float | None, option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.")
+        float | None,
+        option("--bandwidth-gbps", "GBPS", "Bandwidth of one network card, gigabit/s.", allowed=RATE),
     ] = None
-    cards: Annotated[int | None, option("--cards", "N", "Network cards of a node.", min=1)] = None
+    cards: Annotated[int | None, option("--cards", "N", "Network cards of a node.", allowed=CARDS)] = None
     price: Annotated[
-        float | None, option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.")
+        float | None,
+        option("--price", "PRICE", "Price of one GPU for one hour; left out if absent.", allowed=PRICE),
     ] = None
 
     def text(self, ask: Asking) -> str:
@@ -131,9 +136,9 @@ def init(
     model_text = _model(chosen)
     document = Document(str(cluster_path), parse(text))
     fail_on(problems_of(document))
+    model_of(model_path, Document(str(model_path), parse(model_text)))
     write_whole(text, cluster_path, "cluster.yaml")
     write_whole(model_text, model_path, "model.yaml")
-    load_model(model_path)
     show(
         Paragraph(f"Wrote {cluster_path} and {model_path}"),
         then=typed("hetplan", "search", cluster_path, model_path, "-o", folder / "plan.yaml"),

@@ -128,7 +128,7 @@ class Overrides:
     global_batch: Annotated[
         int | None,
         option(
-            "--global-batch", "N", "Sequences per optimizer step, overriding the model file.", whole=BATCH
+            "--global-batch", "N", "Sequences per optimizer step, overriding the model file.", allowed=BATCH
         ),
     ] = None
     sequence_length: SequenceLength = None

@@ -22,14 +22,15 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-def option(names: str, metavar: str, text: str, *, whole: Range | None = None, **more: Any) -> Any:
+def option(names: str, metavar: str, text: str, *, allowed: Range | None = None, **more: Any) -> Any:
     """An option with a value, by its names such as ``--output -o``, and its line of the help.
 
-    ``whole`` is what its whole number may be.
+    ``allowed`` is what its number may be.
     """
-    if whole is not None:
-        more |= {"min": int(whole.least), "max": int(whole.most)}
-    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+    words = names.split()
+    if allowed is not None:
+        more["callback"] = lambda value: within(words[0], value, allowed)
+    return typer.Option(*words, metavar=metavar, help=text, **more)
 
 
 def flag(names: str, text: str, **more: Any) -> Any:
@@ -49,7 +50,7 @@ Precision = Annotated[
 ]
 SequenceLength = Annotated[
     int | None,
-    option("--sequence-length", "N", "Tokens per sequence, overriding the model file.", whole=SEQUENCE),
+    option("--sequence-length", "N", "Tokens per sequence, overriding the model file.", allowed=SEQUENCE),
 ]
 CalibrationFile = Annotated[
     Path | None, option("--calibration", "FILE", "Calibration file; overrides the built-in constants.")
@@ -146,28 +147,22 @@ def _range(option: str, part: str, allowed: Range) -> range:
 def within(option: str, value: float | None, allowed: Range, what: str = "a number") -> float | None:
     """The value of an option; raises UsageError for one that is out of range."""
     if value is not None and not allowed.holds(value):
+        if isinstance(value, int):
+            limits = f"a whole number from {allowed.least:.0f} to {allowed.most:.0f}"
+            raise UsageError(f"{option}: expected {limits}, got {value}")
         limits = f"from {allowed.least:g} to {allowed.most:g}"
         raise UsageError(f"{option}: expected {what} {limits}, got {value:g}")
     return value
 
 
-def a_number(value: float | None) -> float | None:
-    """The value of an option, unless it is none: typer's own limits let it through."""
-    if value is not None and value != value:
-        raise typer.BadParameter("nan is not a number.")
-    return value
-
-
 def time_limit(text: str) -> Any:
     """``--time-limit`` with the help of its command."""
-    return option(
-        "--time-limit", "SECONDS", text, min=TIME_LIMIT.least, max=TIME_LIMIT.most, callback=a_number
-    )
+    return option("--time-limit", "SECONDS", text, allowed=TIME_LIMIT)
 
 
 def proven_gap(text: str, least: float = 0.0) -> Any:
     """``--gap``, at least ``least``, with the help of its command."""
-    return option("--gap", "FRACTION", text, min=least, max=1.0, callback=a_number)
+    return option("--gap", "FRACTION", text, allowed=Range(least, 1))
 
 
 def cores() -> int:

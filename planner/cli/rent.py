@@ -88,7 +88,7 @@ def rent(
     provider: Annotated[str | None, option("--provider", "NAME", "Only offers of this provider.")] = None,
     region: Annotated[str | None, option("--region", "NAME", "Only offers of this region.")] = None,
     machines: Annotated[
-        int | None, option("--machines", "N", "Rent at most this many machines.", min=1, max=int(NODES.most))
+        int | None, option("--machines", "N", "Rent at most this many machines.", allowed=NODES)
     ] = None,
     stops: StopOptions,
     target: TargetName = None,

@@ -39,13 +39,13 @@ from planner.cli.options import (
     ClusterFile,
     ModelFile,
     TargetName,
-    a_number,
     choices,
     cores,
     flag,
     integers,
     option,
     proven_gap,
+    within,
 )
 from planner.cli.output import failure_of, require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
@@ -141,8 +141,8 @@ class KeptPlan:
 
 def _time_limit(seconds: float) -> float:
     """The option's value; none at all is infinite."""
-    if a_number(seconds) != math.inf and not TIME_LIMIT.holds(seconds):
-        raise typer.BadParameter(f"{seconds:g} is not in the range from 0 to {TIME_LIMIT.most:.0f}, or inf.")
+    if seconds != math.inf:
+        within("--time-limit", seconds, TIME_LIMIT, "inf, or a number")
     return seconds
 
 
@@ -230,8 +230,7 @@ class SpaceOptions:
             "N",
             "Also plans with up to N backup replicas: each step drops the gradients of the slowest ones. This pays "
             "where step times vary (calibrate sigma), and changes which sequences are trained on.",
-            min=1,
-            max=int(DEVICES.most),
+            allowed=DEVICES,
         ),
     ] = None
 
@@ -363,8 +362,7 @@ def search(
             "--top",
             "K",
             "Show only the K best plan families. Default: 6, or all of them with -v.",
-            min=1,
-            max=int(COUNT.most),
+            allowed=COUNT,
         ),
     ] = None,
     gap: Annotated[
@@ -376,7 +374,6 @@ def search(
             "--time-limit",
             "SECONDS",
             "Total time limit, explanations included; the best plan so far is returned with its gap. inf: no limit.",
-            min=TIME_LIMIT.least,
             callback=_time_limit,
         ),
     ] = 60.0,

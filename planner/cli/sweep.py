@@ -25,7 +25,7 @@ from planner.errors import UsageError
 from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.model.hub import HUB
-from planner.ranges import PREDICTED
+from planner.ranges import PREDICTED, Range
 from planner.report.layout import Indented, Paragraph, number, table, words
 from planner.report.numbers import count, duration, or_missing, percent, rate
 from planner.search.sweep import RESULTS, SweepPoint, SweepRow, load_grid, solved, sweep_points
@@ -63,7 +63,7 @@ def sweep(
         ),
     ],
     jobs: Annotated[
-        int, option("--jobs -j", "N", "Searches at once; -1: one for each core.", min=-1, max=4096)
+        int, option("--jobs -j", "N", "Searches at once; -1: one for each core.", allowed=Range(-1, 4096))
     ] = -1,
     backend: Annotated[
         str | None,

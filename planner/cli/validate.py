@@ -25,7 +25,7 @@ from planner.measured.peaks import fit_memory, memory_spread
 from planner.measured.predictions import Progress, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
-from planner.ranges import COUNT
+from planner.ranges import COUNT, Range
 from planner.report.calibrated import fitted_document, fitted_sections
 from planner.report.layout import PlainConsole
 from planner.report.validation import (
@@ -65,7 +65,7 @@ def validate(
         bool, flag("--groups", "Show every group of runs that differ only in their plan.")
     ] = False,
     worst: Annotated[
-        int, option("--worst", "N", "Number of worst-predicted runs to show.", min=0, max=int(COUNT.most))
+        int, option("--worst", "N", "Number of worst-predicted runs to show.", allowed=Range(0, COUNT.most))
     ] = 5,
     plot: Annotated[
         Path | None, option("--plot", "FILE.png", "Plot predicted against measured step times.")

@@ -90,11 +90,14 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     document = read_as(path, "model")
     if _is_config(path, document):
         model = _imported(document, ImportedModelFile(huggingface=str(path), name=name), document)
-    elif "huggingface" in document.data:
-        model = _from_import(path, document)
     else:
-        model = _from_shape(document)
+        model = model_of(path, document)
     return model if training is None else model.model_copy(update={"training": training})
+
+
+def model_of(path: Path, document: Document) -> ModelSpec:
+    """The model of a document that is, or may become, the model file at this path; raises SpecError."""
+    return _from_import(path, document) if "huggingface" in document.data else _from_shape(document)
 
 
 def with_training(model: ModelSpec, training: TrainingSpec) -> ModelSpec:

@@ -72,3 +72,22 @@ def test_bad_answers(hetplan: Command, tmp_path: Path, words: tuple[str, ...], m
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_that_is_none_leaves_no_files(hetplan: Command, tmp_path: Path) -> None:
+    """It is read before anything is written, so that the same folder takes the next answers."""
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "llama", "hidden_size": -4}')
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    done = hetplan("init", folder, *WORDS, *NETWORK[:-1], config)
+    assert (done.code, done.out) == (2, "")
+    assert "hidden_size: expected a whole number from 1 to 1000000, got -4" in done.err
+    assert list(folder.iterdir()) == []
+
+
+def test_numbers_of_the_cluster_have_ranges(hetplan: Command, tmp_path: Path) -> None:
+    """The error names the option, not a line of a file that does not exist yet."""
+    done = hetplan("init", tmp_path, *WORDS, *NETWORK, "--price", "-1")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "error: --price: expected a number from 0 to 1e+06, got -1\n"
