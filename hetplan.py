@@ -33,7 +33,7 @@ from planner.plan.values import Plan
 from planner.report.brief import answer_line, bar, summary_of
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
-from planner.report.plan_table import groups_of, headline, in_short, stage_runs
+from planner.report.plan_table import groups_of, headline, in_short, micro_batches_text, stage_runs
 from planner.report.what_if import Variant, cases
 from planner.search.objectives.pareto import front, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -187,7 +187,7 @@ class Planned:
                 share = work_seconds(group) / slowest
                 devices = f"{len(run.stages) * group.tp * group.count} {group.gpu} ({group.pool})"
                 memory = f"{gib(group.memory.used_bytes)} of {gib(group.memory.capacity_bytes)}"
-                batch = f"{group.micro_batch} x {group.steps}"
+                batch = micro_batches_text(group)
                 rows.append(
                     (run.indices, run.layers, devices, batch, memory, f"{bar(share)} {percent(share)}")
                 )

@@ -83,6 +83,8 @@ def sweep(
     Each finished point is saved at once, so that a stopped run continues where it was. The table has one row for each
     point.
     """
+    if jobs == 0:
+        raise UsageError("--jobs: expected a number from 1, or -1 for one search on each core, got 0")
     if output.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{output}: expected a name that ends in .csv or .parquet")
     log = output.with_name(f"{output.name}.points")
@@ -285,7 +287,7 @@ def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
     known.sort(key=lambda row: -float(row["tokens_per_second"] or 0))
     columns = (
         words("fastest points", least=14),
-        *(words(name.replace("_", " "), least=6) for name in options),
+        *(words(name.replace("_", " "), least=9) for name in options),  # flagscale
         number("step"),
         number("tokens/s"),
         number("gap"),

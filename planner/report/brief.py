@@ -40,7 +40,15 @@ from planner.report.numbers import (
     rate,
     significant,
 )
-from planner.report.plan_table import StageRun, group_text, groups_of, headline, memory_text, stage_runs
+from planner.report.plan_table import (
+    StageRun,
+    group_text,
+    groups_of,
+    headline,
+    memory_text,
+    micro_batches_text,
+    stage_runs,
+)
 from planner.search.values import Limits, Ratio, Scored, SearchResult
 from planner.units import format_count
 
@@ -114,7 +122,7 @@ def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:
         yield [
             *((run.indices, run.layers) if position == 0 else ("", "")),
             group_text(group, len(run.stages)) + (f" by tp {group.tp}" if group.tp > 1 else ""),
-            f"{group.micro_batch} x {group.steps}",
+            micro_batches_text(group),
             f"{gib(memory.used_bytes)} of {gib(memory.capacity_bytes)}",
             f"{bar(share)} {percent(share):>5}",
         ]

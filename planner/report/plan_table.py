@@ -72,9 +72,7 @@ def stage_runs(stages: Sequence[StageEstimate], few: int = FEW) -> tuple[StageRu
 
 def _shape(stage: StageEstimate) -> tuple[object, ...]:
     """What stages of one row have in common."""
-    groups = (
-        (each.pool, each.gpu, each.tp, each.count, each.micro_batch, each.steps) for each in stage.groups
-    )
+    groups = ((each.pool, each.gpu, each.tp, each.count, each.share, each.steps) for each in stage.groups)
     return (stage.end_layer - stage.first_layer, stage.crosses, stage.copies_cross, stage.link, *groups)
 
 
@@ -126,7 +124,13 @@ def round_seconds(group: GroupEstimate) -> float:
 
 def _group(group: GroupEstimate, stages: int) -> list[str]:
     replicas = f"{group.count} x tp {group.tp}" if group.tp > 1 else str(group.count)
-    return [group_text(group, stages), replicas, f"{group.micro_batch} x {group.steps}"]
+    return [group_text(group, stages), replicas, micro_batches_text(group)]
+
+
+def micro_batches_text(group: GroupEstimate) -> str:
+    """``10 x 8``; ``9-10 x 10`` where the sequences of a replica do not divide evenly."""
+    least = group.share // group.steps
+    return f"{span(least, group.micro_batch + 1)} x {group.steps}"
 
 
 Proof = SearchResult | Summary

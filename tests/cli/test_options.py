@@ -73,6 +73,10 @@ def test_a_time_limit_is_a_number(hetplan: Command, files: Path, words: str) -> 
         ("search c m --top -1", "--top: expected a whole number from 1 to 1000000000, got -1"),
         ("search c m --gap 2", "--gap: expected a number from 0 to 1, got 2"),
         ("rent m --tokens 1B --machines 0", "--machines: expected a whole number from 1 to 100000, got 0"),
+        (
+            "sweep g -o r.csv -j 0",
+            "--jobs: expected a number from 1, or -1 for one search on each core, got 0",
+        ),
         ("validate --worst -3", "--worst: expected a whole number from 0 to 1000000000, got -3"),
     ],
 )

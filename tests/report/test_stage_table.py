@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.cost.values import Estimate
 from planner.report.explain import balance_section
-from planner.report.plan_table import stage_runs, stage_table
+from planner.report.plan_table import groups_of, micro_batches_text, stage_runs, stage_table
 from tests.report import examples
 from tests.report.drawing import drawn
 
@@ -52,3 +52,11 @@ def test_stages_of_other_paths_stay_apart() -> None:
     crossing = replace(priced.stages[4], link="wan")
     stages = (*priced.stages[:4], crossing, *priced.stages[5:])
     assert [run.indices for run in stage_runs(stages)] == ["0-3", "4", "5-10", "11"]
+
+
+def test_batches_that_do_not_divide_evenly_show_both_sizes() -> None:
+    """So that sizes times numbers can be held against the global batch."""
+    group = groups_of(examples.scored().estimate)[0]
+    even = replace(group, share=80, steps=10, micro_batch=8)
+    uneven = replace(group, share=94, steps=10, micro_batch=10)
+    assert (micro_batches_text(even), micro_batches_text(uneven)) == ("8 x 10", "9-10 x 10")
