@@ -137,7 +137,7 @@ def sweep_points(grid: Sweep, path: Path, calibration: Calibration) -> Iterator[
 
 
 def solved(point: SweepPoint) -> SweepRow:
-    """The row of a point; what is wrong with its options stands in its ``error``."""
+    """The row of a point; what is wrong with its options stands in its ``error``. Raises KeyboardInterrupt."""
     row: SweepRow = {"key": point.key, "cluster": point.names[0], "model": point.names[1]}
     for name, value in point.options.items():
         row[name] = ",".join(map(str, value)) if isinstance(value, list) else value
@@ -147,6 +147,8 @@ def solved(point: SweepPoint) -> SweepRow:
         result = choose(cluster, model, point.calibration, _limits(point), Goal(), explain=False)
     except (HetplanError, ValueError) as error:
         return row | blank | {"status": "error", "error": str(error).splitlines()[0]}
+    if result.interrupted:  # half a search is no result to keep
+        raise KeyboardInterrupt
     row |= blank | {"status": result.status, "gap": result.gap, "search_seconds": result.seconds}
     if result.best is not None:
         row["plan"] = _plan(result.best.plan)

@@ -9,13 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planner.cli.sweep import _appending, _called
 from planner.errors import OutputError
+from planner.search.objectives.choose import choose
 from planner.search.sweep import SweepPoint, SweepRow, solved
+from planner.search.values import SearchResult
 from tests.cli.running import ROOT, Command
 
 GRID = """\
@@ -165,6 +169,25 @@ def test_a_sweep_goes_on(hetplan: Command, grid: Path, monkeypatch: pytest.Monke
     ]
     Path("grid.yaml").write_text(GRID.replace("16, 24", "16"))
     assert json.loads(hetplan(*WORDS, "-j", "1", "--json").out)["kept"] == 2
+
+
+def test_a_point_whose_search_was_stopped_is_not_kept(
+    hetplan: Command, grid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the whole sweep, whose finished points are there for the next one."""
+    searched: list[SearchResult] = []
+
+    def stopped(*arguments: Any, **options: Any) -> SearchResult:
+        result = choose(*arguments, **options)
+        searched.append(result)
+        return replace(result, interrupted=len(searched) == 2)
+
+    monkeypatch.setattr("planner.search.sweep.choose", stopped)
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.out, len(searched)) == (130, "", 2)
+    assert len(Path("results.csv.points").read_text().splitlines()) == 1
+    assert not Path("results.csv").exists()
+    assert json.loads(hetplan(*WORDS, "-j", "1", "--json").out)["kept"] == 1
 
 
 def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
