@@ -10,6 +10,7 @@ import pytest
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import (
     FamilyPlans,
     families,
@@ -175,6 +176,25 @@ def test_families_are_those_that_the_search_has_met() -> None:
         assert scored.estimate.step_seconds >= best.estimate.step_seconds
     near = [name for name, scored in met.items() if slower_by(scored, best) <= 0.5]
     assert looked.call_count <= len(entries) - len(near)
+
+
+def test_a_poor_plan_of_a_family_that_had_no_time_is_not_told_as_its_best() -> None:
+    """A plan far from the answer says so, unless its family was looked into."""
+    spec, model = problem()
+    estimator = Estimator(spec, model)
+    explorer = Explorer(estimator, Limits(), Silent())
+    explorer.run()
+    best = explorer.best
+    assert best is not None
+    marks = []
+    for deadline in (Deadline.after(0.0), NO_LIMIT):
+        found = FamilyPlans(estimator, Limits(), deadline, met=explorer.met)
+        found.look(best)
+        others = [entry for entry in found.beside(best)[1:] if entry.scored is not None]
+        far = {entry.family for entry in others if entry.scored and slower_by(entry.scored, best) > 0.5}
+        marks.append({entry.family for entry in others if entry.reason.endswith("; hardly searched")})
+        assert marks[-1] == (far if deadline is not NO_LIMIT else set())
+    assert marks[0]
 
 
 def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:

@@ -54,6 +54,9 @@ def reason_against(loser: Scored, winner: Scored) -> str:
 
 NOT_FOUND = "no plan found that fits"
 
+HARDLY = "hardly searched"
+"""Said of a plan far from the best, in whose family time was up before a better one was looked for."""
+
 FAR = 0.5
 """A plan that takes longer than the best by more than this share of its step may be a poor one of its family: the
 search looks at what cannot win only as long as it may."""
@@ -94,6 +97,8 @@ class FamilyPlans:
         self._without: dict[str, str] = {}
         """Why a family has no plan."""
         self._looked: set[str] = set()
+        self._searched: set[str] = set()
+        """Families whose look ended before the deadline."""
         self._families = dict(families(limits))
         pools = [pool.name for pool in estimator.cluster.pools]
         self._pools = {f"only {pool}": pool for pool in pools if len(pools) > 1}
@@ -122,6 +127,8 @@ class FamilyPlans:
                 return False
             self._looked.add(name)
             self._take(name, self._found(name, known, best))
+            if not self.deadline.struck:
+                self._searched.add(name)
             if name not in self._plans and not self.deadline.struck:
                 # That nothing was found says nothing when time was up.
                 self._without[name] = self._unable(name)
@@ -146,7 +153,12 @@ class FamilyPlans:
         return (
             Alternative(family=own[0], scored=best, chosen=True, reason="chosen"),
             *(
-                Alternative(family=name, scored=scored, chosen=False, reason=label(scored, best))
+                Alternative(
+                    family=name,
+                    scored=scored,
+                    chosen=False,
+                    reason=label(scored, best) + self._doubt(name, scored, best),
+                )
                 for name, scored in plans
             ),
             *(
@@ -155,6 +167,12 @@ class FamilyPlans:
                 if name not in own and name not in self._plans
             ),
         )
+
+    def _doubt(self, name: str, scored: Scored, best: Scored) -> str:
+        """``; hardly searched`` where a plan says little about its family."""
+        known = name in self._families or name in self._pools
+        hardly = known and name not in self._searched and slower_by(scored, best) > FAR
+        return f"; {HARDLY}" if hardly else ""
 
     def _take(self, name: str, plan: Scored | None) -> None:
         """Keep a plan of a family, which may be one of a single pool as well."""
