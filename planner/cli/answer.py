@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +34,7 @@ from planner.report.goal import (
     unknown_section,
 )
 from planner.report.inputs import understood
-from planner.report.layout import Answer, Paragraph, warnings_section
+from planner.report.layout import Answer, Paragraph, list_section, section, warnings_section
 from planner.report.plan_table import plan_section
 from planner.search.values import Limits, Scored, SearchResult
 
@@ -79,16 +80,23 @@ def _report(
     return [head, *_found(result, result.best, cluster, top), warnings_section(warnings)]
 
 
+def _instead(result: SearchResult, spread: float) -> Iterator[str]:
+    """Another number format, the fastest plan, and simpler ones."""
+    if result.other_format is not None:
+        yield format_text(result.other_format)
+    if result.tie is not None:
+        yield tie_text(result.tie, spread)
+    yield from (simpler_text(entry, spread) for entry in result.simpler)
+
+
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
     spread, run = best.estimate.spread, result.goal.run_of(best.estimate)
     return [
         plan_section(best, cluster, result, idle=result.idle_costs),
-        *([Paragraph(f"Training: {training_text(run, spread)}")] if run else []),
+        *([section("Training", Paragraph(training_text(run, spread)))] if run else []),
         limits_section(result.limit_costs, best.estimate.step_seconds),
         alternatives_section(considered(result.alternatives), top),
-        *([Paragraph(format_text(result.other_format))] if result.other_format else []),
-        *([Paragraph(tie_text(result.tie, spread))] if result.tie else []),
-        *(Paragraph(simpler_text(entry, spread)) for entry in result.simpler),
+        list_section("What could be chosen instead", _instead(result, spread)),
         advice_section([advice_text(entry) for entry in result.advice]),
         ratios_section([ratio_text(entry) for entry in result.ratios]),
     ]

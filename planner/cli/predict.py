@@ -37,7 +37,7 @@ from planner.report.document import PredictDocument, compare_document, plan_docu
 from planner.report.explain import memory_section, time_section
 from planner.report.goal import training_lines
 from planner.report.inputs import understood
-from planner.report.layout import Paragraph
+from planner.report.layout import Paragraph, section
 from planner.report.plan_table import misfits, plan_section, warnings_of
 from planner.search.values import Scored
 
@@ -106,12 +106,10 @@ def predict(
         show_document(PredictDocument(plan=plan_of, training=run))
     else:
         search = search_command(cluster, model, overrides, calibration)
+        told = training_lines(run, wanted, scored.estimate.spread) if run else []
         show(
             *_report(scored, cluster_spec, model_spec, constants),
-            *(
-                Paragraph(line)
-                for line in (training_lines(run, wanted, scored.estimate.spread) if run else ())
-            ),
+            *([section("Training", *map(Paragraph, told))] if told else []),
             then=search if output is None else typed("hetplan", "emit", output, "-o", "run/"),
         )
 

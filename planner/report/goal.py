@@ -196,7 +196,7 @@ def training_text(run: TrainingRun, spread: float) -> str:
 
 def training_lines(run: TrainingRun, goal: Goal, spread: float) -> list[str]:
     """The run, and the limits of the goal that it breaks."""
-    lines = [f"Training: {training_text(run, spread)}"]
+    lines = [training_text(run, spread)]
     broken = misses(run, goal)
     if "deadline_seconds" in broken and goal.deadline_seconds is not None:
         late = run.seconds - goal.deadline_seconds

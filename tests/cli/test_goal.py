@@ -186,7 +186,10 @@ def test_tokens_say_how_long_and_how_much(
     assert training["price"] == pytest.approx(training["seconds"] / 3600 * run["price_per_hour"])
     assert 0 < training["goodput"] < 1
     words = ["predict", "cluster.yaml", "model.yaml", "short.yaml", "--tokens", "1B", "--deadline", "1s"]
-    assert "misses the deadline of 1 s by " in hetplan(*words).out
+    told = hetplan(*words).out
+    assert "misses the deadline of 1 s by " in told
+    for shown in (told, search(hetplan, "--tokens", "1B", "-v")[1]):
+        assert "\n\nTraining\n  1 B tokens: " in shown
     assert json.loads(hetplan(*words, "--json").out)["training"]["tokens"] == 1e9
 
 

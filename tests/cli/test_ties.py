@@ -67,6 +67,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(
     (chosen,) = (entry for entry in saved.considered if entry.chosen)
     assert chosen.step_seconds == few["step_seconds"]
     done = hetplan(*words, "-v")
+    assert "\n\nWhat could be chosen instead\n  - " in done.out
     assert "faster, within the error bar" in " ".join(done.out.split())
     assert saved.summary.tie is not None
     for shown in (done, hetplan("explain", "plan.yaml")):
