@@ -132,6 +132,17 @@ def test_families_that_do_not_fit_say_what_is_missing() -> None:
     assert found["only b"].reason == "no bf16"
 
 
+def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided() -> None:
+    """Context parallelism needs less than what a device lacks for a sequence of its own."""
+    spec = cluster(pool("a"))
+    model = gpt(32, 4096, 32, global_batch=8, sequence_length=32_768, precision="bf16")
+    best = search(spec, model, explain=False).best
+    assert best is not None
+    found = {entry.family: entry for entry in beside(best, spec, model, Limits())}
+    assert found["torch: ZeRO-0"].reason.startswith("does not fit: A100 (a) lacks ")
+    assert found["torch: ZeRO-0"].reason.endswith(" GiB with whole sequences")
+
+
 def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     """FlagScale: one row for each pool that is not the answer's."""
     spec, model = (

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
+from planner.dims.context import contexts
 from planner.dims.trained import frozen_text, splits_frozen
 from planner.model.spec import ModelSpec
 from planner.search.data_parallel import choices as data_parallel_choices
@@ -251,7 +252,9 @@ def _lack(estimator: Estimator, limits: Limits) -> str | None:
     if missing is None or missing[0] <= 0:
         return None
     size, device_type = missing
-    return f"does not fit: {device_type.gpu} ({device_type.pool}) lacks {gib_from_bytes(size):.1f} GiB"
+    lacks = f"{device_type.gpu} ({device_type.pool}) lacks {gib_from_bytes(size):.1f} GiB"
+    divided = any(len(contexts(row, estimator.model, 1, limits.cp)) > 1 for row in targets_of(limits))
+    return f"does not fit: {lacks}{' with whole sequences' if divided else ''}"
 
 
 def families(limits: Limits) -> list[tuple[str, Limits]]:
