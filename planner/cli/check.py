@@ -19,6 +19,7 @@ from planner.report.inputs import (
     memory_warnings,
     precision_warnings,
     understood,
+    unit_warnings,
     unreachable,
 )
 from planner.report.layout import warnings_section
@@ -47,7 +48,8 @@ def check(
 
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     lines = precision_warnings(topology.device_types, model) if model is not None else []
-    return [*lines, *memory_warnings(topology.device_types), *unreachable(topology)]
+    memory = memory_warnings(topology.device_types)
+    return [*lines, *memory, *unreachable(topology), *unit_warnings(topology.cluster)]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:

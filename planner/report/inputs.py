@@ -87,6 +87,25 @@ def memory_warnings(device_types: Sequence[DeviceType]) -> list[str]:
     ]
 
 
+FASTEST_CARD, LARGEST_DEVICE, FASTEST_DEVICE = 3200, 1024, 50_000
+"""Above those of any hardware there is: Gbit/s of a network card, GiB and TFLOP/s of a device."""
+
+
+def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
+    """Numbers that no hardware reaches, as if given in a smaller unit."""
+    for pool in cluster.pools:
+        for nic in pool.nics:
+            if nic.bandwidth_gbps > FASTEST_CARD:
+                given = f"a card of {pool.name} has {nic.bandwidth_gbps:g} Gbit/s on {nic.fabric}"
+                yield f"{given}: is that in megabit/s, or of all cards together?"
+    for name, gpu in cluster.gpus.items():
+        if gpu.memory_gib > LARGEST_DEVICE:
+            yield f"{name} has {gpu.memory_gib:g} GiB: is that in MiB?"
+        for form, peak in gpu.tflops.items():
+            if peak > FASTEST_DEVICE:
+                yield f"{name} has {peak:g} TFLOP/s in {form}: is that in GFLOP/s?"
+
+
 def precision_warnings(device_types: Sequence[DeviceType], model: ModelSpec) -> list[str]:
     """Devices that cannot train in the asked number format, with what they can."""
     asked = model.training.precision

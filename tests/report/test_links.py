@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
 from planner.cluster.topology import Topology
 from planner.report.inputs import (
@@ -9,10 +12,14 @@ from planner.report.inputs import (
     links_section,
     memory_warnings,
     precision_warnings,
+    unit_warnings,
     unreachable,
 )
 from tests.report import examples
 from tests.report.drawing import drawn
+from tests.worlds import GPUS, cluster, pool
+
+SHIPPED = Path(__file__).parents[2] / "cluster_specs"
 
 
 def matrix(cluster: ClusterSpec) -> str:
@@ -107,3 +114,16 @@ def test_devices_that_keep_all_memory_free() -> None:
     device_types = Topology(examples.cluster().model_copy(update={"reserve_gib": 20.0})).device_types
     assert memory_warnings(device_types) == ["V100 (v100) stays idle: 20.0 GiB are kept free, it has 16.0"]
     assert "v100  V100      1 x 8     0.0 " in drawn(inventory_section(device_types))
+
+
+def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
+    """No card, memory or device is that fast or large; nothing is said of the catalogue's."""
+    assert list(unit_warnings(examples.cluster())) == []
+    assert list(unit_warnings(load_cluster(SHIPPED / "three_sites.yaml"))) == []
+    slow = GPUS["A100"].model_copy(update={"memory_gib": 81_920.0, "tflops": {"fp16": 312_000.0}})
+    spec = cluster(pool("a", gbps=200_000), gpus={"A100": slow})
+    assert list(unit_warnings(spec)) == [
+        "a card of a has 200000 Gbit/s on ib: is that in megabit/s, or of all cards together?",
+        "A100 has 81920 GiB: is that in MiB?",
+        "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
+    ]
