@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from time import monotonic, process_time
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -11,6 +12,7 @@ from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
+from planner.plan.placement import place
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
@@ -102,19 +104,30 @@ def with_host_needs(result: SearchResult, estimator: Estimator, widened: str | N
     if result.best is None or not result.best.plan.offload.anything:
         return result
     warnings = [widened] if widened else []
-    needed: dict[str, float] = {}
-    for stage in result.best.estimate.stages:
-        for group in stage.groups:
-            device_type = estimator.topology.device_type(group.pool, group.gpu)
-            if device_type.host.memory_bytes == float("inf"):
-                each = group.memory.host_bytes * min(group.count * group.tp, device_type.per_node)
-                needed[group.pool] = needed.get(group.pool, 0.0) + each
+    needed = _host_needs(result.best, estimator)
     warnings += [
         f"a node of {pool} needs {gib_from_bytes(size):.0f} GiB of host memory, and the file does not say what it has: "
         f"give host: {{memory_gib: ...}}"
         for pool, size in needed.items()
     ]
     return replace(result, warnings=(*warnings, *result.warnings))
+
+
+def _host_needs(scored: Scored, estimator: Estimator) -> dict[str, float]:
+    """Bytes in host memory of the fullest node, by pool: of pools of which the file does not say what hosts have."""
+    nodes: dict[tuple[str, int], float] = {}
+    placement = place(scored.plan, estimator.cluster)
+    for stage, slots in zip(scored.estimate.stages, placement, strict=True):
+        each = {(group.pool, group.gpu): group.memory.host_bytes for group in stage.groups}
+        for slot in slots:
+            if estimator.topology.device_type(slot.pool, slot.gpu).host.memory_bytes == inf:
+                held = each[slot.pool, slot.gpu] * slot.replicas_per_node * slot.tp
+                for node in range(slot.first_node, slot.first_node + slot.nodes):
+                    nodes[slot.pool, node] = nodes.get((slot.pool, node), 0.0) + held
+    needed: dict[str, float] = {}
+    for (pool, _), size in nodes.items():
+        needed[pool] = max(size, needed.get(pool, 0.0))
+    return needed
 
 
 def _on_hosts(before: Explorer, limits: Limits, answer: Incumbent, deadline: Deadline) -> Explorer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -18,6 +19,7 @@ from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.solve import search
 from planner.search.values import Limits, Scored, SearchResult, Silent
+from planner.units import gib_from_bytes
 from tests.files.writing import CLUSTERS, MODELS
 from tests.quick import every
 from tests.worlds import cluster, gpt, pool
@@ -328,3 +330,22 @@ def test_adapters_need_no_offload() -> None:
     refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
     assert refused.diagnosis is not None
     assert refused.diagnosis.causes == ("hetplan trains no part of a model with megatron, expected no lora",)
+
+
+def test_what_a_node_needs_of_host_memory_is_that_of_the_fullest(tmp_path: Path) -> None:
+    """Not of all nodes of the pool together; stages that share a node add up."""
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "name: two\npools: [{name: a, gpu: A100-SXM-80GB, nodes: 2, gpus_per_node: 2, intra_node: nvlink3,\n"
+        "  nics: [{fabric: ib, bandwidth_gbps: 200}]}]\nfabrics: {ib: {kind: infiniband}}\n"
+    )
+    limits = Limits(target="megatron", pp=(4,), tp=(1,), offload=("optimizer",))
+    found = search(load_cluster(path), load_model(MODELS / "llama_7b.yaml"), limits=limits, explain=False)
+    assert found.best is not None
+    stages = found.best.estimate.stages
+    each = [group.memory.host_bytes for stage in stages for group in stage.groups]
+    assert len(each) == 4
+    fullest = gib_from_bytes(max(each[0] + each[1], each[2] + each[3]))
+    assert fullest < 0.75 * gib_from_bytes(sum(each))
+    said = f"a node of a needs {fullest:.0f} GiB of host memory"
+    assert any(line.startswith(said) for line in found.warnings), (said, found.warnings)
