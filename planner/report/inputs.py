@@ -246,12 +246,15 @@ def memory_text(gib: float) -> str:
 
 
 def pool_text(cluster: ClusterSpec, pool: PoolSpec) -> str:
-    """One pool in a line: ``a100: 2 x 8 A100-SXM-80GB (80 GiB), 300 GB/s inside, 8 x 200 Gbit/s ib``."""
+    """One pool in a line: ``a100: 2 x 8 A100-SXM-80GB (80 GiB), 300 GB/s inside, 8 x 200 Gbit/s ib``.
+
+    Nodes of one device have nothing inside.
+    """
     nics = " + ".join(_nic(nic) for nic in pool.nics) or "no network"
     shared = " shared" if pool.intra_node.shared else ""
-    inside = f"{pool.intra_node.bandwidth_gBps:g} GB/s{shared} inside"
+    inside = f"{pool.intra_node.bandwidth_gBps:g} GB/s{shared} inside, " if len(pool.devices) > 1 else ""
     price = "" if pool.price_per_gpu_hour is None else f", {pool.price_per_gpu_hour:g} per device-hour"
-    return f"{pool.name}: {len(pool.hosts)} x {_devices(cluster, pool)}, {inside}, {nics}{_host(pool)}{price}"
+    return f"{pool.name}: {len(pool.hosts)} x {_devices(cluster, pool)}, {inside}{nics}{_host(pool)}{price}"
 
 
 def _host(pool: PoolSpec) -> str:

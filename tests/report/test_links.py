@@ -11,6 +11,7 @@ from planner.report.inputs import (
     inventory_section,
     links_section,
     memory_warnings,
+    pool_text,
     precision_warnings,
     unit_warnings,
     unreachable,
@@ -127,3 +128,11 @@ def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
         "A100 has 81920 GiB: is that in MiB?",
         "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
     ]
+
+
+def test_a_node_of_one_device_has_no_link_inside() -> None:
+    """Whatever a pool has when its file names none."""
+    spec = cluster(pool("a", per_node=1, cards=1), pool("b", per_node=2, cards=1))
+    alone, pair = (pool_text(spec, each) for each in spec.pools)
+    assert "inside" not in alone
+    assert "300 GB/s inside" in pair
