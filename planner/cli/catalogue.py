@@ -45,6 +45,8 @@ def _named(name: str) -> tuple[str, ...]:
     """The device of this name, or those whose names begin like it."""
     known = find_gpu(name)
     like = (known.name,) if known else gpus_like(name)
+    if not like and name and not name[-1].isdigit():  # P4 is no beginning of P40
+        like = tuple(each for each in gpu_names() if each.lower().startswith(name.lower()))
     if like:
         return like
     kind = without_target(name)

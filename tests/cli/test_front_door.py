@@ -45,6 +45,9 @@ def test_the_begin_of_a_name_lists_what_begins_so(hetplan: Command) -> None:
     """Four A100."""
     found = json.loads(hetplan("gpus", "a100", "--json").out)["gpus"]
     assert [entry["name"] for entry in found] == [name for name in gpu_names() if name.startswith("A100-")]
+    found = json.loads(hetplan("gpus", "rtx", "--json").out)["gpus"]
+    assert [entry["name"] for entry in found] == [name for name in gpu_names() if name.startswith("RTX-")]
+    assert hetplan("gpus", "p4").code == 2
 
 
 @pytest.mark.parametrize(
