@@ -87,7 +87,7 @@ def test_unequal_shards_are_chosen_when_they_may(hetplan: Command, memories: Pat
             ["--target", "megatron", "--allow-backup", "1"],
             "megatron waits for all replicas, expected --target torch",
         ),
-        (["--allow-backup", "0"], "greater than or equal to 1"),
+        (["--allow-backup", "0"], "--allow-backup: expected a whole number from 1 to 1000000, got 0"),
     ],
 )
 def test_bad_options(hetplan: Command, memories: Path, words: list[str], what: str) -> None:
