@@ -39,7 +39,7 @@ MEANINGS: dict[int, str] = {
     BAD_INPUT: "unusable options, files or devices, or an output that cannot be written",
     INFEASIBLE: "proven: no plan fits",
     NO_PLAN_IN_TIME: "no plan found within the time limit, nothing proven",
-    INTERRUPTED: "stopped by Ctrl-C; `search`, `rent` and `share` print and write the best found so far",
+    INTERRUPTED: "stopped by Ctrl-C; searches print, and write, what they have found so far",
 }
 """What each code says."""
 

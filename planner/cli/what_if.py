@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -19,12 +20,13 @@ from planner.cli.options import (
     time_limit,
 )
 from planner.cli.output import show, show_document
-from planner.cli.process import ANSWER, INFEASIBLE
+from planner.cli.process import exit_code
 from planner.cli.progress import reporter
 from planner.errors import UsageError
+from planner.report.layout import warnings_section
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
-from planner.search.values import Limits
-from planner.search.what_if import searched, swings, worlds
+from planner.search.values import Limits, SearchResult
+from planner.search.what_if import World, searched, swings, worlds
 
 
 def what_if(
@@ -67,18 +69,23 @@ def what_if(
     variants = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = constants_for(calibration, *variants[0][1:])
     limits = Limits(target=target, time_limit_seconds=time_limit, processes=cores())
-    results = []
+    results: list[SearchResult] = []
+    stopped = False
     with reporter() as talk:
         pairs = searched(
             variants, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
         )
         for _, result in pairs:
-            results.append(result)
-            if result.interrupted:
-                raise KeyboardInterrupt
+            stopped = result.interrupted
+            if result.best is not None or not stopped:
+                results.append(result)
+            if stopped:
+                break
+        if stopped and not (results and change):
+            raise KeyboardInterrupt
         moved = (
             tuple(named(swing) for swing in swings(results[0], *variants[0][1:], constants, limits, talk))
-            if sensitivity
+            if sensitivity and not stopped
             else ()
         )
     table = cases(variants, results)
@@ -93,6 +100,15 @@ def what_if(
         show(
             what_if_section(table, any(each.simpler for each in results)) if change else None,
             rests,
+            warnings_section([f"stopped by Ctrl-C: {_left(variants, results)}"]) if stopped else None,
             then=search_command(cluster, model, overrides, calibration, *more),
         )
-    raise typer.Exit(ANSWER if any(case.scored for case in table) else INFEASIBLE)
+    raise typer.Exit(exit_code(stopped, any(case.scored for case in table), infeasible=True))
+
+
+def _left(variants: Sequence[World], results: Sequence[SearchResult]) -> str:
+    """What Ctrl-C has cost: the last search was not finished, or not begun."""
+    names = [change or "the cluster as it is" for change, *_ in variants]
+    cut = [f"the search of {names[len(results) - 1]} was not finished"] if results[-1].interrupted else []
+    left = names[len(results) :]
+    return "; ".join([*cut, *([f"left out: {', '.join(left)}"] if left else [])])

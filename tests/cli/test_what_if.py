@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from planner.cluster.change import changed
 from planner.cluster.file import load_cluster
 from planner.errors import HetplanError, UsageError
 from planner.plan.file import cluster_part, read
+from planner.search.what_if import searched
 from tests.cli.running import ROOT, Command, asked_once
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
@@ -230,3 +232,29 @@ def test_the_next_command_has_the_same_settings(hetplan: Command, files: Path, w
     training = kept.model.training
     assert (training.precision, training.global_batch, training.sequence_length) == ("fp32", 24, 256)
     assert kept.cluster.safe == 0.4
+
+
+def test_what_was_searched_before_ctrl_c_is_told(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The changes up to the one whose search was stopped, with what it had found, and which are left out."""
+    stop_at = 1
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        for number, (text, result) in enumerate(searched(*arguments, **options)):
+            yield text, replace(result, interrupted=number == stop_at)
+
+    monkeypatch.setattr(what_if, "searched", stopped)
+    changes = ("--change", "training.global_batch=32", "--change", "-slow")
+    done = hetplan("what-if", "cluster.yaml", "model.yaml", *changes)
+    assert done.code == 130
+    said = " ".join(done.out.split())
+    assert (
+        "stopped by Ctrl-C: the search of training.global_batch=32 was not finished; left out: -slow" in said
+    )
+    assert said.count("training.global_batch=32") > 1
+    stop_at = 0
+    assert "the search of the cluster as it is was not finished" in " ".join(
+        hetplan("what-if", "cluster.yaml", "model.yaml", *changes).out.split()
+    )
+    assert hetplan("what-if", "cluster.yaml", "model.yaml", "--sensitivity").code == 130
