@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from planner.cli.goal import StopOptions
 from planner.cli.inputs import (
     check_same_inputs,
@@ -29,7 +31,7 @@ from planner.cli.options import (
     time_limit,
 )
 from planner.cli.output import require_writable, show, show_document, typed
-from planner.cli.process import warn
+from planner.cli.process import INTERRUPTED, warn
 from planner.cli.progress import reporter
 from planner.emit.interface import Prepared, prepared_files, write_folder
 from planner.errors import UsageError
@@ -136,8 +138,8 @@ def replan(
             except UsageError as error:
                 failed.append(error)
                 continue
-            if answers[-1].result.interrupted:
-                raise KeyboardInterrupt
+            if answers[-1].result.interrupted and prepare is not None:
+                raise KeyboardInterrupt  # a folder has a plan for every node
     if not answers:
         raise failed[0]
     used = used_calibration(calibration)
@@ -162,6 +164,8 @@ def replan(
     else:
         then = None if output is None else typed("hetplan", "emit", output, "-o", "run/")
         show(*replan_report(losses[0], cost), then=then or "the same with -o without.yaml to keep the plan")
+    if any(answer.result.interrupted for answer in answers):
+        raise typer.Exit(INTERRUPTED)
 
 
 def _named(texts: Sequence[str]) -> list[str]:

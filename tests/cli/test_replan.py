@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,23 @@ def test_nothing_to_prepare(hetplan: Command, files: Path) -> None:
     assert "n-0 is the only host of the cluster" in done.err
     assert hetplan("replan", "one.yaml", "--prepare", "ready", "--without", "n-0").code == 2
     assert hetplan("replan", "one.yaml", "--prepare", "ready", "-o", "x.yaml").code == 2
+
+
+def test_ctrl_c_keeps_the_best_plan_that_takes_over(
+    hetplan: Command, planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Printed and written; a folder for every node is written whole or not at all."""
+    whole = Replanner.without
+
+    def stopped(self: Replanner, hosts: Sequence[str]) -> Replan:
+        answer = whole(self, hosts)
+        return replace(answer, result=replace(answer.result, interrupted=True))
+
+    monkeypatch.setattr(Replanner, "without", stopped)
+    done = hetplan("replan", planned, "--without", "n-1", "-o", "without.yaml")
+    assert done.code == 130
+    assert "What moves" in done.out
+    assert read(Path("without.yaml")).plan.target == "megatron"
+    done = hetplan("replan", planned, "--prepare", "prepared")
+    assert (done.code, done.out) == (130, "")
+    assert not Path("prepared").exists()
