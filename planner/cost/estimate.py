@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, combinations, combinations_with_replacement
-from math import hypot
+from math import hypot, inf
 from typing import Protocol
 
 from planner.calibration.values import ASSUMED, Calibration, Work
@@ -38,7 +38,7 @@ from planner.plan.equal_pools import Joined
 from planner.plan.placement import Placement, Slot, lone_nodes, place, widths
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.targets import target
-from planner.units import format_seconds
+from planner.units import format_seconds, gib_from_bytes
 
 RDMA = ("infiniband", "roce")
 
@@ -197,20 +197,25 @@ class Estimator:
         step = _step_seconds(plan, priced)
         flops = model_flops(self.model)
         used = devices_of(plan)
+        stages = tuple(
+            _stage(plan, priced, index, memories)
+            for index, memories in enumerate(self.memories(plan, priced))
+        )
         return Estimate(
             step_seconds=step,
             spread=self._spread(plan),
             breakdown=_breakdown(plan, priced, step),
-            stages=tuple(
-                _stage(plan, priced, index, memories)
-                for index, memories in enumerate(self.memories(plan, priced))
-            ),
+            stages=stages,
             tokens_per_second=self.model.training.tokens / step,
             model_flops=flops,
             tflops_per_gpu=flops / step / used.total() / 1e12,
             mfu=flops / step / self._peak(plan),
             devices=used.total(),
-            warnings=(*self._starved(plan, priced, step), *self._warnings(plan, step)),
+            warnings=(
+                *self._starved(plan, priced, step),
+                *(self._host_needs(stages, priced.placement) if plan.offload.anything else ()),
+                *self._warnings(plan, step),
+            ),
             price_per_hour=price_per_hour(used, self.cluster),
             watts=watts(used, self.cluster),
         )
@@ -219,6 +224,26 @@ class Estimator:
         """Seconds of one optimizer step of a plan alone."""
         priced = self.price(plan)
         return _step_seconds(plan, priced)
+
+    def _host_needs(self, stages: Sequence[StageEstimate], placement: Placement) -> Iterator[str]:
+        """What the fullest node of a pool keeps in host memory, where the file does not say what its hosts have."""
+        nodes: dict[tuple[str, int], float] = {}
+        for stage, slots in zip(stages, placement, strict=True):
+            each = {(group.pool, group.gpu): group.memory.host_bytes for group in stage.groups}
+            for slot in slots:
+                if self.topology.device_type(slot.pool, slot.gpu).host.memory_bytes == inf:
+                    held = each[slot.pool, slot.gpu] * slot.replicas_per_node * slot.tp
+                    for node in range(slot.first_node, slot.first_node + slot.nodes):
+                        nodes[slot.pool, node] = nodes.get((slot.pool, node), 0.0) + held
+        needed: dict[str, float] = {}
+        for (pool, _), size in nodes.items():
+            needed[pool] = max(size, needed.get(pool, 0.0))
+        for pool, size in needed.items():
+            if size > 0:
+                yield (
+                    f"a node of {pool} needs {gib_from_bytes(size):.0f} GiB of host memory, and the file does not "
+                    "say what it has: give host: {memory_gib: ...}"
+                )
 
     def _starved(self, plan: Plan, priced: Priced, step: float) -> Iterator[str]:
         """How long the step waits for its data, and for what; the first pass over the data has no caches."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from time import monotonic, process_time
 
 from planner.calibration.values import ASSUMED, Calibration
@@ -12,7 +11,6 @@ from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.plan.placement import place
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
@@ -21,7 +19,6 @@ from planner.search.incumbent import Incumbent
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
-from planner.units import gib_from_bytes
 
 WIDENED = "nothing fits on the devices alone (proven): part of the training state is kept in host memory"
 
@@ -84,7 +81,7 @@ def search(
         outside=outside(cluster, model, limits),
     )
     if not explain or explorer.interrupted or result.status == "unknown":
-        return with_host_needs(result, estimator, widened)
+        return with_host_needs(result, widened)
     reporter.phase("reasons")
     if result.best is not None:
         deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
@@ -96,38 +93,14 @@ def search(
         result = replace(result, interrupted=True)
     except Exception as error:
         result = replace(result, reasons_error=error)
-    return with_host_needs(_concluded(result, answer, limits, deadline), estimator, widened)
+    return with_host_needs(_concluded(result, answer, limits, deadline), widened)
 
 
-def with_host_needs(result: SearchResult, estimator: Estimator, widened: str | None) -> SearchResult:
-    """The result with what it needs of hosts: said where nobody asked for it, or said how much memory they have."""
-    if result.best is None or not result.best.plan.offload.anything:
+def with_host_needs(result: SearchResult, widened: str | None) -> SearchResult:
+    """The result with what is said where nobody asked for host memory and the plan uses it."""
+    if widened is None or result.best is None or not result.best.plan.offload.anything:
         return result
-    warnings = [widened] if widened else []
-    needed = _host_needs(result.best, estimator)
-    warnings += [
-        f"a node of {pool} needs {gib_from_bytes(size):.0f} GiB of host memory, and the file does not say what it has: "
-        f"give host: {{memory_gib: ...}}"
-        for pool, size in needed.items()
-    ]
-    return replace(result, warnings=(*warnings, *result.warnings))
-
-
-def _host_needs(scored: Scored, estimator: Estimator) -> dict[str, float]:
-    """Bytes in host memory of the fullest node, by pool: of pools of which the file does not say what hosts have."""
-    nodes: dict[tuple[str, int], float] = {}
-    placement = place(scored.plan, estimator.cluster)
-    for stage, slots in zip(scored.estimate.stages, placement, strict=True):
-        each = {(group.pool, group.gpu): group.memory.host_bytes for group in stage.groups}
-        for slot in slots:
-            if estimator.topology.device_type(slot.pool, slot.gpu).host.memory_bytes == inf:
-                held = each[slot.pool, slot.gpu] * slot.replicas_per_node * slot.tp
-                for node in range(slot.first_node, slot.first_node + slot.nodes):
-                    nodes[slot.pool, node] = nodes.get((slot.pool, node), 0.0) + held
-    needed: dict[str, float] = {}
-    for (pool, _), size in nodes.items():
-        needed[pool] = max(size, needed.get(pool, 0.0))
-    return needed
+    return replace(result, warnings=(widened, *result.warnings))
 
 
 def _on_hosts(before: Explorer, limits: Limits, answer: Incumbent, deadline: Deadline) -> Explorer:

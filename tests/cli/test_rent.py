@@ -10,7 +10,7 @@ import pytest
 
 from planner.cluster.file import load_cluster
 from planner.search.objectives.renting import RentSearch
-from tests.cli.running import Command, asked_once
+from tests.cli.running import ROOT, Command, asked_once
 from tests.search.test_renting import OFFERS
 
 
@@ -40,6 +40,17 @@ def test_what_to_rent(hetplan: Command, offers: Path, monkeypatch: pytest.Monkey
     assert found["best"]["price"] == pytest.approx(
         found["best"]["price_per_hour"] * found["best"]["seconds"] / 3600
     )
+
+
+def test_machines_whose_host_memory_nobody_knows(hetplan: Command, files: Path) -> None:
+    """A model that fits them only with its states in host memory: what they need of it is said before they are paid."""
+    (files / "offers.yaml").write_text(
+        "offers: [{name: small, gpu: A10G, count: 4, price_per_hour: 4, intra_node: pcie4}]\n"
+    )
+    model = ROOT / "model_specs" / "llama_7b.yaml"
+    done = hetplan("rent", model, "--offers", "offers.yaml", "--tokens", "1B", "--target", "deepspeed")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"! a node of small needs \d+ GiB of host memory, and the file does not", done.out)
 
 
 def test_providers_and_limits_bind(hetplan: Command, offers: Path) -> None:

@@ -151,7 +151,7 @@ def _best(
             limits, lambda allowed: BestSearch(estimator, allowed, inner, talk, part, better)
         )
         result = _searched(finder, explain, advice, deadline, monotonic() - start, process_time() - cpu_start)
-        result = with_host_needs(result, estimator, None if finder.limits is limits else WIDENED)
+        result = with_host_needs(result, None if finder.limits is limits else WIDENED)
     result = replace(result, goal=goal)
     if explain and result.best is not None and not deadline.struck:
         result = replace(
