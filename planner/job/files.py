@@ -16,8 +16,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from planner import __version__
+from planner.cost.shape import chunk_spans
 from planner.files.short_lists import expand_hosts
 from planner.job.job import FILL_IN, LOOPBACK, MASTER_PORT, NOT_NAMED, Job, pool_environment
+from planner.plan.values import Plan
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
@@ -166,6 +168,7 @@ def readme(
         job=job,
         hetplan_version=__version__,
         sizes_text=sizes_text,
+        layers_of=layers_of(job.plan),
         listed=listed,
         to_edit=_marked(files, FILL_IN),
         cards_to_name=_marked(files, NOT_NAMED),
@@ -191,6 +194,14 @@ def sizes_text(sizes: Iterable[int]) -> str:
         else:
             runs.append([size, 1])
     return ", ".join(f"{size} x {count}" if count > 1 else str(size) for size, count in runs)
+
+
+def layers_of(plan: Plan) -> list[str]:
+    """The layers of each stage as ranges, one for each of its chunks: ``0-1, 26-27``."""
+    ranges: list[list[str]] = [[] for _ in plan.stages]
+    for stage, first, end in chunk_spans(plan):
+        ranges[stage].append(f"{first}-{end - 1}" if end > first + 1 else str(first))
+    return [", ".join(each) for each in ranges]
 
 
 def listed(words: Sequence[str]) -> str:

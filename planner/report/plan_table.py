@@ -265,6 +265,9 @@ def plan_section(
 ) -> Group:
     """Heading, stages (more than ``few`` are put together), what a step takes, idle devices, and the proof."""
     lines: list[RenderableType] = [stage_table(scored.estimate, few)]
+    if scored.plan.interleave > 1:
+        chunks = f"each stage holds so many in {scored.plan.interleave} chunks along the pipeline"
+        lines.append(Paragraph(f"layers: counted stage by stage; {chunks}"))
     lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster, idle)]
     if proof is not None:
         lines.append(Paragraph(proof_text(proof)))

@@ -6,7 +6,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit
-from planner.job.files import sizes_text
+from planner.job.files import layers_of, sizes_text
 from planner.plan.values import Plan
 from tests.worlds import cluster, group, model, nic, plan, pool
 
@@ -33,6 +33,15 @@ def test_plan_in_a_table() -> None:
     text = readme(uneven(), on_ethernet("ens1"))
     assert "| 0 | 0-3 | a / A100 | 1 | 1 | 3, 2 | 5 | none |" in text
     assert "2 ranks on 2 nodes: no pipeline, ZeRO 1, 6 sequences of 16 tokens in a step, bf16." in text
+
+
+def test_layers_are_those_that_a_stage_holds() -> None:
+    """Interleaved stages have several ranges, V-shaped ones the first and the last; a single layer is no range."""
+    replicas = [(group("a", "A100", share=8, steps=8),), (group("b", "T4", share=8, steps=8),)]
+    assert layers_of(plan("megatron", 1, [3, 1], replicas)) == ["0-2", "3"]
+    assert layers_of(plan("megatron", 1, [4, 4], replicas, interleave=2)) == ["0-1, 4-5", "2-3, 6-7"]
+    v_shaped = plan("torch", 1, [2, 5], replicas, interleave=2, schedule="zb-v")
+    assert layers_of(v_shaped) == ["0, 6", "1-2, 3-5"]
 
 
 def test_what_to_fill_in() -> None:

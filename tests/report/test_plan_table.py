@@ -213,3 +213,12 @@ def test_host_memory_has_a_column_where_it_holds_something() -> None:
     assert "40.0 12.0\n" in drawn(memory_section(full))
     assert misfits(full) == ["stage 0: hosts in a100 lack 2.0 GiB per A100"]
     assert not full.fits
+
+
+def test_chunks_of_a_stage_are_not_taken_for_neighbours() -> None:
+    """With interleaving the ranges of layers are no places in the pipeline."""
+    scored, where = examples.scored(), examples.cluster()
+    said = "each stage holds so many in 2 chunks along the pipeline"
+    folded = replace(scored, plan=replace(scored.plan, interleave=2))
+    assert said in " ".join(drawn(plan_section(folded, where)).split())
+    assert said not in " ".join(drawn(plan_section(scored, where)).split())
