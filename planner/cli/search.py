@@ -383,7 +383,7 @@ def search(
             "--processes",
             "N",
             "Processes that search at the same time, which changes no answer. Default: one for each core, at most 8.",
-            whole=PROCESSES,
+            allowed=PROCESSES,
         ),
     ] = None,
     space: SpaceOptions,

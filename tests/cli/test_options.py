@@ -143,4 +143,4 @@ def test_no_processes(hetplan: Command, files: Path) -> None:
     """A search needs one."""
     outcome = hetplan("search", files / "cluster.yaml", files / "model.yaml", "--processes", "0")
     assert outcome.code == 2
-    assert "'--processes': Input should be greater than or equal to 1" in outcome.err
+    assert outcome.err == "error: --processes: expected a whole number from 1 to 256, got 0\n"
