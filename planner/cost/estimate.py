@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import chain, combinations, combinations_with_replacement
@@ -110,6 +110,12 @@ class Estimator:
         self.curves = LinkCurves(calibration) if calibration.link_points else None
         self._pricers: dict[tuple[str, bool, Context, int], Pricer] = {}
         self._wide: dict[frozenset[tuple[str, int]], Estimator] = {}
+        self.derived: dict[Hashable, object] = {}
+        """What others have computed of it and keep with it."""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what can be derived again."""
+        return {**vars(self), "derived": {}}
 
     def of(self, plan: Plan) -> Estimator:
         """The estimator that sees each replica of a plan on one node: nodes are wide where replicas fill several."""

@@ -56,6 +56,7 @@ from planner.search.batch_partition import (
     least_in_step,
 )
 from planner.search.space.choices import batch_per_replica, recomputes_of, usable_device_types
+from planner.search.space.derived import derived
 from planner.search.space.device_sets import Box, Counts, all_sets
 from planner.search.space.stages import ring_alone
 from planner.search.values import Limits
@@ -159,11 +160,11 @@ def _of_devices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iter
 
 def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
     """The shares of a choice, with what is already known of them to any search of this estimator."""
-    return _shares(replace(choice, network=""), estimator, limits.micro_batch)
+    return _shares(estimator, replace(choice, network=""), limits.micro_batch)
 
 
-@lru_cache(maxsize=1024)
-def _shares(choice: DataParallel, estimator: Estimator, micro_batch: tuple[int, ...] | None) -> Shares:
+@derived
+def _shares(estimator: Estimator, choice: DataParallel, micro_batch: tuple[int, ...] | None) -> Shares:
     return Shares(choice, estimator, Limits(micro_batch=micro_batch))
 
 

@@ -329,18 +329,18 @@ def test_highs_asks_whether_to_stop() -> None:
     kinds = highspy.cb.HighsCallbackType
     assert started == [kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt]
     for deadline, stops in ((NO_LIMIT, False), (Deadline(at=0.0), True)):
-        answer, highs.deadline = SimpleNamespace(user_interrupt=None), deadline
-        highs._ask(None, None, None, answer, None)
-        assert (answer.user_interrupt, highs.interrupted) == (stops, False)
+        answer, highs.watch.deadline = SimpleNamespace(user_interrupt=None), deadline
+        highs.watch.ask(None, None, None, answer, None)
+        assert (answer.user_interrupt, highs.watch.interrupted) == (stops, False)
 
     class Pressed:
         @property
         def struck(self) -> bool:
             raise KeyboardInterrupt
 
-    highs.deadline = cast("Deadline", Pressed())
-    highs._ask(None, None, None, answer, None)
-    assert (answer.user_interrupt, highs.interrupted) == (True, True)
+    highs.watch.deadline = cast("Deadline", Pressed())
+    highs.watch.ask(None, None, None, answer, None)
+    assert (answer.user_interrupt, highs.watch.interrupted) == (True, True)
     with pytest.raises(KeyboardInterrupt):
         highs.run(NO_LIMIT)
 

@@ -161,20 +161,34 @@ _NOTHING = ("kNotset", "kLoadError", "kModelError", "kPresolveError", "kSolveErr
 """Statuses of HiGHS that come without a solution."""
 
 
-class _Highs:
-    """HiGHS with a program's arrays, which stops at a deadline.
+class _Watch:
+    """What HiGHS asks again and again inside a solve, which is also where Python gets to notice Ctrl-C.
 
-    It asks again and again inside a solve, which is also where Python gets to notice Ctrl-C.
+    It knows no model: Python does not see that HiGHS holds what it asks, so a model in it would never be freed.
     """
+
+    def __init__(self) -> None:
+        self.deadline = NO_LIMIT
+        self.interrupted = False
+
+    def ask(self, _kind: Any, _message: Any, _output: Any, answer: Any, _data: Any) -> None:
+        """Whether the solve has to end."""
+        try:
+            answer.user_interrupt = self.deadline.struck
+        except KeyboardInterrupt:  # must not leave through HiGHS
+            self.interrupted = answer.user_interrupt = True
+
+
+class _Highs:
+    """HiGHS with a program's arrays, which stops at a deadline."""
 
     def __init__(self, program: Program, *, whole: bool) -> None:
         import highspy
 
         self.program = program
-        self.deadline = NO_LIMIT
-        self.interrupted = False
+        self.watch = _Watch()
         self.model: Any = highspy.Highs()
-        self.model.setCallback(self._ask, None)
+        self.model.setCallback(self.watch.ask, None)
         asks = highspy.cb.HighsCallbackType
         for kind in (asks.kCallbackMipInterrupt, asks.kCallbackSimplexInterrupt):
             self.model.startCallback(kind)
@@ -220,21 +234,15 @@ class _Highs:
 
     def run(self, deadline: Deadline) -> str:
         """The status in HiGHS; raises KeyboardInterrupt when it came meanwhile."""
-        self.deadline = deadline
+        self.watch.deadline = deadline
         self.model.run()
-        if self.interrupted:
+        if self.watch.interrupted:
             raise KeyboardInterrupt
         return str(self.model.getModelStatus().name)
 
     def values(self) -> Values:
         """The solution."""
         return np.array(self.model.getSolution().col_value)
-
-    def _ask(self, _kind: Any, _message: Any, _output: Any, answer: Any, _data: Any) -> None:
-        try:
-            answer.user_interrupt = self.deadline.struck
-        except KeyboardInterrupt:  # must not leave through HiGHS
-            self.interrupted = answer.user_interrupt = True
 
 
 def as_pulp(program: Program, *, relaxed: bool = False) -> tuple[Any, list[Any]]:

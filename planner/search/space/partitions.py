@@ -8,7 +8,6 @@ link at least once: plans inside one island belong to that island's own partitio
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from planner.capabilities import Capabilities
 from planner.cluster.multi_node import widened
@@ -19,6 +18,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import joined
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Family, Islands, depths, usable_device_types
+from planner.search.space.derived import derived
 from planner.search.space.multi_node import wide_pools
 from planner.search.values import Limits
 
@@ -55,7 +55,7 @@ def network_partitions(
     return _partitions(estimator, row, any(joined(cluster) is not cluster for cluster in seen))
 
 
-@lru_cache(maxsize=64)
+@derived
 def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[str, NetworkPartition]:
     partitions: dict[str, NetworkPartition] = {}
     for network, cluster in networks(row, estimator.topology).items():
@@ -68,7 +68,7 @@ def _partitions(estimator: Estimator, row: Capabilities, apart: bool) -> dict[st
     return partitions
 
 
-@lru_cache(maxsize=64)
+@derived
 def wide_partitions(estimator: Estimator, row: Capabilities, tp: int) -> dict[str, NetworkPartition]:
     """Partitions, by name, in which replicas of so many devices fill several nodes where one is smaller.
 
@@ -90,7 +90,7 @@ def wide_partitions(estimator: Estimator, row: Capabilities, tp: int) -> dict[st
     return partitions
 
 
-@lru_cache(maxsize=64)
+@derived
 def whole_partition(estimator: Estimator) -> NetworkPartition:
     """The whole cluster with all its networks, for plans whose groups of ranks have each its own."""
     cluster = joined(estimator.cluster)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from math import inf
 
 from planner.cluster.topology import Topology
@@ -15,6 +14,7 @@ from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.placement import Placement, Slot, one_replica, place_stages
 from planner.search.space.choices import Composition
+from planner.search.space.derived import derived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +193,8 @@ def _neighbours(compositions: Sequence[Composition], own: int, topology: Topolog
     return min(2, max(0, device_type.per_node - groups[0].devices) // min(sizes))
 
 
-@lru_cache(maxsize=1 << 16)
-def send_alone(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
+@derived
+def send_alone(estimator: Estimator, first: Composition, last: Composition, replica_bytes: float) -> Sends:
     """Seconds between two stages, at least; on one node and on different ones where each stands on a part of one.
 
     Infinite where it cannot be. Where one of them stands on several nodes there is no telling which of its parts share
@@ -202,7 +202,7 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
     """
     never = float("inf")
     try:
-        placed = _placed(unbatched(first), unbatched(last), estimator)
+        placed = _placed(estimator, unbatched(first), unbatched(last))
     except PlanError:
         return Sends(near_seconds=never, far_seconds=never)
     topology = estimator.topology
@@ -227,8 +227,8 @@ def send_alone(first: Composition, last: Composition, replica_bytes: float, esti
     )
 
 
-@lru_cache(maxsize=1 << 16)
-def _placed(first: Composition, last: Composition, estimator: Estimator) -> Placement:
+@derived
+def _placed(estimator: Estimator, first: Composition, last: Composition) -> Placement:
     return place_stages([first, last], estimator.cluster)
 
 
@@ -237,7 +237,7 @@ def unbatched(groups: Composition) -> Composition:
     return tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
 
 
-def send_divided(first: Composition, last: Composition, replica_bytes: float, estimator: Estimator) -> Sends:
+def send_divided(estimator: Estimator, first: Composition, last: Composition, replica_bytes: float) -> Sends:
     """Seconds between two stages of which one stands on parts of several nodes, at least, whichever nodes these are.
 
     In one pool a replica and the one that it sends to may share a node; else each is at best the only one on its node.

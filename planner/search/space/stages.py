@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 
@@ -39,6 +39,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
+from planner.search.space.derived import derived
 from planner.search.space.sends import (
     Hops,
     Sends,
@@ -375,9 +376,9 @@ class StageOptions:
             size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave, self.choice.schedule)
             groups, others = self.compositions[first], self.compositions[last]
             if self.divided.keys() & {first, last}:
-                self._sends[key] = send_divided(groups, others, size, self.estimator)
+                self._sends[key] = send_divided(self.estimator, groups, others, size)
             else:
-                self._sends[key] = send_alone(groups, others, size, self.estimator)
+                self._sends[key] = send_alone(self.estimator, groups, others, size)
         return self._sends[key]
 
     def talks(self, slots: Sequence[int]) -> bool:
@@ -477,13 +478,13 @@ def ring_alone(
 ) -> Ring:
     """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
     # It is the same whatever their batch.
-    return _ring_alone(unbatched(groups), estimator, kernels, shard_size, expert_ways, secondary)
+    return _ring_alone(estimator, unbatched(groups), kernels, shard_size, expert_ways, secondary)
 
 
-@lru_cache(maxsize=1 << 16)
+@derived
 def _ring_alone(
-    groups: Composition,
     estimator: Estimator,
+    groups: Composition,
     kernels: str,
     shard_size: int | None,
     expert_ways: int,
