@@ -17,6 +17,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
 from planner.search.deadline import Deadline
 from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
@@ -58,7 +59,8 @@ def least(problem: Problem, steps: Convergence, limits: Limits) -> dict[int, flo
                 estimate = estimator.estimate(plan)
             except PlanError:
                 continue
-            best = min(best, estimate.step_seconds if estimate.fits else inf)
+            if estimate.fits and not faults(plan, spec, estimator.model):
+                best = min(best, estimate.step_seconds)
         found[batch] = steps.steps(batch * model.training.sequence_length) * best
     return found
 

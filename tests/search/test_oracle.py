@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +20,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import DocumentsSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.placement import widths
-from planner.plan.values import Plan, Sync
+from planner.plan.values import ON_DEVICE, Plan, ReplicaGroup, Sync
 from planner.search.explorer import Explorer
 from planner.search.ranking import ranked
 from planner.search.solve import search
@@ -80,6 +81,10 @@ def check(problem: Problem, asked: Limits, most: int | None = None) -> tuple[Sco
         assume(len(all_plans) <= most)
     best = exhaustive(*problem, asked, all_plans)
     found = search(*problem, asked, explain=False)
+    if best is None and asked.offload is None and found.best is not None:
+        # Host memory is used where nothing fits without; the oracle was not asked for that.
+        assert found.best.plan.offload != ON_DEVICE
+        return found.best, best
     if is_of_another_runtime(found, best, problem, asked):
         assert found.status == "optimal"
     else:
@@ -111,8 +116,21 @@ def is_of_another_runtime(found: SearchResult, best: Scored | None, problem: Pro
     cluster, model, calibration = problem
     others = replace(asked, target=None)
     theirs = plans(Estimator(ranked(cluster), model, calibration), others)
-    assert found.best.plan in (replace(plan, target=found.best.plan.target) for plan in theirs)
+    own = gathered(found.best.plan)
+    assert own in (gathered(replace(plan, target=own.target)) for plan in theirs)
     return True
+
+
+def gathered(plan: Plan) -> Plan:
+    """With replicas that are alike in one group: the oracle lists those of data parallelism one by one."""
+    stages = []
+    for stage in plan.stages:
+        counts: Counter[ReplicaGroup] = Counter()
+        for group in stage.replicas:
+            counts[replace(group, count=1)] += group.count
+        replicas = tuple(replace(group, count=count) for group, count in counts.items())
+        stages.append(replace(stage, replicas=replicas))
+    return replace(plan, stages=tuple(stages))
 
 
 def limits(seed: int, target: str | None, pp: tuple[int, ...] | None = None) -> Limits:
@@ -340,11 +358,11 @@ def test_host_memory(seed: int, target: str | None) -> None:
 def test_shares_of_the_optimizer_in_pipelines() -> None:
     """Megatron's tenths, and all of it, are the best now and then; each answer is that of exhaustion."""
     asked, found = Limits(gap=0.0, target="megatron", zero=(1,), offload=("optimizer",)), set()
-    for seed in (0, 2, 5, 6):
+    for seed in (0, 14, 35, 6):
         _, best = check(with_hosts(seed), asked)
         assert best is not None
         found.add((best.plan.pp > 1, best.plan.offload.ratio))
-    assert found == {(True, 0.5), (True, 0.1), (False, 1.0)}
+    assert found == {(True, 0.1), (True, 0.4), (True, 0.3), (False, 1.0)}
 
 
 @pytest.mark.slow
@@ -1047,6 +1065,11 @@ def test_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
 def test_many_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
     """The same of more of them."""
     check_lone_nodes(seed, MANY)
+
+
+def test_types_of_one_pool_may_stand_on_different_nodes() -> None:
+    """Where the network is faster than what is inside a node, that is the faster ring."""
+    check_odd_nodes(145933, "megatron", None)
 
 
 def test_one_micro_batch_may_take_longer_than_the_durations_of_the_ilp_say() -> None:

@@ -130,7 +130,7 @@ class StageOptions:
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
         rings = [
-            ring_alone(
+            least_ring(
                 item,
                 estimator,
                 self.pricer.kernels,
@@ -505,6 +505,55 @@ def _ring_alone(
         secondary,
     )
     return ring
+
+
+def least_ring(
+    groups: Composition,
+    estimator: Estimator,
+    kernels: str,
+    shard_size: int | None = None,
+    *,
+    expert_ways: int = 1,
+) -> Ring:
+    """The ring of a stage among others that no placement beats.
+
+    Device types of one pool may share nodes, or stand on different ones, which is faster where the network is.
+    """
+    ring = ring_alone(groups, estimator, kernels, shard_size, expert_ways=expert_ways)
+    if not ring.connected or len({group.pool for group in groups}) == len(groups):
+        return ring
+    (slots,) = place_stages([groups], estimator.cluster)
+    ends: dict[str, dict[str, int]] = {}
+    apart = []
+    for slot in slots:
+        others = ends.setdefault(slot.pool, {})
+        first = slot.first_node + sum(end for gpu, end in others.items() if gpu != slot.gpu)
+        others[slot.gpu] = max(others.get(slot.gpu, 0), slot.first_node + slot.nodes)
+        apart.append(slot._replace(first_node=first))
+    (other,) = stage_rings(
+        [apart], shard_size, estimator.topology, estimator.calibration, kernels, estimator.curves, expert_ways
+    )
+    return _better(ring, other) or ring
+
+
+def _better(ring: Ring | None, other: Ring | None) -> Ring | None:
+    """What is best of both; in between is nothing better."""
+    if ring is None or other is None or ring == other:
+        return ring
+    fastest = max(ring, other, key=lambda item: item.bytes_per_second)
+    around = (
+        item.latency_seconds if item.around_seconds is None else item.around_seconds for item in (ring, other)
+    )
+    measured = ring.curves is not None
+    return replace(
+        fastest,
+        bytes_per_second=inf if measured else fastest.bytes_per_second,
+        latency_seconds=0.0 if measured else min(ring.latency_seconds, other.latency_seconds),
+        around_seconds=0.0 if measured else min(around),
+        copies=_better(ring.copies, other.copies),
+        near=_better(ring.near, other.near),
+        experts=_better(ring.experts, other.experts),
+    )
 
 
 def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Ring:
