@@ -280,6 +280,8 @@ def measure(case: Case) -> Outcome:
         path.write_text(yaml.safe_dump(document))
         command = [sys.executable, "-c", "from planner.cli.app import main; main()", "search", str(path)]
         command += [str(ROOT / "model_specs" / f"{case.model}.yaml"), "--json", *case.arguments]
+        # Other processes take as much time together, or a little more.
+        command += ["--processes", "1"]
         # As installed, with its modules compiled.
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
         start = monotonic()
