@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import inf
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from planner.cost.arrays import Numbers
 from planner.cost.estimate import Estimator
+from planner.search.bounds import node_runs
 from planner.search.bounds.node_runs import NodeRuns, Nodes, countable
 from planner.search.heuristics.greedy import layered
 from planner.search.space.choices import Choice, families
@@ -33,14 +35,17 @@ class Pipelines:
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed)
-        self.nodes, self.depth, self.layers = draw.choice(((4,), (4, 2), (2, 2))), draw.randint(2, 3), 6
+        self.nodes, self.depth, self.layers = draw.choice(((4,), (4, 2), (2, 2), (2,))), draw.randint(2, 3), 6
         kinds = [
             (kind, size)
             for kind, room in enumerate(self.nodes)
-            for size in sorted({1, room // 2, room, room + room // 2})
+            for size in sorted(
+                {1, room // 2, room, room + room // 2, *([2 * room] if self.nodes == (2,) else [])}
+            )
         ]
         self.kind, self.devices = [kind for kind, _ in kinds], [size for _, size in kinds]
-        self.count = [draw.randint(1, 2) for _ in self.nodes]
+        # On four nodes two stages may stand on several each.
+        self.count = [draw.randint(1, 2) if self.nodes != (2,) else 4 for _ in self.nodes]
         self.sides = [
             self._sides(draw, spread=size > self.nodes[kind])
             for kind, size in zip(self.kind, self.devices, strict=True)
@@ -49,6 +54,9 @@ class Pipelines:
         self.layer_seconds = np.array([draw.uniform(0.5, 1.5) / size for size in self.devices])
         nodes = [Nodes(count, room) for count, room in zip(self.count, self.nodes, strict=True)]
         self.runs = NodeRuns(self.kind, self.devices, self.sides, self.ends, nodes)
+        with patch.object(node_runs, "MOST_MIXES", 0):
+            self.paid = NodeRuns(self.kind, self.devices, self.sides, self.ends, nodes)
+        """Where stages on several nodes are too many to be looked at one by one."""
         budget = draw.uniform(1.0, 3.0)
         self.caps = [self._caps(more, budget) for more in self.runs.more]
 
@@ -135,14 +143,16 @@ def most_held(item: Pipelines, found: Iterable[tuple[Sequence[int], Sequence[int
     return max((sum(item.caps_of(parts, roles)) for parts, roles in found), default=-inf)
 
 
-SEEDS = first(12, range(60))
+SEEDS = first(16, range(80))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_pipeline_holds_more(seed: int) -> None:
     """The most layers that any pipeline holds, stage by stage."""
     item, found = pipelines(seed)
-    assert item.runs.held(item.caps, item.depth) >= most_held(item, found) - 1e-9
+    most = most_held(item, found)
+    for runs in (item.runs, item.paid):
+        assert runs.held(item.caps, item.depth) >= most - 1e-9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -167,8 +177,8 @@ def test_no_micro_batch_is_faster(seed: int) -> None:
             seconds, left = seconds + more * each, left - more
         least = min(least, seconds)
     prices = float(item.layer_seconds.min()) * np.geomspace(1.0, 48.0, 9)
-    once = item.runs.once(item.caps, item.depth, item.layers, item.layer_seconds, prices)
-    assert once <= least + 1e-9
+    for runs in (item.runs, item.paid):
+        assert runs.once(item.caps, item.depth, item.layers, item.layer_seconds, prices) <= least + 1e-9
 
 
 def test_the_bounds_are_near() -> None:
@@ -180,7 +190,7 @@ def test_the_bounds_are_near() -> None:
         if held > 0:
             shares.append(held / item.runs.held(item.caps, item.depth))
     assert len(shares) > 6
-    assert sum(shares) / len(shares) == pytest.approx(0.917341, abs=1e-6)
+    assert sum(shares) / len(shares) == pytest.approx(0.883747, abs=1e-6)
 
 
 def test_borders_by_hand() -> None:

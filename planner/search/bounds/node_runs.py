@@ -50,6 +50,7 @@ MOST_MIXES = 100
 """Cases of stages on several nodes, at most."""
 
 _LITTLE = -1e4
+"""In place of the value of a stage that holds nothing, which it is above: finite, and with digits left."""
 
 _SIDE_PRICES = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])[None, :]
 """Prices of a side towards a stage on several nodes, in layers."""
