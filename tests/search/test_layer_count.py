@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import permutations, product
 from math import inf
 
@@ -17,7 +18,7 @@ from planner.search.space.sends import Hops
 from tests.quick import first
 
 
-def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
+def speed(seconds: float, slots: int, most: int, tail: float, backward: float = 0.0) -> Speed:
     """A kind whose memory holds ``most`` layers at any position."""
     return Speed(
         device_type=("pool", f"{seconds}"),
@@ -27,6 +28,7 @@ def speed(seconds: float, slots: int, most: int, tail: float) -> Speed:
         most_layers=most,
         first_seconds=0.1 * seconds,
         last_seconds=0.2 * seconds,
+        backward_seconds=backward * seconds,
         policies=(Policy(seconds, Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0)),),
     )
 
@@ -94,7 +96,13 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     share, layers = draw.uniform(0.2, 0.5), draw.randint(3, 6)
     speeds = sorted(
         (
-            speed(draw.uniform(0.5, 2), draw.randint(1, 2), draw.randint(2, 6), draw.choice((0.0, 0.3)))
+            speed(
+                draw.uniform(0.5, 2),
+                draw.randint(1, 2),
+                draw.randint(2, 6),
+                draw.choice((0.0, 0.3)),
+                1 - share,
+            )
             for _ in range(2)
         ),
         key=lambda item: item.layer_seconds,
@@ -103,7 +111,9 @@ def test_no_cut_ends_sooner(seed: int) -> None:
     steps, send = draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
     hops = [Hops(inner_seconds=2 * send, outer_seconds=send)] * 2
     counted = LayerCountBound(speeds, hops, layers, steps, 1)
-    assert counted.bound(depth) <= fastest(speeds, layers, depth, steps, share, send, None) * (1 + 1e-9)
+    least = fastest(speeds, layers, depth, steps, share, send, None)
+    for cutoff in (inf, *((0.9 * least, least * (1 + 1e-9), 1.3 * least) if least < inf else ())):
+        assert counted.bound(depth, cutoff=cutoff) <= least * (1 + 1e-9)
     slow = send + draw.uniform(0.1, 2)
     crossing = RequiredSend(seconds=slow, parts=(0, 1))
     found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
@@ -178,6 +188,20 @@ def _busiest(kinds: list[Speed], layers: int, depth: int, v_shaped: bool) -> flo
         ),
         default=inf,
     )
+
+
+def test_late_stages_have_all_forwards_to_do_when_the_first_micro_batch_is_back() -> None:
+    """Four stages of equal devices and as many micro-batches, ten layers of half a second in either direction.
+
+    One micro-batch takes 10 s. Then three backwards are left, and 0, 1, 2 or 3 forwards: 1.5, 2, 2.5 or 3 s for each
+    layer. Within 15 s the stages hold 3 + 2 + 2 + 1 layers, within 16 s 4 + 3 + 2 + 2: as 4 + 2 + 2 + 2 ends then.
+    """
+    kinds = [speed(1.0, 4, 10, 0.0, 0.5)]
+    kinds = [replace(kinds[0], first_seconds=0.0, last_seconds=0.0)]
+    counted = LayerCountBound(kinds, [Hops(inner_seconds=0.0, outer_seconds=0.0)], 10, 4, 1)
+    halves = [[2.0], [1.0], [1.0], [1.0]]
+    assert stage_ends(halves, halves, 4)[0] == 16.0
+    assert [counted.bound(4, cutoff=cutoff) for cutoff in (inf, 15.0, 16.0)] == [12.0, 15.0, 12.0]
 
 
 def test_equal_stages_are_bounded_exactly() -> None:

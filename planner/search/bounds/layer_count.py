@@ -40,6 +40,9 @@ from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
 
+_NEVER = 1e30
+"""Seconds of what cannot be, in arithmetic that knows no infinity."""
+
 _STEPS = 64
 """Steps that are looked at together."""
 
@@ -89,6 +92,10 @@ def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
     )
 
 
+_After = tuple[float, Numbers]
+"""A cutoff, and what stages have to do after the first micro-batch is back, [stage][direction]."""
+
+
 class LayerCountBound:
     """The bound of one family for any depth."""
 
@@ -118,6 +125,7 @@ class LayerCountBound:
         self._most, self._free = held.most, held.free_bytes
         self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
         self._tail, self._ends = held.tail_seconds, held.ends_seconds
+        self._backward = np.array([speed.backward_seconds for speed in speeds])
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
@@ -192,6 +200,7 @@ class LayerCountBound:
         first = int(np.searchsorted(self._all_steps, start, side="right"))
         steps = np.concatenate([[start], self._all_steps[first:]])
         fixed, paths, rooms = self._fixed(depth), self._paths(depth), self._rooms(depth)
+        trips = self._trips(depth) if cutoff < inf else None
         if fixed == inf:
             return inf
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
@@ -201,33 +210,42 @@ class LayerCountBound:
         if not wanted:
             return float(reach[0])
         best = inf
-        for begin in range(self._impossible(steps[:wanted], depth, rooms), wanted, _STEPS):
+        after = None if trips is None else (cutoff, trips)
+        for begin in range(self._impossible(steps[:wanted], depth, rooms, after), wanted, _STEPS):
             chosen = slice(begin, min(wanted, begin + _STEPS))
             busy = steps[chosen]
-            once = self._once_at(busy, depth, fixed, rooms)
+            once = self._once_at(busy, depth, fixed, rooms, after)
             ends = _ends(paths, busy, once) + self._tail * self._least_layers(busy, depth)
             ends[once == inf] = inf
             before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
             late = reach[chosen] >= before
             if late.any():
-                return float(before[late.argmax()])
+                # What does not end by the cutoff may have been left out.
+                return float(min(before[late.argmax()], cutoff))
             best = min(best, float(ends.min()))
-        return float(min(best, reach[wanted])) if wanted < len(steps) else best
+        return float(
+            min(best, reach[wanted] if wanted < len(steps) else inf, inf if after is None else cutoff)
+        )
 
-    def _impossible(self, steps: Numbers, depth: int, rooms: Numbers) -> int:
+    def _impossible(self, steps: Numbers, depth: int, rooms: Numbers, after: _After | None) -> int:
         """So many of the first steps are too short: what does not hold all layers does not in less time."""
         low, high = 0, len(steps)
         middle = high - 1
         while high - low > (_STEPS if middle < len(steps) - 1 else 0):
-            if self._once_at(steps[middle : middle + 1], depth, 0.0, rooms)[0] == inf:
+            if self._once_at(steps[middle : middle + 1], depth, 0.0, rooms, after)[0] == inf:
                 low = middle + 1
             else:
                 high = middle
             middle = (low + high) // 2
         return low
 
-    def _once_at(self, busy: Numbers, depth: int, fixed: float, rooms: Numbers) -> Numbers:
-        """Least seconds of one micro-batch with each of these of the busiest stage; infinite where not all is held."""
+    def _once_at(
+        self, busy: Numbers, depth: int, fixed: float, rooms: Numbers, after: _After | None = None
+    ) -> Numbers:
+        """Least seconds of one micro-batch with each of these of the busiest stage; infinite where not all is held.
+
+        With ``after``, also where not all is held by the cutoff.
+        """
         each = self._whole(busy, self._beside)
         caps = each.max(axis=0)
         middle, first, last = caps[:3]
@@ -242,11 +260,20 @@ class LayerCountBound:
             held -= np.ceil(borders * (sender + receiver) - _ROUNDING)
         # Layers of the p best slots, less what those at crossings and borders cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
-        # The best types at each position have the memory for them.
-        if (rooms[:, :, 0] < self._most).any() and holds.any():
-            layers = self._held_by_position(each[:, :8, holds], rooms)
+        once: Numbers = fixed + self._rest(most, depth)
+        # The best types at each position have the memory for them, and the time.
+        if (after is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
+            left = None if after is None else (after[0] - once[holds], after[1])
+            layers = self._held_by_position(each[:, :8, holds], rooms, left)
             holds[holds] = layers >= self.layers - _ROUNDING
-        return np.where(holds, fixed + self._rest(most, depth), inf)
+        return np.where(holds, once, inf)
+
+    def _trips(self, depth: int) -> Numbers | None:
+        """Forwards and backwards that a stage has to do once the first micro-batch is back, [stage][direction]."""
+        if self.chunks > 1 or self.schedule != "1f1b" or self.micro_batches == 1:
+            return None
+        own = [round_trip(stage, depth, self.micro_batches).own for stage in range(depth)]
+        return np.array([(visits.forward - 1.0, visits.backward - 1.0) for visits in own])
 
     def _whole(self, busy: Numbers, beside: Numbers) -> Numbers:
         """Layers that a slot does in so many seconds, [recomputation][role][step][device type]."""
@@ -317,17 +344,36 @@ class LayerCountBound:
             return inf
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
-    def _held_by_position(self, each: Numbers, rooms: Numbers) -> Numbers:
+    def _held_by_position(
+        self, each: Numbers, rooms: Numbers, after: tuple[Numbers, Numbers] | None
+    ) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``each`` is what slots do with each recomputation in each role, [step][device type].
+        ``each`` is what slots do with each recomputation in each role, [step][device type]; ``after``: the seconds
+        after the first micro-batch is back, [step], and what is to be done in them.
         """
+
+        def in_time(role: int, stages: slice) -> Numbers:
+            """Layers with which a stage ends in time, [recomputation][step][device type][stage]."""
+            assert after is not None
+            left, trips = after
+            forwards, backwards = trips[stages].T
+            # once + forwards (f + b) + (backwards - forwards) b <= T
+            work = forwards * self._each_seconds[..., None] + (backwards - forwards) * self._backward[:, None]
+            spare = left[:, None, None] - forwards * np.minimum(self._beside[role], _NEVER)[:, None]
+            layers: Numbers = np.floor(spare / np.maximum(work, 1 / _NEVER)[:, None] + _ROUNDING)
+            return np.maximum(layers, 0.0)
 
         def fitting(role: int, first: int, last: int) -> Numbers:
             """In a role at each position: the first and the last stage stand at certain ones."""
-            held: Numbers = np.minimum(each[:, role, ..., None], rooms[:, None]).max(axis=0)
+            able = np.minimum(each[:, role, ..., None], rooms[:, None])
             for place, own_role in ((0, first), (-1, last)):
-                held[:, :, place] = np.minimum(each[:, own_role], rooms[:, None, :, place]).max(axis=0)
+                able[..., place] = np.minimum(each[:, own_role], rooms[:, None, :, place])
+            if after is not None:
+                times = in_time(role, slice(None))
+                times[..., :1], times[..., -1:] = in_time(first, slice(1)), in_time(last, slice(-1, None))
+                able = np.minimum(able, times)
+            held: Numbers = able.max(axis=0)
             return held
 
         own = fitting(0, 1, 2)
