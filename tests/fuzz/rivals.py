@@ -18,6 +18,7 @@ from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import fills_node, holds_groups, shard_sizes
 from planner.dims.tensor import splits_sequence
+from planner.dims.zero_plus import holds_copies
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -108,36 +109,55 @@ def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
 def straddles(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> bool:
     """True for HSDP groups that lie across nodes which others use too, as where groups of replicas are out of order.
 
-    The same of those that are not as large as a node, but where replicas have batches of their own.
+    The same of those that are not as large as a node, but where replicas have batches of their own; and of groups with
+    a second copy of the parameters that are not an even part of a node.
     """
     topology, size, tp = Topology(cluster), plan.shard_size, max(group.tp for group in _groups(plan))
     types = [topology.device_type(group.pool, group.gpu) for group in _groups(plan)]
-    if not size:
+    copies = plan.zero_plus.secondary
+    if not size and not copies:
         return False
-    offered = shard_sizes(target(plan.target), plan.zero, Topology(joined(cluster)).device_types, tp)
-    if size not in offered or not all(holds_groups(each, size, tp) for each in types):
-        return True
     try:
         placement = place(plan, cluster)
     except PlanError:  # no room
         return True
+    if copies:
+        groups = [group for slots in placement for group in _groups_of_nodes(_nodes(slots), copies)]
+        return any(len({*group}) > 1 for group in groups) or not all(
+            holds_copies(each, plan.zero_plus) for each in types
+        )
+    assert size
+    offered = shard_sizes(target(plan.target), plan.zero, Topology(joined(cluster)).device_types, tp)
+    if size not in offered or not all(holds_groups(each, size, tp) for each in types):
+        return True
     own = plan.pp == 1 and batch_per_replica(target(plan.target), model, tp)
     if not own and not all(fills_node(each, size, tp) for each in types):
         return True
-    return any(_shares_nodes(slots, size) for slots in placement)
+    return any(_shares_nodes(_nodes(slots), size) for slots in placement)
 
 
-def _shares_nodes(slots: Sequence[Slot], size: int) -> bool:
-    """True where a group on several nodes of a stage shares one of them with another group."""
-    nodes = [
+Node = tuple[str, int]
+
+
+def _nodes(slots: Sequence[Slot]) -> list[Node]:
+    """Of each replica of a stage."""
+    return [
         (slot.pool, node)
         for slot in slots
         for node in range(slot.first_node, slot.first_node + slot.nodes)
         for _ in range(slot.replicas_per_node)
     ]
-    groups = [nodes[begin : begin + size] for begin in range(0, len(nodes), size)]
+
+
+def _groups_of_nodes(nodes: Sequence[Node], size: int) -> list[Sequence[Node]]:
+    return [nodes[begin : begin + size] for begin in range(0, len(nodes), size)]
+
+
+def _shares_nodes(nodes: Sequence[Node], size: int) -> bool:
+    """True where a group on several nodes of a stage shares one of them with another group."""
     return any(
-        len({*group}) > 1 and any(nodes.count(node) > group.count(node) for node in group) for group in groups
+        len({*group}) > 1 and any(nodes.count(node) > group.count(node) for node in group)
+        for group in _groups_of_nodes(nodes, size)
     )
 
 

@@ -214,7 +214,7 @@ EXPERTS = (
     "expert-parallel groups of several device types, or on parts of several nodes",
 )
 SECOND_COPIES = (
-    "second copies of the parameters in groups larger than a node",
+    "second copies of the parameters in groups that are not an even part of a node",
     "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)",
 )
 ON_HOSTS = (

@@ -259,7 +259,7 @@ class _Left:
             if any(device_type.nodes > 2 * MAX_SHARD_NODES for device_type in self.device_types):
                 yield f"HSDP groups of more than {MAX_SHARD_NODES} nodes that do not divide a device type evenly"
         if row.zero_plus and devices > 2 and (limits.zero is None or 3 in limits.zero):
-            yield "second copies of the parameters in groups larger than a node"
+            yield "second copies of the parameters in groups that are not an even part of a node"
             if not limits.quantised and model.training.precision in ROUNDED:
                 yield "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)"
         square = Grid(rows=2, columns=2)
