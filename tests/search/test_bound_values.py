@@ -15,10 +15,11 @@ import pytest
 from planner.cost.schedules import each_alive
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import LayerCountBound
+from planner.search.bounds.node_runs import Nodes
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound
 from planner.search.bounds.rates import Policy, RequiredSend, Room, Speed
-from planner.search.space.sends import Borders, Hops
+from planner.search.space.sends import Borders, Hops, Sides
 from tests.search.test_layer_count import fastest
 from tests.search.test_layer_count import speed as of_layers
 
@@ -334,6 +335,36 @@ def part(draw: random.Random, kind: int, count: int, seconds: float, *, whole: b
         tail_seconds=draw.choice((0.0, 0.2)),
         room=Room(free_bytes=draw.uniform(4, 12), layer_bytes=1.0, activation_bytes=0.3),
     )
+
+
+def on_nodes(devices: int, layers: int, *, spread: bool) -> StagePart:
+    """A stage with up to so many layers of a second each, without sends; one on several nodes ends with a tail."""
+    free = (0.0, 0.0, 0.0)
+    return StagePart(
+        device_type=0,
+        devices=devices,
+        nodes=1.0,
+        layer_seconds=1.0,
+        backward_seconds=0.5,
+        inner_seconds=(0.0, 0.0, 0.0, 0.0),
+        first_seconds=(0.0, 0.0),
+        last_seconds=(0.0, 0.0),
+        tail_seconds=0.4 if spread else 0.0,
+        room=Room(free_bytes=float(layers), layer_bytes=1.0, activation_bytes=0.0),
+        sides=Sides(next_seconds=free, before_seconds=free, spread=spread),
+    )
+
+
+@pytest.mark.parametrize(
+    ("layers", "ends_wait", "seconds"),
+    # 2 once + 7 busy of 4 + 4 layers, and the tail of one of them at least; of 3 + 4 layers, or 4 + 3.
+    [(8, False, 2 * 8 + 7 * 4 + 0.4), (8, True, 44.4), (7, False, 2 * 7 + 7 * 4), (7, True, 42.4)],
+)
+def test_ends_on_several_nodes_reduce_after_all_else(layers: int, ends_wait: bool, seconds: float) -> None:
+    """The first stage does in any case, the last one where the first waits for it."""
+    parts = [on_nodes(2, 3, spread=False), on_nodes(4, 4, spread=True)]
+    bound = LagrangianBound(parts, [8], layers, 10, [Nodes(4, 2)], ends_wait)
+    assert bound.bound(2, cutoff=100.0) == pytest.approx(seconds, rel=0.002)
 
 
 @cache

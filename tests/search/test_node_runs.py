@@ -207,6 +207,45 @@ def test_borders_by_hand() -> None:
     assert seconds == pytest.approx(6 * 0.5 + 2.0)
 
 
+def caps_of(parts: int, *held: tuple[int, int, int, float]) -> list[Numbers]:
+    """Layers [place][role][part] where these are (place, role, part, layers), and nothing is held elsewhere."""
+    caps = [np.full((roles, parts), -inf) for roles in (9, 3, 3)]
+    for place, role, part, layers in held:
+        caps[place][role, part] = layers
+    return caps
+
+
+ONE, SEVERAL = 1, 2
+"""Places of a neighbour."""
+FREE = (0.0, 0.0, 0.0)
+
+
+def test_both_ends_on_several_nodes_are_no_neighbours_where_a_run_is_between() -> None:
+    """Beside each other they would hold five layers each; in a pipeline of two stages they are."""
+    sides = [Sides(next_seconds=FREE, before_seconds=FREE, spread=spread) for spread in (False, True)]
+    runs = NodeRuns([0, 0], [2, 4], sides, [FREE] * 2, [Nodes(5, 2)])
+    caps = caps_of(
+        2,
+        (0, 3 * SEVERAL + SEVERAL, 0, 1.0),
+        *((place, ONE, 1, 1.0) for place in (1, 2)),
+        *((place, SEVERAL, 1, 5.0) for place in (1, 2)),
+    )
+    assert runs.held(caps, 3) == pytest.approx(3.0)
+    assert runs.held(caps, 2) == pytest.approx(10.0)
+
+
+def test_a_part_of_a_node_pays_for_that_part() -> None:
+    """The first stage takes one node and a half, the last one the other half, and one in the middle a node."""
+    kinds = [(6, True), (4, False), (2, False)]
+    sides = [Sides(next_seconds=FREE, before_seconds=FREE, spread=spread) for _, spread in kinds]
+    runs = NodeRuns([0] * 3, [size for size, _ in kinds], sides, [FREE] * 3, [Nodes(3, 4)])
+    middle = ((0, 3 * before + after, 1, 4.0) for before in (ONE, SEVERAL) for after in (ONE, SEVERAL))
+    caps = caps_of(3, (1, ONE, 0, 5.0), *middle, (2, SEVERAL, 2, 3.0))
+    assert runs.held(caps, 3) == pytest.approx(12.0)
+    turned = [caps[0], caps[2][:, ::1], caps[1]]
+    assert runs.held(turned, 3) == pytest.approx(12.0)
+
+
 def test_which_nodes_are_counted() -> None:
     """Powers of two up to 16 devices, one type a pool."""
     assert countable([Nodes(2, 8), Nodes(3, 16)], ["a", "b"])

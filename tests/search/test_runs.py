@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import product
 from math import floor, inf
 
 import pytest
@@ -28,7 +27,7 @@ from tests.worlds import cluster, gpt, pool
 LAYERS = 6
 
 
-def part(draw: random.Random, kind: int, devices: int, room: float) -> StagePart:
+def part(draw: random.Random, kind: int, devices: int, room: float, *, spread: bool = False) -> StagePart:
     """A stage of so many devices that sends quickly on its node and slowly to others."""
     far = draw.uniform(0.1, 0.6)
     return StagePart(
@@ -40,9 +39,9 @@ def part(draw: random.Random, kind: int, devices: int, room: float) -> StagePart
         first_seconds=(0.0, 0.0),
         last_seconds=(0.0, 0.0),
         nodes=0.5,
-        tail_seconds=0.0,
+        tail_seconds=draw.uniform(0.0, 0.5),
         room=Room(free_bytes=room, layer_bytes=1.0, activation_bytes=1.0),
-        sides=Sides(next_seconds=(0.01, far, far), before_seconds=(0.02, far, far), spread=False),
+        sides=Sides(next_seconds=(0.01, far, far), before_seconds=(0.02, far, far), spread=spread),
         ends=(0.0, draw.uniform(0.0, 0.2), draw.uniform(0.0, 0.4)),
         group=ReplicaGroup(
             pool="ab"[kind], gpu="A100", tp=1, count=devices, local_batch=8, accumulation_steps=8
@@ -61,36 +60,51 @@ def runs_of(seed: int) -> RunsOnNodes:
         for devices in (1, 2, 4)
         if devices <= size
     ]
+    parts += [part(draw, kind, 2 * size, 30.0, spread=True) for kind, size in enumerate(sizes)]
     return RunsOnNodes(
         parts, nodes, LAYERS, 8, lambda first, last: first.devices == last.devices or seed % 2 == 0
     )
 
 
-def stages_on(runs: RunsOnNodes, kind: int, left: int) -> Iterator[tuple[StagePart, ...]]:
+Block = tuple[tuple[StagePart, ...], bool]
+"""Stages on a node, or the one on two; whether they take all devices."""
+
+
+def stages_on(parts: list[StagePart], left: int) -> Iterator[tuple[StagePart, ...]]:
     """All rows of stages on so many devices of a node, which leave none or some."""
     yield ()
-    for each in runs._parts:
-        if each.device_type == kind and each.devices <= left:
-            for others in stages_on(runs, kind, left - each.devices):
+    for each in parts:
+        if each.devices <= left:
+            for others in stages_on(parts, left - each.devices):
                 yield (each, *others)
+
+
+def blocks(runs: RunsOnNodes, nodes: list[int]) -> Iterator[list[Block]]:
+    """All rows of runs on these nodes, of which any may be left out."""
+    if not nodes:
+        yield []
+        return
+    room, alike = (
+        runs._nodes[nodes[0]].devices,
+        [each for each in runs._parts if each.device_type == nodes[0]],
+    )
+    small = [each for each in alike if each.sides and not each.sides.spread]
+    own = [(1, row, sum(each.devices for each in row) == room) for row in stages_on(small, room) if row]
+    if nodes[1:2] == nodes[:1]:
+        own += [(2, (each,), True) for each in alike if each.devices == 2 * room]
+    yield from blocks(runs, nodes[1:])
+    for taken, row, full in own:
+        for others in blocks(runs, nodes[taken:]):
+            yield [(row, full), *others]
 
 
 def every_row(runs: RunsOnNodes) -> Iterator[list[tuple[StagePart, ...]]]:
     """All rows of runs that fill their nodes, all but the last one of them."""
     kinds = range(len(runs._nodes))
     for order in ([*kinds], [*kinds][::-1]):
-        nodes = [kind for kind in order for _ in range(runs._nodes[kind].count)]
-        for used in product((False, True), repeat=len(nodes)):
-            taken = [kind for kind, wanted in zip(nodes, used, strict=True) if wanted]
-            if len(taken) > 1:
-                rows = [
-                    [row for row in stages_on(runs, kind, runs._nodes[kind].devices) if row] for kind in taken
-                ]
-                full = [
-                    [row for row in each if sum(stage.devices for stage in row) == runs._nodes[kind].devices]
-                    for each, kind in zip(rows, taken, strict=True)
-                ]
-                yield from (list(row) for row in product(*full[:-1], rows[-1]))
+        for found in blocks(runs, [kind for kind in order for _ in range(runs._nodes[kind].count)]):
+            if len(found) > 1 and all(full for _, full in found[:-1]):
+                yield [row for row, _ in found]
 
 
 def least_seconds(runs: RunsOnNodes, busy: float) -> float:
@@ -111,13 +125,17 @@ def least_seconds(runs: RunsOnNodes, busy: float) -> float:
                 after = 0.0 if last else stage.sides.next_seconds[int(index == len(run) - 1)]
                 more = stage.ends[1 if first else 2 if last else 0] + before + after
                 alive = sum(nodes.count for nodes in runs._nodes)
+                tail = stage.tail_seconds
                 layers = min(
-                    LAYERS, stage.room.layers(alive), floor((busy - more) / stage.layer_seconds + 1e-9)
+                    LAYERS,
+                    stage.room.layers(alive),
+                    floor((busy - more) / (stage.layer_seconds + tail / runs._steps) + 1e-9),
                 )
                 if layers < 1:
                     seconds = inf
                     break
-                seconds, held = seconds + more + layers * stage.layer_seconds, held + layers
+                each = stage.layer_seconds + (tail if first or last else 0.0)
+                seconds, held = seconds + more + layers * each, held + layers
         if held >= LAYERS:
             least = min(least, seconds)
     return least
