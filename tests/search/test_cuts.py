@@ -173,7 +173,8 @@ def test_ends_and_micro_batches_of_all_cuts(name: str, expected: tuple[float, fl
         for cutoff in (0.1, 0.5, 0.9):
             cut = bound.bound(case.depth, cutoff=cutoff * ends[-1] * least)
             assert cutoff * ends[-1] * least <= cut <= ends[-1] * least
-        assert bound.bound(case.depth, cutoff=soon) == pytest.approx(ends[-1] * least)
+        # Above it, more may be: what does not end by the cutoff is left out.
+        assert ends[-1] * least * (1 - 1e-9) <= bound.bound(case.depth, cutoff=soon) <= least * (1 + 1e-9)
     assert max(*ends, *onces) <= 1 + 1e-9
     assert (_mean(ends), _mean(onces)) == pytest.approx(expected, abs=1e-6)
 
