@@ -49,7 +49,7 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
-from planner.search.space.partitions import networks
+from planner.search.space.partitions import networks, parts
 from planner.search.values import Limits, Scored
 from planner.units import divisors
 
@@ -263,7 +263,7 @@ def _pipelines(
             for chosen in product(found, repeat=depth):
                 mixed = sum(len(groups) > 1 for groups in chosen)
                 if (
-                    mixed <= most_mixed(device_types)
+                    (not mixed or mixed <= _most_mixed(chosen, row, estimator))
                     and _devices_suffice(chosen, device_types)
                     and _stands(chosen, estimator, bool(mixed))
                 ):
@@ -271,6 +271,17 @@ def _pipelines(
                     for own, size in product(product(recomputes, repeat=depth), sizes):
                         for plan in _splits(family, chosen, own, row, model):
                             yield replace(plan, shard_size=size)
+
+
+def _most_mixed(chosen: Sequence[Composition], row: Capabilities, estimator: Estimator) -> int:
+    """Stages of several device types: fewer than the part of the network has types that these pipelines are in."""
+    used = {group.pool for groups in chosen for group in groups}
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    return max(
+        most_mixed([each for each in device_types if each.pool in pools])
+        for pools, islands in parts(row, estimator.cluster, estimator.model)
+        if used <= {*pools} and (not islands or sum(not used.isdisjoint(island) for island in islands) > 1)
+    )
 
 
 def _group_sizes(
@@ -610,8 +621,8 @@ def _unequal(plan: Plan, row: Capabilities, estimator: Estimator) -> Iterator[Pl
     """The same with parts of what is sharded for each device type."""
     (stage,) = plan.stages
     device_types = usable_device_types(estimator.topology, estimator.model)
-    for parts in parts_of(row, plan.zero, estimator.model, device_types):
-        each = {item.key: part for item, part in zip(device_types, parts, strict=True)}
+    for shares in parts_of(row, plan.zero, estimator.model, device_types):
+        each = {item.key: part for item, part in zip(device_types, shares, strict=True)}
         replicas = tuple(replace(group, shard=each[group.pool, group.gpu]) for group in stage.replicas)
         if len({group.shard for group in replicas}) > 1:
             yield replace(plan, stages=(replace(stage, replicas=replicas),))
