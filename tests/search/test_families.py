@@ -168,15 +168,18 @@ def test_the_same_reasons_every_time(limits: Limits) -> None:
     assert first.advice == second.advice
 
 
+def explored() -> tuple[Explorer, Scored]:
+    """A whole search, and its answer."""
+    explorer = Explorer(Estimator(*problem()), Limits(), Silent())
+    explorer.run()
+    assert explorer.best is not None
+    return explorer, explorer.best
+
+
 def test_families_are_those_that_the_search_has_met() -> None:
     """The fastest met plan of a family, as long as it is not far from the answer; the rest is looked for."""
-    spec, model = problem()
-    estimator = Estimator(spec, model)
-    explorer = Explorer(estimator, Limits(), Silent())
-    explorer.run()
-    best = explorer.best
-    assert best is not None
-    found = FamilyPlans(estimator, Limits(), met=explorer.met)
+    explorer, best = explored()
+    found = FamilyPlans(explorer.estimator, Limits(), met=explorer.met)
     with patch("planner.search.explain.families.cheap_plan", return_value=None) as looked:
         assert found.look(best)
     entries = {entry.family: entry.scored for entry in found.beside(best)}
@@ -191,15 +194,10 @@ def test_families_are_those_that_the_search_has_met() -> None:
 
 def test_a_poor_plan_of_a_family_that_had_no_time_is_not_told_as_its_best() -> None:
     """A plan far from the answer says so, unless its family was looked into."""
-    spec, model = problem()
-    estimator = Estimator(spec, model)
-    explorer = Explorer(estimator, Limits(), Silent())
-    explorer.run()
-    best = explorer.best
-    assert best is not None
+    explorer, best = explored()
     marks = []
     for deadline in (Deadline.after(0.0), NO_LIMIT):
-        found = FamilyPlans(estimator, Limits(), deadline, met=explorer.met)
+        found = FamilyPlans(explorer.estimator, Limits(), deadline, met=explorer.met)
         found.look(best)
         others = [entry for entry in found.beside(best)[1:] if entry.scored is not None]
         far = {entry.family for entry in others if entry.scored and slower_by(entry.scored, best) > 0.5}

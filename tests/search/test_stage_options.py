@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
+from planner.calibration.values import ASSUMED
 from planner.cluster.topology import Topology
+from planner.cost.communication import Ring
+from planner.cost.measured_curves import LinkCurves
 from planner.plan.values import Context
 from planner.search.pipeline import score
 from planner.search.space.choices import Family, compositions, depths, leaves_over, usable_device_types
-from planner.search.space.stages import Option, StageOptions
+from planner.search.space.stages import Option, StageOptions, _better
 from planner.search.values import Limits
 from tests.search.test_greedy import TWO, cuts, options
 from tests.worlds import cluster, gpt, pool
@@ -224,3 +229,23 @@ def test_depths_of_pipelines() -> None:
     assert depths(family(zero=3, dp=8), Limits(), model, many) in ((1,), ())
     ring = family(context=Context(ways=2, kind="ring"), dp=8)
     assert depths(ring, Limits(), model, many)[0] == 1
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_best_of_two_rings(measured: bool) -> None:
+    """Bandwidth and latencies of either, also between copies; where collectives were measured, nothing is known."""
+    curves = LinkCurves(ASSUMED) if measured else None
+    copies = Ring(size=2, bytes_per_second=5.0, latency_seconds=3.0, crosses="eth", curves=curves)
+    inner = Ring(
+        size=4, bytes_per_second=2.0, latency_seconds=1.0, crosses="node", curves=curves, copies=copies
+    )
+    outer = replace(inner, bytes_per_second=9.0, latency_seconds=7.0, crosses="eth", around_seconds=0.5)
+    best = _better(inner, replace(outer, copies=replace(copies, latency_seconds=2.0)))
+    assert best is not None
+    assert best.copies is not None
+    found = [
+        (each.bytes_per_second, each.latency_seconds, each.around_seconds) for each in (best, best.copies)
+    ]
+    assert best.curves is best.copies.curves is None
+    assert found == ([(inf, 0.0, 0.0)] * 2 if measured else [(9.0, 1.0, 0.5), (5.0, 2.0, 2.0)])
+    assert _better(inner, inner) is inner

@@ -476,7 +476,7 @@ def ring_alone(
     expert_ways: int = 1,
     secondary: int | None = None,
 ) -> Ring:
-    """The data-parallel ring of a stage that has its nodes to itself: no placement gives a faster one."""
+    """The data-parallel ring of a stage that has its nodes to itself."""
     # It is the same whatever their batch.
     return _ring_alone(estimator, unbatched(groups), kernels, shard_size, expert_ways, secondary)
 
@@ -537,7 +537,7 @@ def least_ring(
 
 
 def _better(ring: Ring | None, other: Ring | None) -> Ring | None:
-    """What is best of both; in between is nothing better."""
+    """What is best of both; in between is nothing better. Nothing is known of it where collectives were measured."""
     if ring is None or other is None or ring == other:
         return ring
     fastest = max(ring, other, key=lambda item: item.bytes_per_second)
@@ -550,6 +550,7 @@ def _better(ring: Ring | None, other: Ring | None) -> Ring | None:
         bytes_per_second=inf if measured else fastest.bytes_per_second,
         latency_seconds=0.0 if measured else min(ring.latency_seconds, other.latency_seconds),
         around_seconds=0.0 if measured else min(around),
+        curves=None,
         copies=_better(ring.copies, other.copies),
         near=_better(ring.near, other.near),
         experts=_better(ring.experts, other.experts),
