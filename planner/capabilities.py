@@ -166,6 +166,11 @@ class Capabilities:
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()
     """Those of ``cross_entropies`` that are priced, never proposed."""
+    fused_loss: tuple[float, float] = (1.0, 2.0)
+    """Elements per logit that a fused loss streams forward and backward: read once, then read and written, by
+    FlashAttention's kernel, Liger's and those of compilers."""
+    loss_in_steps: tuple[str, ...] = ()
+    """Kernel sets with which its own loss is not fused: one operation after the other, in fp32."""
     unemitted_sequence_parallel: bool = False
     """True when published runs split activations over the sequence and launch folders do not: priced only."""
     eager_layers: bool = False

@@ -96,7 +96,7 @@ class Framework:
     matmul_factor: Share = 1.0
     """Share of a family's matmul efficiency that the products of a training step reach."""
     stream_factor: Factor = 1.0
-    """Traffic of its element-wise kernels over that of unfused ones."""
+    """Traffic of its layers' element-wise kernels over that of unfused ones."""
     host_factor: Factor = 0.5
     """Host time per layer over that of Megatron without captured graphs: below 1 thin, compiled or captured code."""
     overlap: Fraction = 0.70

@@ -82,6 +82,13 @@ bytes for two elements written and read, two bytes from the table written, read,
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
 
+PLAIN_LOSS = (18.0, 14.0)
+"""Bytes per logit that torch's own loss streams in fp32, forward and backward, one operation after the other."""
+
+LOSS_IN_STEPS = (32.0, 8.0)
+"""The same of Megatron's loss of 2021: maximum (4), subtraction (8), exponent (8), sum (4), division (8); the gradient
+in place (8)."""
+
 
 @dataclass(slots=True)
 class Product:
@@ -148,6 +155,7 @@ class Device:
         precision: str,
         kernels: str = "",
         added_bytes: float = 0.0,
+        loss: tuple[float, float] | None = None,
     ) -> None:
         self.kind = device_type
         self.family: GpuFamily = calibration.family(device_type.family, kernels)
@@ -157,6 +165,8 @@ class Device:
         self.size = ELEMENT_BYTES[precision]
         self.added_bytes = added_bytes
         """Bytes that adding an element of a weight's gradient to its buffer moves; 0 where its product adds it."""
+        self.loss_bytes = loss or _from_fp32(PLAIN_LOSS, self.size)
+        """Bytes that the loss streams per logit, forward and backward; torch's own unless told."""
         self._bytes_rate = device_type.memory_bytes_per_second * self.family.memory_efficiency
         self._two_bytes = peak_in_two_bytes(device_type.peak_flops)
         self._known: dict[str, tuple[float, float]] = {}
@@ -203,15 +213,21 @@ class Device:
         return sum(seconds[:ahead]), sum(seconds[ahead:])
 
     def stream(self, moved_bytes: float, kernels: float = 1) -> float:
-        """Seconds of element-wise kernels."""
-        return (
-            self.framework.stream_factor * moved_bytes / self._bytes_rate
-            + kernels * self.family.kernel_seconds
-        )
+        """Seconds of kernels that move these bytes."""
+        return moved_bytes / self._bytes_rate + kernels * self.family.kernel_seconds
+
+    def element_wise(self, moved_bytes: float, kernels: float) -> float:
+        """Seconds of element-wise kernels of layers, whose bytes are those of unfused ones."""
+        return self.stream(self.framework.stream_factor * moved_bytes, kernels)
 
     def added(self, *elements: float) -> float:
         """Seconds in which gradients of matrices are added to what earlier micro-batches have left, one by one."""
         return self.stream(self.added_bytes * sum(elements), len(elements)) if self.added_bytes else 0.0
+
+    def loss(self, logits: float) -> tuple[float, float]:
+        """Seconds of the loss of some logits, forward and backward."""
+        forward, backward = self.loss_bytes
+        return self.stream(forward * logits, 6), self.stream(backward * logits, 4)
 
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""
@@ -605,8 +621,8 @@ def layer_pass(
     part = model.sublayers / 2
     weights = trained_matrices(model, tp=tp, tokens=tokens, folding=folding) if device.added_bytes else ()
     added = device.added(*weights)
-    forward = products + core + device.stream(wide + narrow, 7 * part)
-    backward = back + core_back + device.stream(1.6 * (wide + narrow), 8 * part) + added
+    forward = products + core + device.element_wise(wide + narrow, 7 * part)
+    backward = back + core_back + device.element_wise(1.6 * (wide + narrow), 8 * part) + added
     if device.precision == "fp8":
         inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, folding=folding))
         forward += device.stream(CAST_BYTES * inputs)
@@ -773,8 +789,19 @@ def predicted_tokens(model: ModelSpec, tokens: int) -> float:
     return MASKED * tokens if model.training.cross_entropy == "masked" else tokens
 
 
-LOGIT_BYTES = (24.0, 20.0)
-"""Bytes per logit that the loss streams forward and backward: an fp32 copy, maximum, exponent, sum, gradient."""
+def loss_bytes(target: Capabilities, kernels: str, cross_entropy: str, size: int) -> tuple[float, float]:
+    """Bytes per logit of ``size`` bytes that the loss streams, forward and backward."""
+    if cross_entropy == "fused" and kernels not in target.loss_in_steps:
+        ahead, back = target.fused_loss
+        return size * ahead, size * back
+    return _from_fp32(LOSS_IN_STEPS if cross_entropy == "fused" else PLAIN_LOSS, size)
+
+
+def _from_fp32(moved: tuple[float, float], size: int) -> tuple[float, float]:
+    """Bytes per logit of a loss in fp32, and of the logits' way to it and their gradient's way back."""
+    forward, backward = moved
+    copied = size + 4.0 if size < 4 else 0.0
+    return forward + copied, backward + copied
 
 
 def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) -> EndPass:
@@ -785,7 +812,7 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     # Runtimes pad the vocabulary, so its columns are always aligned.
     columns = ceil(model.outputs / tp / 64) * 64
     name = ATTENTION_FORMAT.get(model.training.precision)
-    product = Product(tokens, columns, model.hidden)
+    product, loss = Product(tokens, columns, model.hidden), device.loss(tokens * columns)
     forward, backward = device.products((product,), name)
     # Both factors' gradients are products with as many operations.
     weight = 0.5 * backward
@@ -794,8 +821,7 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     else:
         added = device.added(columns * model.hidden)
         backward, weight = backward + added, weight + added
-    forward += device.stream(LOGIT_BYTES[0] * tokens * columns, 6)
-    backward += device.stream(LOGIT_BYTES[1] * tokens * columns, 4)
+    forward, backward = forward + loss[0], backward + loss[1]
     more = model.training.mtp_layers
     if more:
         # Each further token has logits of its own; a module embeds, normalises and projects ahead of its layer.

@@ -21,7 +21,6 @@ from planner.cost.communication import Ring, carried_rates, inside_rate
 from planner.cost.compute import (
     FORWARD_KERNELS,
     HOST_JITTER,
-    LOGIT_BYTES,
     Device,
     EndPass,
     Product,
@@ -181,8 +180,8 @@ def layer(model: ModelSpec, device: Device, target: Capabilities, axes: Axes, mi
     core, core_back = attention_seconds(model, device, target, tp=side, micro_batch=micro_batch // side)
     wide, narrow = element_wise_bytes(model, device.size, tp=side**2, tokens=tokens, split=True)
     part = model.sublayers / 2
-    forward += core + device.stream(wide + narrow, 7 * part)
-    backward += core_back + device.stream(1.6 * (wide + narrow), 8 * part)
+    forward += core + device.element_wise(wide + narrow, 7 * part)
+    backward += core_back + device.element_wise(1.6 * (wide + narrow), 8 * part)
     statistics = model.layer_norms * axes.row.ring.reduce_seconds(STATISTICS_BYTES * rows)
     centred = 1 if model.norm == "rms" else 2
     launches = part * FORWARD_KERNELS + kernels + model.layer_norms * centred
@@ -222,12 +221,13 @@ def head(model: ModelSpec, device: Device, axes: Axes, micro_batch: int) -> EndP
     tokens = predicted_tokens(model, micro_batch * model.training.sequence_length) / side
     columns = model.vocab / side
     forward, backward, moved, moved_back = linear_seconds(model.hidden, model.vocab, tokens, device, axes)
+    ahead, back = device.loss(tokens * columns)
     loss = 3 * axes.row.ring.reduce_seconds(STATISTICS_BYTES * tokens)
     swap = axes.column.pass_seconds(device.size * model.vocab * model.hidden / side**2)
     swap *= model.tied_embeddings
     return EndPass(
-        forward_seconds=forward + device.stream(LOGIT_BYTES[0] * tokens * columns, 6),
-        backward_seconds=backward + device.stream(LOGIT_BYTES[1] * tokens * columns, 4),
+        forward_seconds=forward + ahead,
+        backward_seconds=backward + back,
         collective_forward=moved + loss + swap,
         collective_backward=moved_back + swap,
     )

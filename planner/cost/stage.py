@@ -33,6 +33,7 @@ from planner.cost.compute import (
     expert_rows,
     head_pass,
     layer_pass,
+    loss_bytes,
     optimizer_seconds,
     trained_matrices,
 )
@@ -803,7 +804,7 @@ class Pricer:
             activation_ratio=measured[0],
             parameter_ratio=measured[1],
             allocator_slack=measured[2],
-            cross_entropy=self.model.training.cross_entropy or self.target.cross_entropies[0],
+            cross_entropy=self._cross_entropy,
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
@@ -1152,8 +1153,14 @@ class Pricer:
         key = device_type.key
         if key not in self._devices:
             precision, added = self.model.training.precision, self._added_bytes()
-            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels, added)
+            loss = loss_bytes(self.target, self.kernels, self._cross_entropy, ELEMENT_BYTES[precision])
+            self._devices[key] = Device(device_type, self.calibration, precision, self.kernels, added, loss)
         return self._devices[key]
+
+    @property
+    def _cross_entropy(self) -> str:
+        """How the loss is computed."""
+        return self.model.training.cross_entropy or self.target.cross_entropies[0]
 
     def _added_bytes(self) -> float:
         """Bytes that move for each element of a weight's gradient that is added up behind the product that makes it."""

@@ -469,7 +469,8 @@ class _Problem:
                 sibling_spread=_sibling_spread(sure_runs, errors[sure], self.base.sibling_spread),
                 constants=_united(self.base.constants, constants),
                 residuals=_joined(self.base.residuals, residuals),
-                default_spread=foreign,
+                # Of kernels that nobody has run no more is known than of a family without runs.
+                default_spread=max(foreign, of_families or 0.0),
             ),
             runs=tuple(self.runs),
             errors=tuple(map(float, errors)),

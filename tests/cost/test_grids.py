@@ -11,7 +11,7 @@ from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import Ring
-from planner.cost.compute import LOGIT_BYTES, Device, Product
+from planner.cost.compute import Device, Product
 from planner.cost.grids import (
     Axes,
     Axis,
@@ -54,8 +54,15 @@ def counting() -> Device:
         work = sum(each.rows * each.columns * each.inner for each in every)
         return work, 2 * work
 
+    def stream(moved_bytes: float, kernels: float = 1) -> float:
+        return moved_bytes + kernels
+
+    def loss(logits: float) -> tuple[float, float]:
+        return 24 * logits, 20 * logits
+
     return cast(
-        "Device", SimpleNamespace(size=2, products=products, stream=lambda size, kernels=1: size + kernels)
+        "Device",
+        SimpleNamespace(size=2, products=products, stream=stream, element_wise=stream, loss=loss),
     )
 
 
@@ -82,8 +89,8 @@ def test_ends_of_a_model_on_a_grid() -> None:
     loss = 3 * 1e9 * 4 * tokens
     assert last.collective_forward == pytest.approx(moved + loss)
     assert last.collective_backward == pytest.approx(moved_back)
-    assert last.forward_seconds == forward + LOGIT_BYTES[0] * tokens * 8 + 6
-    assert last.backward_seconds == backward + LOGIT_BYTES[1] * tokens * 8 + 4
+    assert last.forward_seconds == forward + 24 * tokens * 8
+    assert last.backward_seconds == backward + 20 * tokens * 8
     tied = head(model(8, 3, hidden=8, heads=2, vocab=16, tied_embeddings=True), counting(), on(2), 4)
     swap = 10 * PASS * 2 * 16 * 8 / 4
     assert tied.collective_forward - last.collective_forward == pytest.approx(swap)

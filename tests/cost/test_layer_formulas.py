@@ -18,12 +18,14 @@ from planner.cost.compute import (
     head_pass,
     layer_pass,
     layer_products,
+    loss_bytes,
     optimizer_seconds,
     trained_matrices,
 )
+from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
 from planner.targets import target
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, group, plan, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]
 TOKENS = 2 * 1024
@@ -185,6 +187,47 @@ def test_ends_of_the_model() -> None:
         product = fast.stream(moved, 1)
         assert head.forward_seconds == pytest.approx(product + fast.stream(24 * TOKENS * columns, 6))
         assert head.backward_seconds == pytest.approx(2 * product + fast.stream(20 * TOKENS * columns, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "cross_entropy", "size", "moved"),
+    [
+        # In fp32, one operation after the other; from two bytes and back 6 more each way.
+        ("torch", "torch", "plain", 2, (24, 20)),
+        ("torch", "torch", "masked", 2, (24, 20)),
+        ("deepspeed", "deepspeed", "plain", 4, (18, 14)),
+        ("megatron", "megatron", "plain", 2, (24, 20)),
+        # FlashAttention's and compilers' read once, then read and write.
+        ("torch", "torch-compiled", "fused", 2, (2, 4)),
+        ("deepspeed", "deepspeed", "fused", 4, (4, 8)),
+        # TransformerEngine's reads twice, writes and scales.
+        ("megatron", "megatron", "fused", 2, (6, 4)),
+        ("flagscale", "megatron", "fused", 4, (12, 8)),
+        # Megatron's of 2021, whatever computes its layers.
+        ("megatron", "megatron-2021", "fused", 2, (38, 14)),
+        ("megatron", "torch", "fused", 2, (38, 14)),
+        ("flagscale", "torch", "fused", 4, (32, 8)),
+        ("deepspeed", "deepspeed-2021", "fused", 2, (38, 14)),
+    ],
+)
+def test_bytes_of_a_loss(
+    name: str, kernels: str, cross_entropy: str, size: int, moved: tuple[float, float]
+) -> None:
+    """For each logit, forward and backward, by the kernels that compute it."""
+    assert loss_bytes(target(name), kernels, cross_entropy, size) == moved
+
+
+def test_a_fused_loss_is_faster() -> None:
+    """By what it does not stream, wherever else a kernel set fuses; masked, there are fewer tokens."""
+    model = gpt(vocab=50257, global_batch=2, kernels="torch-compiled")
+    spec = cluster(pool("p", per_node=1))
+    one_device = plan("torch", 0, [24], [(group("p", spec.pools[0].devices[0], share=2),)])
+    plain, fused = (
+        Estimator(spec, model.trained_with(cross_entropy=way)).estimate(one_device).step_seconds
+        for way in ("plain", "fused")
+    )
+    device = Device(KIND, ASSUMED, "fp16", "torch-compiled")
+    assert plain - fused == pytest.approx(device.stream((44 - 6) * TOKENS * 50304, 0), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, pool
 
-SPEC, MODEL = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
+SPEC, MODEL = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 512, 8, global_batch=16)
 
 
 def seconds(limits: Limits) -> float:

@@ -55,23 +55,23 @@ def said(found: SearchResult) -> Iterator[str]:
 
 
 FAMILIES = """\
-optimal 324 93
+optimal 368 122
 torch: ZeRO-2: chosen 1.0000
 torch: ZeRO-1: as fast 1.0000
 deepspeed: ZeRO-3: ZeRO gathers +2 % 1.0122
 torch: ZeRO-3: ZeRO gathers +3 % 1.0163
 deepspeed: ZeRO-1: gradient sync +7 % 1.0542
 deepspeed: ZeRO-2: gradient sync +4 % 1.0542
+megatron: data parallel: compute +11 %, 2 fewer devices 1.0819
+only a: compute +11 %, 2 fewer devices 1.0819
 torch: data + tensor: tensor parallel +7 % 1.0945
 deepspeed: data + tensor: tensor parallel +7 % 1.1230
 torch: ZeRO-0: optimizer +15 % 1.1483
+megatron: pipeline: bubble and sends +16 % 1.1495
+megatron: pipeline + tensor: bubble and sends +18 % 1.2144
 deepspeed: ZeRO-0: optimizer +15 % 1.2238
-megatron: data parallel: compute +33 %, 2 fewer devices 1.3014
-only a: compute +33 %, 2 fewer devices 1.3014
 torch: pipeline: bubble and sends +26 % 1.3053
-megatron: data + tensor: compute +31 %, 2 fewer devices 1.3445
-megatron: pipeline: compute +22 % 1.3690
-megatron: pipeline + tensor: compute +22 % 1.4340
+megatron: data + tensor: compute +31 % 1.3805
 deepspeed: pipeline: compute +25 % 1.4618
 torch: pipeline + tensor: compute +25 % 1.4872
 only b: compute +198 %, 2 fewer devices 3.0177
@@ -96,7 +96,10 @@ torch: data + tensor: tensor parallel +7 % 1.1043
 torch: pipeline: bubble and sends +44 % 1.5949
 only b: compute +359 %, 1 fewer device 4.7096
 torch: pipeline + tensor: no plan found that fits
+megatron: ZeRO-1 data parallel, a batch per device 0.1735
+flagscale: ZeRO-1 data parallel, a batch per device 0.1735
 1 of 1 V100 in b: compute 3.7096
+target ('torch',) instead of ('megatron',): 0.2100
 """
 TOO_LARGE = """\
 infeasible 60 2
@@ -135,6 +138,9 @@ deepspeed: ZeRO-1: cost of a token: +0% 1.0000
 deepspeed: ZeRO-2: cost of a token: +0% 1.0000
 deepspeed: ZeRO-3: cost of a token: +9% 1.0916
 for speed: cost of a token: +572% 0.4636
+megatron: ZeRO-0 data parallel, a batch per device 0.3489
+flagscale: ZeRO-0 data parallel, a batch per device 0.3489
+target ('deepspeed',) instead of ('megatron',): 0.5358
 """
 FRUGAL = """\
 optimal 137 0
@@ -143,6 +149,9 @@ deepspeed: ZeRO-1: energy of a token: +0% 1.0000
 deepspeed: ZeRO-2: energy of a token: +0% 1.0000
 deepspeed: ZeRO-3: energy of a token: +8% 1.0846
 for speed: energy of a token: +144% 0.2312
+megatron: ZeRO-0 data parallel, a batch per device 0.3419
+flagscale: ZeRO-0 data parallel, a batch per device 0.3419
+target ('deepspeed',) instead of ('megatron',): 0.5196
 """
 FEW = """\
 optimal 92 8

@@ -44,6 +44,7 @@ CAPABILITIES = Capabilities(
     moments=("fp32", "bf16", "int8", "paged-fp32", "paged-int8"),
     cross_entropies=("plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
+    loss_in_steps=("deepspeed-2021",),
     eager_layers=True,
     gathers_matrices=True,
     copies_kv_heads=False,

@@ -37,6 +37,9 @@ CAPABILITIES = Capabilities(
     narrow_moments_zero=(1,),
     cross_entropies=("fused", "plain"),
     unemitted_cross_entropies=("plain",),
+    # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.
+    fused_loss=(3.0, 2.0),
+    loss_in_steps=("megatron-2021", "torch"),
     encoders="bert",
     fused_softmax=("megatron", "megatron-2021"),
     adds_gradients_apart=("megatron-2021",),
