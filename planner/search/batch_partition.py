@@ -288,27 +288,70 @@ def least_in_lock_step(
     batch: int,
     must: Sequence[bool],
     fewest: int,
+    *,
+    exact: bool = False,
 ) -> BatchPartition:
-    """Least step in which all devices do the same number of micro-batches, each as long as the longest.
+    """Least step in which all devices do the same number of micro-batches.
 
     ``micro`` are seconds of micro-batches of 1, 2, ... sequences, ``left`` what follows the last of them on a device
     whose largest has the size, both [device type][sequences - 1]. At least ``fewest`` devices take part. The longest
-    micro-batch is that of one of the sizes of one of the device types: all are tried at once.
+    micro-batch is that of one of the sizes of one of the device types: all are tried at once, with what follows on this
+    one alone unless ``exact``.
     """
-    longest = np.concatenate(micro)
-    follows = np.concatenate(left)
-    # A larger micro-batch that takes no longer counts for the smaller one.
-    sorted_micro = [np.minimum.accumulate(one[::-1])[::-1] for one in micro]
-    sizes = np.array([np.searchsorted(one, longest, side="right") for one in sorted_micro])
-    together = np.array(counts) @ sizes
+    together = _Together(counts, batch, must, fewest)
+    longest, follows = np.concatenate(micro), np.concatenate(left)
+    sizes, devices = together.within(micro, longest)
     with np.errstate(divide="ignore"):
-        steps = np.ceil(batch / together)
+        steps = np.ceil(batch / devices)
     able = (steps * max(1, fewest) <= batch) & (sizes[np.array(must, dtype=bool)] >= 1).all(axis=0)
     seconds = np.where(able, steps * longest + follows, np.inf)
     best = int(seconds.argmin())
     if not np.isfinite(seconds[best]):
         return NOTHING
-    count = int(steps[best])
-    return BatchPartition(
-        float(seconds[best]), tuple(min(batch, int(size) * count) for size in sizes[:, best]), count
-    )
+    found = together.partition(float(seconds[best]), sizes[:, best], int(steps[best]))
+    if not exact:
+        return found
+    found = together.least(micro, left, found.steps)
+    for number in range(int(steps[able].min()), batch // max(1, fewest) + 1):
+        if number * longest.min() >= found.seconds:
+            break
+        # T >= n m + what follows, of the device with the longest micro-batch m, which n of them must be enough for
+        if (number * longest + follows)[able & (steps <= number)].min() < found.seconds * (1 - _CLOSE):
+            found = min(found, together.least(micro, left, number), key=lambda one: one.seconds)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """Devices that do the same number of micro-batches."""
+
+    counts: Sequence[int]
+    """Of each type."""
+    batch: int
+    must: Sequence[bool]
+    fewest: int
+
+    def within(
+        self, times: Sequence[Seconds], limits: Seconds
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The largest sizes of each type that take no longer than each limit, and sequences of all devices together."""
+        # A larger micro-batch that takes no longer counts for the smaller one.
+        rising = [np.minimum.accumulate(one[::-1])[::-1] for one in times]
+        sizes = np.array([np.searchsorted(one, limits, side="right") for one in rising])
+        return sizes, np.array(self.counts) @ sizes
+
+    def least(self, micro: Sequence[Seconds], left: Sequence[Seconds], steps: int) -> BatchPartition:
+        """The least step of so many micro-batches."""
+        ends = [steps * one + follows for one, follows in zip(micro, left, strict=True)]
+        limits = np.concatenate(ends)
+        sizes, devices = self.within(ends, limits)
+        able = (steps * devices >= self.batch) & (sizes[np.array(self.must, dtype=bool)] >= 1).all(axis=0)
+        seconds = np.where(able, limits, np.inf)
+        best = int(seconds.argmin())
+        if not np.isfinite(seconds[best]):
+            return NOTHING
+        return self.partition(float(seconds[best]), sizes[:, best], steps)
+
+    def partition(self, seconds: float, sizes: NDArray[np.int64], steps: int) -> BatchPartition:
+        """Micro-batches of such sizes."""
+        return BatchPartition(seconds, tuple(min(self.batch, int(size) * steps) for size in sizes), steps)

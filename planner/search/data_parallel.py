@@ -266,6 +266,8 @@ class Shares:
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box)
+            if partition.seconds + end < cutoff_seconds:
+                partition = self._lock_step(used, ring, box, exact=True)
         elif self.pricer.traffic.keeps_step(self._shape, ring):
             partition = self._in_step(used, ring, cutoff_seconds - end)
         else:
@@ -556,8 +558,8 @@ class Shares:
             cutoff_seconds,
         )
 
-    def _lock_step(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
-        """ZeRO 2 and 3: the same number of micro-batches everywhere, each as long as the longest."""
+    def _lock_step(self, used: Participants, ring: Ring, box: Box, *, exact: bool = False) -> BatchPartition:
+        """ZeRO 2 and 3: the same number of micro-batches everywhere."""
         moved = tuple(
             _Passes(
                 *self.pricer.each_micro_batch(
@@ -569,7 +571,9 @@ class Shares:
         if not self.choice.offload.anything:
             left = [self._sync_seconds(ring, one) for one in moved]
             seconds = [one.seconds for one in moved]
-            return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
+            return least_in_lock_step(
+                seconds, left, used.counts, self.batch, used.must, sum(box.low), exact=exact
+            )
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self._sync_seconds(ring, one) for one in micro]
         left = [one - saves for one, saves in zip(left, saved, strict=True)]
@@ -579,7 +583,9 @@ class Shares:
                 for one, passes, saves in zip(left, micro, saved, strict=True)
             ]
         seconds = [one.seconds for one in micro]
-        return least_in_lock_step(seconds, left, used.counts, self.batch, used.must, sum(box.low))
+        return least_in_lock_step(
+            seconds, left, used.counts, self.batch, used.must, sum(box.low), exact=exact
+        )
 
     def _sync_seconds(self, ring: Ring, one: _Passes) -> Seconds:
         """What a replica exchanges at the end of a step, less what its passes hide, [sequences - 1]."""
