@@ -292,8 +292,10 @@ def test_orders_of_quick_plans() -> None:
             patch.object(greedies, "_Layers") as layers,
             patch.object(greedies, "score", side_effect=lambda *item: None) as score,
         ):
-            layers.return_value.climbed.side_effect = lambda _, options: options
-            layers.return_value.best.side_effect = lambda: None if (end := next(ends)) is None else (end, end)
+            layers.return_value.climbed.side_effect = lambda end: end
+            layers.return_value.best.side_effect = lambda: (
+                None if (end := next(ends)) is None else SimpleNamespace(seconds=end, options=end)
+            )
             assert greedy(choices[0], None, MEGATRON, **orders) is None  # type: ignore[arg-type]
         assert [call.args[2] for call in score.call_args_list] == priced
 

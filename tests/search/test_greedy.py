@@ -50,9 +50,9 @@ def test_the_layers_end_about_as_soon_as_the_best_cut(depth: int, chunks: int) -
             layers = _Layers(stages, list(slots))
             found = layers.best()
             assert found is not None
-            least = min(layers._ending(cut)[0] for cut in cuts(7, depth, chunks))
-            assert least * (1 - 1e-12) <= found[0] <= 1.02 * least
-            assert sum(option.layers for option in found[1]) == 7
+            least = min(layers._ending(cut).seconds for cut in cuts(7, depth, chunks))
+            assert least * (1 - 1e-12) <= found.seconds <= 1.02 * least
+            assert sum(option.layers for option in found.options) == 7
             compared += 1
     assert compared > 1
 
@@ -63,15 +63,16 @@ def test_any_cut_becomes_about_as_good_as_the_best(depth: int, chunks: int) -> N
     stages = options(TWO, depth, chunks=chunks)
     layers = _Layers(stages, [0, 1, 1, 0][:depth])
     every = [layers._ending(cut) for cut in cuts(7, depth, chunks)]
-    least, moved = min(seconds for seconds, _ in every), 0
-    for seconds, found in every:
-        better = layers.climbed(seconds, found)
-        ending, _ = layers._ending([option.layers for option in better])
-        assert least * (1 - 1e-12) <= ending <= min(seconds, 1.02 * least)
-        assert sum(option.layers for option in better) == 7
+    least, moved = min(found.seconds for found in every), 0
+    for found in every:
+        better = layers.climbed(found)
+        ending = layers._ending([option.layers for option in better.options]).seconds
+        assert better.seconds == ending
+        assert least * (1 - 1e-12) <= ending <= min(found.seconds, 1.02 * least)
+        assert sum(option.layers for option in better.options) == 7
         with patch("planner.search.heuristics.greedy.CLIMBS", 0):
-            assert layers.climbed(seconds, found) == found
-        moved += ending < seconds
+            assert layers.climbed(found) == found
+        moved += ending < found.seconds
     assert moved > len(every) / 2
 
 

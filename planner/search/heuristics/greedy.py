@@ -14,6 +14,7 @@ from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import wraps
 from planner.errors import PlanError
+from planner.frozen import dataclass
 from planner.plan.placement import Slot, place_stages
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
@@ -36,7 +37,7 @@ CLIMBS = 400
 """Moves of a layer that are tried to make a plan better."""
 
 GIVING = 3
-"""Stages that may give one, those with the longest micro-batches."""
+"""Stages that may give one: as many with the longest micro-batches, as many that end last."""
 
 
 def greedy(
@@ -51,16 +52,18 @@ def greedy(
     stages = StageOptions(choice, estimator, limits)
     looks = (_Layers(stages, slots) for slots in islice(_orders(stages), 2 * orders))
     found = ((look, look.best()) for look in looks)
-    quickest = sorted(((look, best) for look, best in found if best is not None), key=lambda item: item[1][0])
-    climbed = (look.climbed(*best) for look, best in quickest[:2])
-    return fastest(score(scorer or estimator, stages, options) for options in climbed)
+    quickest = sorted(
+        ((look, best) for look, best in found if best is not None), key=lambda item: item[1].seconds
+    )
+    climbed = (look.climbed(best) for look, best in quickest[:2])
+    return fastest(score(scorer or estimator, stages, end.options) for end in climbed)
 
 
 def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
     """Good layers for given compositions, [stage]; None when none fit."""
     look = _Layers(stages, slots)
     best = look.best()
-    return score(estimator, stages, look.climbed(*best)) if best else None
+    return score(estimator, stages, look.climbed(best).options) if best else None
 
 
 def fastest(plans: Iterable[Scored | None]) -> Scored | None:
@@ -106,6 +109,17 @@ def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """When a step ends, without what neighbours on a node cost."""
+
+    seconds: float
+    options: list[Option]
+    """Of each stage."""
+    finish: list[float]
+    """Seconds until a stage has done all it does in a step, [stage]."""
+
+
 class _Layers:
     """Layers for given compositions of the stages."""
 
@@ -132,8 +146,8 @@ class _Layers:
             apart = placed and not _on_one_node(placed[number], placed[number + 1])
             yield sends.far_seconds if apart and sends.far_seconds < inf else sends.least_seconds
 
-    def best(self) -> tuple[float, list[Option]] | None:
-        """The quickest options found and when they end, without what neighbours on a node cost."""
+    def best(self) -> _End | None:
+        """The quickest options found."""
         if not self.stages.talks(self.slots) or sum(self.most) < self.total or min(self.most) < self.chunks:
             return None
         lines = [self._line(stage) for stage in range(len(self.slots))]
@@ -157,30 +171,32 @@ class _Layers:
             for seconds in times[start : start + MORE_THRESHOLDS]
             for layers in self._trimmed(counts(seconds))
         )
-        return min(map(self._ending, tried), key=lambda item: item[0], default=None)
+        return min(map(self._ending, tried), key=lambda end: end.seconds, default=None)
 
-    def climbed(self, seconds: float, options: list[Option]) -> list[Option]:
-        """Better options: as long as it helps, a busy stage gives a layer to the stage that should have it.
+    def climbed(self, end: _End) -> _End:
+        """Better options: as long as it helps, a busy or late stage gives a layer to the stage that should have it.
 
-        What a stage recomputes changes with its layers, which the common time of ``best`` does not see.
+        What a stage recomputes changes with its layers, which the common time of ``best`` does not see, nor what comes
+        behind its last backward while others still work.
         """
         tries = CLIMBS
         while tries > 0:
-            layers = [option.layers for option in options]
-            busiest = sorted(range(len(layers)), key=lambda stage: -options[stage].busy_seconds)[:GIVING]
+            layers = [option.layers for option in end.options]
+            busiest = sorted(range(len(layers)), key=lambda stage: -end.options[stage].busy_seconds)[:GIVING]
+            latest = sorted(range(len(layers)), key=lambda stage: -end.finish[stage])[:GIVING]
             moves = [
                 (giver, taker)
-                for giver in busiest
+                for giver in dict.fromkeys((*busiest, *latest))
                 for taker in range(len(layers))
                 if giver != taker and layers[giver] > self.chunks and layers[taker] < self.most[taker]
             ]
             tries -= len(moves)
             moved = (self._ending(_moved(layers, *move)) for move in moves[: max(0, tries)])
-            least = min(moved, key=lambda item: item[0], default=None)
-            if least is None or least[0] >= seconds:
+            least = min(moved, key=lambda found: found.seconds, default=end)
+            if least.seconds >= end.seconds:
                 break
-            seconds, options = least
-        return options
+            end = least
+        return end
 
     def _line(self, stage: int) -> tuple[float, float]:
         """Seconds of a micro-batch on a stage: sends and ends, and each layer."""
@@ -217,7 +233,7 @@ class _Layers:
             if surplus <= 0:
                 yield layers
 
-    def _ending(self, layers: Sequence[int]) -> tuple[float, list[Option]]:
+    def _ending(self, layers: Sequence[int]) -> _End:
         pricer = self.stages.pricer
         options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
         forward, backward = with_sends(
@@ -228,7 +244,8 @@ class _Layers:
         steps = self.stages.choice.family.micro_batches
         ends = stage_ends(forward, backward, steps, held, weight, self.schedule)
         ends = together(ends) if self.stages.outer_wait else ends
-        return max(end + option.tail_seconds for end, option in zip(ends, options, strict=True)), options
+        finish = [end + option.tail_seconds for end, option in zip(ends, options, strict=True)]
+        return _End(max(finish), options, finish)
 
 
 def _on_one_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
