@@ -37,6 +37,9 @@ TRIES = 16
 SETS = 6
 """Sets of devices that are tried for each choice of data parallelism."""
 
+ORDERS_GAIN = 1.4
+"""What other schedules make of a plan at most: half of its layers in a V leave a third of the bubble."""
+
 CHEAP_TRIES, CHEAP_SETS = 2, 2
 """The same for a cheap look; choices that do not fit do not count."""
 
@@ -525,8 +528,8 @@ class FirstPlans:
             seconds = self._below(choice, partition)
             if seconds < least:
                 least, best = seconds, choice
-        # What is best without interleaving may be better with it.
-        if best is not None and least < known:
+        # What is best without interleaving may be better with it, or with layers in a V.
+        if best is not None and least < known * ORDERS_GAIN:
             for chunks, schedule in self.explorer.orders(family, best.depth):
                 choice = replace(best, interleave=chunks, schedule=schedule)
                 if choice != best:
