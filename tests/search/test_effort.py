@@ -161,7 +161,7 @@ def ranked(number: int) -> list[_Ranked]:
         _Ranked(
             seconds=1.0 + index / 100,
             choice=Choice(family=FAMILY._replace(dp=index + 1), depth=2, interleave=1),
-            partition=cast("NetworkPartition", SimpleNamespace(estimator=None)),
+            partition=cast("NetworkPartition", SimpleNamespace(estimator=SimpleNamespace(model=None))),
         )
         for index in range(number)
     ]
@@ -185,6 +185,7 @@ def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, look
     with (
         patch.object(quick, "StageOptions"),
         patch.object(quick, "_slots", return_value=slots),
+        patch.object(quick, "orders_of", side_effect=lambda *_: iter([(1, "1f1b")])),
         patch.object(quick, "layered", return_value=examples.scored() if fits else None) as layered,
     ):
         search._stage(iter(ranked(40)))
@@ -199,6 +200,24 @@ def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, look
         assert layered.call_count == before + len(
             [*{tuple(slots), tuple(slots[::-1])} - {()}][: 1 if cheap and fits else 2]
         )
+
+
+@pytest.mark.parametrize(("cheap", "seconds", "looks"), [(False, 13.9, 3), (False, 14.1, 1), (True, 9.0, 1)])
+def test_schedules_of_a_quick_plan(cheap: bool, seconds: float, looks: int) -> None:
+    """All that its stages have, where they may come to be the fastest; a cheap look leaves them."""
+    wanted = everywhere(Estimator(examples.cluster(), examples.model()))
+    search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
+    search.best, orders = examples.scored(step_seconds=10.0), [(1, "1f1b"), (2, "1f1b"), (2, "zb-v")]
+    (item,), found = ranked(1), examples.scored(step_seconds=seconds)
+    with (
+        patch.object(quick, "StageOptions") as stages,
+        patch.object(quick, "_slots", return_value=[0, 0]),
+        patch.object(quick, "orders_of", side_effect=lambda *_: iter(orders)),
+        patch.object(quick, "layered", return_value=found),
+    ):
+        assert search._place(item.choice, item.partition)
+    met = [(call.args[0].interleave, call.args[0].schedule) for call in stages.call_args_list]
+    assert met == orders[:looks]
 
 
 def test_sets_of_a_quick_plan() -> None:

@@ -25,7 +25,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
 from planner.search.pipeline import OpenChoice, in_space, priced_on
-from planner.search.space.choices import Choice, Family, families, targets_of
+from planner.search.space.choices import Choice, Family, families, orders_of, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
@@ -210,18 +210,36 @@ class _QuickSearch:
                 break
             if degrees in self._done:
                 continue
-            self.deadline.check()
-            stages = StageOptions(item.choice, item.partition.estimator, self.limits)
-            slots = _slots(stages, self.wanted)
-            tried += bool(slots)
-            for order in _both_ways(slots):
-                scored = layered(stages, order, self.estimator)
-                self._offer(scored)
-                self._done |= {degrees} if scored else set()
-                if scored and self.cheap:
-                    break
+            tried += self._place(item.choice, item.partition)
             if tried == TRIES or (self.cheap and len(self._done) == CHEAP_TRIES):
                 break
+
+    def _place(self, choice: Choice, partition: NetworkPartition) -> bool:
+        """Plans of a choice, and near the best one of its other schedules, unless cheap; False without room for any."""
+        self.deadline.check()
+        stages = StageOptions(choice, partition.estimator, self.limits)
+        slots = _slots(stages, self.wanted)
+        for order in _both_ways(slots):
+            scored = layered(stages, order, self.estimator)
+            self._offer(scored)
+            if scored is None:
+                continue
+            self._done.add(_degrees(choice.family))
+            if self.cheap:
+                break
+            if scored.estimate.step_seconds < self.seconds * ORDERS_GAIN:
+                self._reorder(choice, partition, order)
+        return bool(slots)
+
+    def _reorder(self, choice: Choice, partition: NetworkPartition, slots: list[int]) -> None:
+        """The same stages with other numbers of chunks and in other schedules."""
+        model = partition.estimator.model
+        for chunks, schedule in orders_of(choice.family, choice.depth, model, self.limits):
+            other = replace(choice, interleave=chunks, schedule=schedule)
+            if other != choice:
+                self.deadline.check()
+                stages = StageOptions(other, partition.estimator, self.limits)
+                self._offer(layered(stages, slots, self.estimator))
 
 
 def _degrees(family: Family) -> tuple[object, ...]:
