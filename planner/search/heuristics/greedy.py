@@ -36,6 +36,9 @@ MORE_THRESHOLDS = 8
 CLIMBS = 400
 """Moves of a layer that are tried to make a plan better."""
 
+CLIMBED_GAIN = 1.1
+"""What these moves make of a plan at most, for looks at many plans."""
+
 GIVING = 3
 """Stages that may give one: as many with the longest micro-batches, as many that end last."""
 
@@ -59,11 +62,15 @@ def greedy(
     return fastest(score(scorer or estimator, stages, end.options) for end in climbed)
 
 
-def layered(stages: StageOptions, slots: list[int], estimator: Estimator) -> Scored | None:
-    """Good layers for given compositions, [stage]; None when none fit."""
+def layered(
+    stages: StageOptions, slots: list[int], estimator: Estimator, *, wanted_seconds: float = inf
+) -> Scored | None:
+    """Good layers for given compositions, [stage]; None when none fit, or will hardly end as soon as is wanted."""
     look = _Layers(stages, slots)
     best = look.best()
-    return score(estimator, stages, look.climbed(best).options) if best else None
+    if best is None or best.seconds > wanted_seconds * CLIMBED_GAIN:
+        return None
+    return score(estimator, stages, look.climbed(best).options)
 
 
 def fastest(plans: Iterable[Scored | None]) -> Scored | None:

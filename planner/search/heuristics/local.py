@@ -55,8 +55,10 @@ class Layering:
         self.partition, self.scorer, self.limits = partition, scorer, limits
         self._stages: dict[tuple[Family, int], StageOptions] = {}
 
-    def scored(self, family: Family, stands: Sequence[Stand]) -> Scored | None:
-        """The plan; None when the limits or the target have none, or it does not fit."""
+    def scored(
+        self, family: Family, stands: Sequence[Stand], wanted_seconds: float = float("inf")
+    ) -> Scored | None:
+        """The plan; None when the limits or the target have none, it does not fit or takes much longer than wanted."""
         depth, part = len(stands), self.partition
         if depth not in depths(family, self.limits, part.estimator.model, part.device_types):
             return None
@@ -65,7 +67,7 @@ class Layering:
         slots = [place.get(each, -1) for each in stands]
         if min(slots) < 0 or not stages.obeys(slots):
             return None
-        return layered(stages, slots, self.scorer)
+        return layered(stages, slots, self.scorer, wanted_seconds=wanted_seconds)
 
     def options(self, family: Family, depth: int) -> StageOptions:
         """What the stages of so deep a pipeline may be."""
@@ -105,8 +107,9 @@ class _LocalSearch:
                 if self.tries >= most or self.deadline.struck:
                     return
                 self.tries += 1
-                scored = self._layering.scored(near, neighbour)
-                if scored and scored.estimate.step_seconds < self.best.estimate.step_seconds * (1 - 1e-9):
+                wanted = self.best.estimate.step_seconds
+                scored = self._layering.scored(near, neighbour, wanted)
+                if scored and scored.estimate.step_seconds < wanted * (1 - 1e-9):
                     self.best = scored
                     return
 
