@@ -191,7 +191,9 @@ class Explorer:
         try:
             self._open()
             self._first_plans()
-            self._polish()
+            # On large clusters the first ILP takes longer than all that leads to a much better choice.
+            if self._devices <= POLISHED_DEVICES:
+                self._first.polish()
         except Struck:
             self.interrupted = self.deadline.interrupted
         return self.best
@@ -206,7 +208,6 @@ class Explorer:
             lambda: self._other_runtimes(rounds),
             lambda: self._one_degree(rounds),
             self._first_plans,
-            self._polish,
             lambda: self._best_first(rounds),
         )
         try:
@@ -221,11 +222,6 @@ class Explorer:
             if self._elsewhere is not None:
                 self._elsewhere.end()
                 self._elsewhere = None
-
-    def _polish(self) -> None:
-        """Large clusters go without: their first ILP takes longer than all that leads to a much better choice."""
-        if self._devices <= POLISHED_DEVICES:
-            self._first.polish()
 
     def go_on(self, deadline: Deadline, cutoff_seconds: float) -> None:
         """Search, or search on where a deadline has struck, for plans below the cutoff."""
