@@ -66,10 +66,10 @@ megatron: data parallel: compute +11 %, 2 fewer devices 1.0819
 only a: compute +11 %, 2 fewer devices 1.0819
 torch: data + tensor: tensor parallel +7 % 1.0945
 deepspeed: data + tensor: tensor parallel +7 % 1.1230
-megatron: pipeline + tensor: bubble and sends +23 % 1.1410
 torch: pipeline: bubble and sends +11 % 1.1424
 torch: ZeRO-0: optimizer +15 % 1.1483
 megatron: pipeline: bubble and sends +16 % 1.1495
+megatron: pipeline + tensor: bubble and sends +18 % 1.2144
 deepspeed: ZeRO-0: optimizer +15 % 1.2238
 megatron: data + tensor: compute +31 % 1.3805
 deepspeed: pipeline: compute +25 % 1.4618

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
-from planner.cost.schedules import uniform_seconds
+from planner.cost.schedules import is_v_shaped, uniform_seconds
 from planner.cost.training import devices_of
 from planner.frozen import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
@@ -546,11 +546,11 @@ class FirstPlans:
             seconds = self._below(choice, partition)
             if seconds < least:
                 least, best = seconds, choice
-        # What is best without interleaving may be better with it, or with layers in a V.
+        # What is best without interleaving may be better with it, and what is not even by much with its layers in a V.
         if best is not None and least < known * ORDERS_GAIN:
             for chunks, schedule in self.explorer.orders(family, best.depth):
                 choice = replace(best, interleave=chunks, schedule=schedule)
-                if choice != best:
+                if choice != best and (least < known or is_v_shaped(schedule)):
                     least = min(least, self._below(choice, partition))
         return least
 
