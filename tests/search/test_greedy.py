@@ -12,7 +12,7 @@ import pytest
 
 from planner.cluster.spec import PoolSpec
 from planner.cost.estimate import Estimator
-from planner.search.heuristics.greedy import _filled, _Layers, _orders, fastest, greedy
+from planner.search.heuristics.greedy import _filled, _Layers, _moved, _orders, fastest, greedy
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice, families
 from planner.search.space.stages import StageOptions
@@ -24,12 +24,14 @@ TWO = (pool("a", per_node=2), pool("b", "V100", per_node=2, gbps=10))
 THREE = (*(pool(name, "V100", per_node=1, gbps=speed) for name, speed in (("b", 10), ("c", 200))), pool("a"))
 
 
-def options(pools: tuple[PoolSpec, ...], depth: int, layers: int = 7, chunks: int = 1) -> StageOptions:
-    """Stages of one device each, for eight micro-batches."""
+def options(
+    pools: tuple[PoolSpec, ...], depth: int, layers: int = 7, chunks: int = 1, dp: int = 1
+) -> StageOptions:
+    """Stages of so many devices each, for eight micro-batches, or half as many with two."""
     estimator = Estimator(cluster(*pools), gpt(layers, 1024, 8, global_batch=8))
     limits = Limits(tp=(1,), recompute=("none",))
     every = families(TARGETS["megatron"], limits, estimator.model, estimator.topology.device_types)
-    family = next(item for item in every if (item.dp, item.batch) == (1, 1))
+    family = next(item for item in every if (item.dp, item.batch) == (dp, dp))
     return StageOptions(Choice(family=family, depth=depth, interleave=chunks), estimator, limits)
 
 
@@ -74,6 +76,25 @@ def test_any_cut_becomes_about_as_good_as_the_best(depth: int, chunks: int) -> N
             assert layers.climbed(found) == found
         moved += ending < found.seconds
     assert moved > len(every) / 2
+
+
+@pytest.mark.parametrize("giving", [1, 3])
+def test_no_layer_of_a_busy_or_late_stage_is_better_elsewhere(giving: int) -> None:
+    """Where moves end; those of late stages alone make some plans better."""
+    slow = (pool("a", per_node=1, nodes=4, gbps=10), pool("b", "V100", per_node=1, nodes=4, gbps=1))
+    stages = options(slow, 4, layers=12, dp=2)
+    look, late_only = _Layers(stages, [0, 1, 1, 0]), 0
+    with patch("planner.search.heuristics.greedy.GIVING", giving):
+        for cut in cuts(12, 4, 1):
+            end = look.climbed(look._ending(cut))
+            layers = [option.layers for option in end.options]
+            busy = sorted(range(4), key=lambda stage: -end.options[stage].busy_seconds)[:giving]
+            late = sorted(range(4), key=lambda stage: -end.finish[stage])[:giving]
+            for giver, taker in product({*busy, *late}, range(4)):
+                if giver != taker and layers[giver] > 1 and layers[taker] < look.most[taker]:
+                    assert look._ending(_moved(layers, giver, taker)).seconds >= end.seconds
+            late_only += bool({*late} - {*busy})
+    assert late_only or giving == 3
 
 
 def test_the_quick_plan_is_the_best_of_both_orders() -> None:
