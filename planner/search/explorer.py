@@ -285,13 +285,22 @@ class Explorer:
 
     def _other_runtimes(self, rounds: int | None) -> None:
         """Begin with the best plans of other runtimes where a runtime is asked for that runs most of them."""
+        for search in self._others():
+            self.deadline.check()
+            search.run(rounds=rounds)
+            if search.interrupted:
+                raise KeyboardInterrupt
+
+    def _others(self) -> Iterator[Explorer]:
+        """Searches of other runtimes whose plans are taken as one's own, each with its part of the time."""
         rows = [row for row in self._rows if row.dp_per_stage]
         if self.one_degree or not rows:
             return
         others = [row for row in targets_of(replace(self.limits, target=None)) if row not in rows]
+        # Those with the same kernels have plans most like its own.
+        others.sort(key=lambda row: row.kernels != rows[0].kernels)
         for number, other in enumerate(others):
-            self.deadline.check()
-            search = Explorer(
+            yield Explorer(
                 self.estimator,
                 replace(self.limits, target=other.name),
                 Silent(),
@@ -300,9 +309,6 @@ class Explorer:
                 deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
                 better=lambda scored: self._offer_to(rows, scored),
             )
-            search.run(rounds=rounds)
-            if search.interrupted:
-                raise KeyboardInterrupt
 
     def _offer_to(self, rows: Sequence[Capabilities], scored: Scored) -> None:
         """Take a plan of another runtime as one of these, if they can run it."""
@@ -412,6 +418,10 @@ class Explorer:
                 self._first.evenly(
                     tuple(data_parallel_choices(row, self.limits, partition.estimator)), partition
                 )
+            if self.best is not None:
+                return
+        for search in self._others():
+            search._first_plan()
             if self.best is not None:
                 return
 

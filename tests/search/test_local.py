@@ -88,6 +88,17 @@ def test_it_is_never_worse_than_what_it_can_run_of_other_runtimes(seed: int) -> 
                 assert found.estimate.step_seconds <= estimate.step_seconds * (1 + 1e-9)
 
 
+def test_a_plan_of_another_runtime_comes_whatever_the_time() -> None:
+    """As for runtimes that have quick plans of their own."""
+    spec = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))
+    for target in ("flagscale", "megatron"):
+        limits = Limits(target=target, time_limit_seconds=1e-6)
+        found = search(spec, gpt(8, 1024, 8, global_batch=16), limits=limits, explain=False)
+        assert found.status == "feasible"
+        assert found.best is not None
+        assert found.best.plan.target == target
+
+
 def test_other_runtimes_are_searched_in_its_own_orders() -> None:
     """Torch would divide backwards here, which FlagScale cannot; what it begins with are pipelines that it can run."""
     spec, model = cluster(pool("a", nodes=2, per_node=2, gbps=10, cards=1)), gpt(8, global_batch=8)
