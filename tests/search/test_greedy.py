@@ -12,7 +12,15 @@ import pytest
 
 from planner.cluster.spec import PoolSpec
 from planner.cost.estimate import Estimator
-from planner.search.heuristics.greedy import _filled, _Layers, _moved, _orders, fastest, greedy
+from planner.search.heuristics.greedy import (
+    _filled,
+    _Layers,
+    _moved,
+    _orders,
+    fastest,
+    greedy,
+    layered,
+)
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice, families
 from planner.search.space.stages import StageOptions
@@ -95,6 +103,17 @@ def test_no_layer_of_a_busy_or_late_stage_is_better_elsewhere(giving: int) -> No
                     assert look._ending(_moved(layers, giver, taker)).seconds >= end.seconds
             late_only += bool({*late} - {*busy})
     assert late_only or giving == 3
+
+
+def test_what_ends_much_later_than_wanted_is_left_alone() -> None:
+    """A tenth is what moves of layers may make of it."""
+    stages = options(TWO, 2)
+    best = _Layers(stages, [0, 1]).best()
+    assert best is not None
+    plan = layered(stages, [0, 1], stages.estimator)
+    assert plan is not None
+    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.09) == plan
+    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.11) is None
 
 
 def test_the_quick_plan_is_the_best_of_both_orders() -> None:
