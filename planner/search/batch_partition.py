@@ -289,14 +289,14 @@ def least_in_lock_step(
     must: Sequence[bool],
     fewest: int,
     *,
-    exact: bool = False,
+    exact_below: float = 0.0,
 ) -> BatchPartition:
-    """Least step in which all devices do the same number of micro-batches.
+    """Least step in which all devices do the same number of micro-batches; a bound of it from ``exact_below`` on.
 
     ``micro`` are seconds of micro-batches of 1, 2, ... sequences, ``left`` what follows the last of them on a device
     whose largest has the size, both [device type][sequences - 1]. At least ``fewest`` devices take part. The longest
-    micro-batch is that of one of the sizes of one of the device types: all are tried at once, with what follows on this
-    one alone unless ``exact``.
+    micro-batch is that of one of the sizes of one of the device types: all are tried at once, in the bound with what
+    follows on this one alone.
     """
     together = _Together(counts, batch, must, fewest)
     longest, follows = np.concatenate(micro), np.concatenate(left)
@@ -309,7 +309,7 @@ def least_in_lock_step(
     if not np.isfinite(seconds[best]):
         return NOTHING
     found = together.partition(float(seconds[best]), sizes[:, best], int(steps[best]))
-    if not exact:
+    if found.seconds >= exact_below:
         return found
     found = together.least(micro, left, found.steps)
     for number in range(int(steps[able].min()), batch // max(1, fewest) + 1):

@@ -265,9 +265,7 @@ class Shares:
         used = self._stretched(used, ring)
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
-            partition = self._lock_step(used, ring, box)
-            if partition.seconds + end < cutoff_seconds:
-                partition = self._lock_step(used, ring, box, exact=True)
+            partition = self._lock_step(used, ring, box, exact_below=cutoff_seconds - end)
         elif self.pricer.traffic.keeps_step(self._shape, ring):
             partition = self._in_step(used, ring, cutoff_seconds - end)
         else:
@@ -558,7 +556,9 @@ class Shares:
             cutoff_seconds,
         )
 
-    def _lock_step(self, used: Participants, ring: Ring, box: Box, *, exact: bool = False) -> BatchPartition:
+    def _lock_step(
+        self, used: Participants, ring: Ring, box: Box, *, exact_below: float = 0.0
+    ) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere."""
         moved = tuple(
             _Passes(
@@ -572,7 +572,7 @@ class Shares:
             left = [self._sync_seconds(ring, one) for one in moved]
             seconds = [one.seconds for one in moved]
             return least_in_lock_step(
-                seconds, left, used.counts, self.batch, used.must, sum(box.low), exact=exact
+                seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
             )
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self._sync_seconds(ring, one) for one in micro]
@@ -584,7 +584,7 @@ class Shares:
             ]
         seconds = [one.seconds for one in micro]
         return least_in_lock_step(
-            seconds, left, used.counts, self.batch, used.must, sum(box.low), exact=exact
+            seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
         )
 
     def _sync_seconds(self, ring: Ring, one: _Passes) -> Seconds:
