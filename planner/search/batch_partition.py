@@ -298,7 +298,7 @@ def least_in_lock_step(
     micro-batch is that of one of the sizes of one of the device types: all are tried at once, in the bound with what
     follows on this one alone.
     """
-    together = _Together(counts, batch, must, fewest)
+    together = _Together(counts, batch, must)
     longest, follows = np.concatenate(micro), np.concatenate(left)
     sizes, devices = together.within(micro, longest)
     with np.errstate(divide="ignore"):
@@ -329,7 +329,6 @@ class _Together:
     """Of each type."""
     batch: int
     must: Sequence[bool]
-    fewest: int
 
     def within(
         self, times: Sequence[Seconds], limits: Seconds
