@@ -90,7 +90,7 @@ def check(problem: Problem, asked: Limits, most: int | None = None) -> tuple[Sco
     else:
         compare(found, best)
     with (
-        patch.object(Explorer, "_other_runtimes", lambda explorer, rounds: None),
+        patch.object(Explorer, "_others", lambda explorer: iter(())),
         patch.object(Explorer, "_first_plans", lambda explorer: None),
         patch.object(Explorer, "_one_degree", lambda explorer, rounds: None),
     ):
@@ -1024,6 +1024,11 @@ def check_left_over(seed: int, target: str, most: int | None = None) -> None:
         gap=0.0, target=target, pp=(2, 3, 4, 5), tp=(1, 2), zero=((0,), (1,))[seed % 2], recompute=("none",)
     )
     check(with_devices_left_over(seed), asked, most)
+
+
+def test_the_first_plan_of_another_runtime_may_be_faster_than_all_of_the_own_space() -> None:
+    """Tensor parallelism over three devices, which do not divide the sequence."""
+    check_odd_nodes(1380, "flagscale", (1, 2))
 
 
 @pytest.mark.parametrize("seed", [2, 9, 24, 31, 37])
