@@ -10,9 +10,11 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import typer
@@ -30,7 +32,7 @@ from planner.cli.process import (
     mark_start,
     open_streams,
 )
-from planner.errors import HetplanError
+from planner.errors import HetplanError, UsageError
 from planner.escaping import visible
 
 
@@ -90,7 +92,7 @@ def _made(name: str, entry: Registered) -> Any:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     alone = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name, cls=PlainCommand)(_interruptible(_expanded(function)))
+    alone.command(name, cls=PlainCommand)(_interruptible(_sparing(_expanded(function))))
     return typer.main.get_command(alone)
 
 
@@ -148,6 +150,44 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(INTERRUPTED) from None
 
     return run_command
+
+
+def _sparing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which writes over no file that it reads, nor twice into one, unless with ``--force``."""
+
+    @wraps(command)
+    def run_command(**options: Any) -> None:
+        if not options.get("force"):
+            _require_apart({name: list(_paths(value)) for name, value in options.items()})
+        command(**options)
+
+    return run_command
+
+
+_WRITTEN = {"output": "-o", "write_lp": "--write-lp", "plot": "--plot"}
+"""Options that name a file to write."""
+
+
+def _paths(value: object) -> Iterator[Path]:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, Path):
+            yield each
+
+
+def _require_apart(paths: dict[str, list[Path]]) -> None:
+    for name, option in _WRITTEN.items():
+        for written in paths.get(name, []):
+            others = [other for key, values in paths.items() if key != name for other in values]
+            if any(_same_file(written, other) for other in others):
+                what = f"{option}: expected a file that the command does not read or write otherwise, got {written}"
+                raise UsageError(what)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """True for two ways to a regular file, there or not; a device such as /dev/null may be named twice."""
+    with suppress(OSError):
+        return one.samefile(other) and one.is_file()
+    return one.absolute() == other.absolute()
 
 
 class PlainCommand(TyperCommand):

@@ -190,7 +190,11 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _meaning(text: str | None) -> str | None:
-    return text.splitlines()[0].rstrip(".").replace("``", "") if text else None
+    """Its first lines, up to one that ends a sentence, on one line."""
+    if not text:
+        return None
+    first = re.split(r"(?<=\.)\n", text, maxsplit=1)[0]
+    return " ".join(first.split()).rstrip(".").replace("``", "")
 
 
 def _plain_path(loc: tuple[str | int, ...]) -> KeyPath:

@@ -144,3 +144,36 @@ def test_no_processes(hetplan: Command, files: Path) -> None:
     outcome = hetplan("search", files / "cluster.yaml", files / "model.yaml", "--processes", "0")
     assert outcome.code == 2
     assert outcome.err == "error: --processes: expected a whole number from 1 to 256, got 0\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "search cluster.yaml model.yaml -o cluster.yaml",
+        "search cluster.yaml model.yaml -o link.yaml",
+        "search cluster.yaml model.yaml -o new.yaml --write-lp ./new.yaml",
+        "predict cluster.yaml model.yaml plan.yaml -o plan.yaml",
+        "report plan.yaml --compare other.yaml -o other.yaml",
+        "trace plan.yaml -o ../{folder}/plan.yaml",
+    ],
+)
+def test_no_output_replaces_another_file_of_its_command(hetplan: Command, files: Path, words: str) -> None:
+    """Whatever the way to it; nothing is written."""
+    for name in ("plan.yaml", "other.yaml"):
+        (files / name).write_text("tp: 1\n")
+    (files / "link.yaml").symlink_to("cluster.yaml")
+    before = {path: path.read_text() for path in files.iterdir()}
+    done = hetplan(*words.format(folder=files.name).split())
+    assert done.code == 2
+    assert "-o: expected a file that the command does not read or write otherwise" in done.err
+    assert {path: path.read_text() for path in files.iterdir()} == before
+
+
+def test_devices_are_no_files_that_could_be_lost(hetplan: Command, files: Path) -> None:
+    """Nothing is kept of what goes there."""
+    assert (
+        hetplan(
+            "search", "cluster.yaml", "model.yaml", "--pp", "2", "-o", "/dev/null", "--write-lp", "/dev/null"
+        ).code
+        == 0
+    )

@@ -276,6 +276,14 @@ def test_nonsense_is_an_error_and_not_a_crash(tmp_path: Path, text: str) -> None
     assert problems(load_model, path)
 
 
+def test_hints_are_whole_sentences(tmp_path: Path) -> None:
+    """However many lines the docstring of the field has."""
+    problem = the_problem(load_model, changed(tmp_path, ("training:", "training:\n  kernels: [torch]")))
+    assert problem.hint is not None
+    assert problem.hint.startswith("Kernel set that the software runs: megatron (Megatron-Core")
+    assert problem.hint.endswith("absent, the usual one of the runtime and attention")
+
+
 def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
     """Whatever the form of the file."""
     assert isinstance(load_model(changed(tmp_path)), ModelSpec)
