@@ -266,7 +266,7 @@ class Fit:
     without: Callable[[Callable[[Run], bool]], Calibration] = field(compare=False, repr=False)
     """The constants when the runs of which this is true are left out: one step back from those of all."""
     warnings: tuple[str, ...]
-    """What a reader should doubt: few runs, sources that contradict each other."""
+    """What a reader should doubt: few runs, runs that nothing explains, sources that contradict each other."""
 
     def foreign(self, left: Callable[[Run], bool]) -> Calibration:
         """What the runs of which this is true are predicted by: constants and bars of all others.
@@ -478,6 +478,7 @@ class _Problem:
             without=without,
             warnings=(
                 *self._unsettled(self._step(values, list(told.values())), after),
+                *(() if self.published else self._unexplained(calibration, errors)),
                 *_warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"]),
             ),
         )
@@ -492,6 +493,22 @@ class _Problem:
             name = self.parameters[int(np.argmax(far))].dotted[0]
             moved = exp(float(step[int(np.argmax(far))])) - 1
             yield f"the fit has not converged: {name} would still move by {moved:+.0%}, beyond its spread"
+
+    def _unexplained(self, calibration: Calibration, errors: Vector) -> Iterator[str]:
+        """Runs that no device is fast enough for, and those that the constants miss by several error bars."""
+        estimators = Estimators(calibration)
+        too_fast, far = [], []
+        for run, error in zip(self.runs, errors, strict=True):
+            known = estimators.of(run.cluster, run.model).estimate(run.plan)
+            mfu = known.mfu * exp(error)
+            if mfu > 1.0:
+                too_fast.append(f"{run.id} ({mfu:.1f} times it)")
+            elif certain(run) and abs(error) > OUTLIER * known.spread:
+                far.append(f"{run.id} (predicted {exp(error) - 1:+.0%})")
+        if too_fast:
+            yield f"faster than the peak of their devices: {_first(too_fast)}; check seconds, batch and devices"
+        if far:
+            yield f"off by more than {OUTLIER:.0f} error bars after the fit: {_first(far)}"
 
     def without(
         self,
@@ -555,6 +572,17 @@ class _Problem:
         # Every family alike, however many have measured it.
         each = [sum(robust_spread(one) ** 2 for one in found) / len(found) for found in widths]
         return float(f"{sqrt((sum(each) + whole**2) / (len(each) + 1)):.3g}"), of_devices
+
+
+OUTLIER = 3.0
+"""Error bars beyond which a run says that its row is wrong, or that the model misses something."""
+_NAMED = 3
+"""Runs that a warning names."""
+
+
+def _first(runs: Sequence[str]) -> str:
+    more = len(runs) - _NAMED
+    return ", ".join(runs[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 CONTRADICTION = 3.0

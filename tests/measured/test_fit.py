@@ -367,6 +367,17 @@ def test_sources_that_contradict_each_other_are_named() -> None:
     assert not any("contradict" in line for line in whole().warnings)
 
 
+def test_runs_that_no_constants_explain_are_named() -> None:
+    """Faster than the peak of the devices, or far slower than all others of the source."""
+    first, *others = measured()
+    warnings = fit(
+        [scaled(first, "fast", 0.01, "lab"), *others[:20], scaled(others[20], "slow", 30.0, "lab")], BEFORE
+    ).warnings
+    assert any("faster than the peak of their devices: fast (" in line for line in warnings)
+    assert any("off by more than 3 error bars after the fit: slow (predicted -9" in line for line in warnings)
+    assert not any("peak" in line or "error bars" in line for line in whole().warnings)
+
+
 def test_few_runs_are_said_to_be_few() -> None:
     """Three runs move more constants than that only with the help of their priors."""
     assert any("each also rests on its prior" in line for line in fit(few(3), BEFORE).warnings)
