@@ -877,6 +877,11 @@ def model_flops(model: ModelSpec) -> float:
     return _step_flops(model, 2.0) + (more * _step_flops(model, 0.0) if more else 0.0)
 
 
+def layer_flops(model: ModelSpec) -> tuple[float, float]:
+    """Useful FLOPs of a sequence in one of ``layers``: those of its forward, and of forward and backward."""
+    return _layer_flops(model, 0.0), _layer_flops(model, 2.0)
+
+
 def _step_flops(model: ModelSpec, backward: float) -> float:
     """Of a forward, and a backward of ``backward`` times as much where all is trained: 2, or 0 for a forward alone."""
     passes, half = 1.0 + backward, 1.0 + backward / 2

@@ -1,0 +1,104 @@
+"""Calibrations that cannot be true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planner.calibration.values import Calibration, LayerPoint, LinkPoint, Operation
+from planner.cli.inputs import Overrides, read_inputs
+from planner.cluster.spec import ClusterSpec
+from planner.cost.compute import layer_flops, model_flops
+from planner.model.spec import ModelSpec
+from planner.report.doubts import doubts
+
+ROOT = Path(__file__).parents[2]
+
+
+def inputs() -> tuple[ClusterSpec, ModelSpec]:
+    """8 H100 and 8 A100 on InfiniBand, Llama 7B."""
+    return read_inputs(
+        ROOT / "cluster_specs" / "h100_a100.yaml", ROOT / "model_specs" / "llama_7b.yaml", Overrides()
+    )
+
+
+LAYER = LayerPoint(
+    gpu="A100-SXM-80GB", model="Llama-7B", tp=2, micro_batch=4, forward_seconds=0.03, backward_seconds=0.06
+)
+
+
+def test_a_layer_has_its_part_of_the_model() -> None:
+    """The rest is the head."""
+    _, model = inputs()
+    forward, whole = layer_flops(model)
+    assert whole == 3 * forward
+    assert 0.9 < model.layers * whole * model.training.global_batch / model_flops(model) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("share_of_least", "said"),
+    [(1.1, ""), (0.5, "would need 2.00 times the peak"), (0.001, "need 1000 times")],
+)
+@pytest.mark.parametrize("forward_alone", [False, True])
+def test_layers_faster_than_the_peak_are_doubted(
+    share_of_least: float, said: str, forward_alone: bool
+) -> None:
+    """Two devices share a layer of four sequences; a slower backward excuses no forward."""
+    cluster, model = inputs()
+    least = 4 * layer_flops(model)[0] / (2 * 312e12)
+    seconds = share_of_least * least
+    point = replace(
+        LAYER, forward_seconds=seconds, backward_seconds=9 * least if forward_alone else 2 * seconds
+    )
+    lines = list(doubts(Calibration(layers=(point, LAYER)), cluster, model))
+    assert len(lines) == (said != "")
+    assert all(said in line for line in lines)
+
+
+def test_layers_of_other_models_are_not_compared() -> None:
+    """Nor those of the same name and another size, of which another line says so."""
+    cluster, model = inputs()
+    fast = replace(LAYER, forward_seconds=1e-6, backward_seconds=1e-6)
+    for calibration in (
+        Calibration(layers=(replace(fast, model="bert"), LAYER)),
+        Calibration(
+            layers=(replace(fast, source="here"),),
+            sources={"here": {"model.llama_7b": "hidden 64, heads 4/4, ffn 256, sequence 128, bf16, flash"}},
+        ),
+        Calibration(layers=(replace(fast, gpu="T4"), LAYER)),
+    ):
+        assert not any("times the peak" in line for line in doubts(calibration, cluster, model))
+
+
+@pytest.mark.parametrize(
+    ("link", "wire"),
+    [("node:A100-SXM-80GB", 300e9), ("ib", 8 * 400e9 / 8), ("eth", 100e9 / 8), ("ib+eth", 12.5e9)],
+)
+@pytest.mark.parametrize(
+    ("operation", "sent"),
+    [
+        ("all-reduce", 1.75),
+        ("all-gather", 0.875),
+        ("reduce-scatter", 0.875),
+        ("send", 1.0),
+        ("broadcast", 1.0),
+    ],
+)
+def test_links_faster_than_their_wire_are_doubted(
+    link: str, wire: float, operation: Operation, sent: float
+) -> None:
+    """Beyond what switches that add up can do; of links that the cluster does not have nothing is known."""
+    cluster, model = inputs()
+    size = 2.0**28
+    for times, doubted in ((1.9, False), (2.1, True)):
+        point = LinkPoint(
+            link=link, operation=operation, members=8, size_bytes=size, seconds=sent * size / wire / times
+        )
+        said = list(doubts(Calibration(link_points=(point,)), cluster, model))
+        assert any("times the bandwidth that h100-a100 gives the link" in line for line in said) == doubted
+        there = replace(point, link="elsewhere", seconds=1e-9)
+        assert not any(
+            "times the" in line for line in doubts(Calibration(link_points=(there,)), cluster, model)
+        )
