@@ -158,7 +158,8 @@ def _sparing(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run_command(**options: Any) -> None:
         if not options.get("force"):
-            _require_apart({name: list(_paths(value)) for name, value in options.items()})
+            hint = "name another file, or add --force to replace it" if "force" in options else None
+            _require_apart({name: list(_paths(value)) for name, value in options.items()}, hint)
         command(**options)
 
     return run_command
@@ -174,13 +175,13 @@ def _paths(value: object) -> Iterator[Path]:
             yield each
 
 
-def _require_apart(paths: dict[str, list[Path]]) -> None:
+def _require_apart(paths: dict[str, list[Path]], hint: str | None) -> None:
     for name, option in _WRITTEN.items():
         for written in paths.get(name, []):
             others = [other for key, values in paths.items() if key != name for other in values]
             if any(_same_file(written, other) for other in others):
                 what = f"{option}: expected a file that the command does not read or write otherwise, got {written}"
-                raise UsageError(what)
+                raise UsageError(what, hint=hint)
 
 
 def _same_file(one: Path, other: Path) -> bool:
