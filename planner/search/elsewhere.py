@@ -131,12 +131,13 @@ class OtherProcess:
 
     def ask(self, task: _Round) -> Future[_State]:
         """What is known after that round and those asked for before."""
-        return self._exchanges.submit(self._exchange, task)
+        # Pickled here and now: the search goes on meanwhile and changes what a task has in common with it.
+        return self._exchanges.submit(self._exchange, pickle.dumps(task))
 
-    def _exchange(self, task: _Round) -> _State:
+    def _exchange(self, task: bytes) -> _State:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        pickle.dump(task, self._process.stdin)
+        self._process.stdin.write(task)
         self._process.stdin.flush()
         state = pickle.load(self._process.stdout)
         assert isinstance(state, _State)

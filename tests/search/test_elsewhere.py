@@ -6,11 +6,12 @@ import io
 import pickle
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -184,6 +185,27 @@ def test_choices_go_where_least_is_to_be_done() -> None:
     finally:
         others.end()
     assert all(process.ended for process in others._processes)
+
+
+class Noted:
+    """Notes the thread in which it is pickled."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        self.threads.append(threading.current_thread())
+        return int, ()
+
+
+def test_tasks_are_pickled_where_the_search_waits() -> None:
+    """In a thread of their own they would be while the search fills the tables that they have in common."""
+    process, noted = OtherProcess(), Noted()
+    try:
+        process.ask(cast("Any", noted)).exception()
+    finally:
+        process.end()
+    assert noted.threads == [threading.current_thread()]
 
 
 class Served(io.BytesIO):
