@@ -75,7 +75,11 @@ def _report(
         return brief(result, result.best, cluster, model, top)
     head = understood(cluster, model, request.calibration, request.limits, goal_text(request.goal))
     if result.best is None:
-        return [head, _nothing(result, model, request.limits), warnings_section(result.warnings)]
+        return [
+            head,
+            _nothing(result, model, request.cluster, request.limits),
+            warnings_section(result.warnings),
+        ]
     warnings = [*result.warnings, *result.best.estimate.warnings]
     return [head, *_found(result, result.best, cluster, top), warnings_section(warnings)]
 
@@ -102,9 +106,9 @@ def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | 
     ]
 
 
-def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> RenderableType:
+def _nothing(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> RenderableType:
     if result.nearest:
-        return nearest_section(result)
+        return nearest_section(result, cluster)
     if result.status == "infeasible":
         return infeasible_section(result, model, limits)
     return unknown_section(result)

@@ -170,7 +170,7 @@ def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, li
     what = f"{model.name} on {cluster.name}"
     best = result.best
     if best is None:
-        return f"{what}: {_nothing(result, model, limits)}"
+        return f"{what}: {_nothing(result, model, cluster, limits)}"
     estimate = best.estimate
     parts = [f"{duration(estimate.step_seconds, estimate.spread)} a step"]
     parts += [f"{rate(estimate.tokens_per_second)} tokens/s"]
@@ -198,11 +198,11 @@ def _claim(result: SearchResult) -> str:
     return f"{stopped}proven optimal" if result.gap <= 0 else f"{proof(result.gap, result.status)}{best}"
 
 
-def _nothing(result: SearchResult, model: ModelSpec, limits: Limits) -> str:
+def _nothing(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> str:
     if result.nearest:
         first = result.nearest[0]
         run = result.goal.run_of(first.scored.estimate)
-        return "no plan meets the goal" if run is None else nearest_text(first, run)
+        return "no plan meets the goal" if run is None else nearest_text(first, run, cluster)
     if result.status == "infeasible":
         lacking = untrained(model, limits)
         return "proven: no plan fits" if lacking is None else ": ".join(lacking)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group
 
+from planner.cluster.spec import ClusterSpec
 from planner.cost.training import Devices, TrainingRun, devices_of
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
-from planner.plan.values import Plan
 from planner.report.layout import Paragraph, list_section, pairs, paragraphs, section
 from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
 from planner.search.explain.sensitivity import option_text
@@ -217,34 +216,30 @@ def speed_text(tokens_per_second: float) -> str:
     return f"{rate(tokens_per_second)} tokens/s"
 
 
-def devices_text(plan: Plan) -> str:
-    """``8 a100 + 4 v100``; the device type is named where the plan uses several of a pool."""
-    used = devices_of(plan)
-    pools = Counter(pool for pool, _ in used)
-    return named_devices(used, {pool for pool in pools if pools[pool] > 1})
-
-
-def named_devices(used: Devices, mixed: Container[str]) -> str:
-    """``8 a100 + 4 V100 (lab)``, with the device type in pools that are ``mixed``."""
+def devices_text(used: Devices, cluster: ClusterSpec) -> str:
+    """``8 a100 + 4 V100 (lab)``: the device type is named where a pool of the cluster has several."""
+    mixed = {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1}
     return " + ".join(
         f"{devices} {gpu} ({pool})" if pool in mixed else f"{devices} {pool}"
         for (pool, gpu), devices in sorted(used.items())
     )
 
 
-def nearest_section(result: SearchResult) -> Group:
+def nearest_section(result: SearchResult, cluster: ClusterSpec) -> Group:
     """Which limits no plan keeps, and how near plans come."""
     over = "" if result.subclusters is None else f" over {count(result.subclusters, 'sub-cluster')}"
     effort = f"proven{over}, {duration(result.seconds)}"
-    lines = [nearest_text(entry, result.goal.run_of(entry.scored.estimate)) for entry in result.nearest]
+    lines = [
+        nearest_text(entry, result.goal.run_of(entry.scored.estimate), cluster) for entry in result.nearest
+    ]
     return section(f"No plan meets the goal ({effort})", paragraphs(lines))
 
 
-def nearest_text(entry: Nearest, run: TrainingRun | None) -> str:
+def nearest_text(entry: Nearest, run: TrainingRun | None, cluster: ClusterSpec) -> str:
     """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``."""
     others = " within the other limits" if entry.kept else ", without the other limits,"
     others = others if entry.proven else f" that was found in time{others}"
-    where = devices_text(entry.scored.plan)
+    where = devices_text(devices_of(entry.scored.plan), cluster)
     if entry.limit == "min_tokens_per_second":
         return (
             f"no plan reaches {speed_text(entry.asked)}; the fastest{others} reaches "

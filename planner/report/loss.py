@@ -16,7 +16,7 @@ from planner.plan.file import Considered
 from planner.report.brief import brief
 from planner.report.document import Understood, understood_inputs
 from planner.report.explain import considered
-from planner.report.goal import named_devices
+from planner.report.goal import devices_text
 from planner.report.layout import Paragraph, bullets, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -166,7 +166,7 @@ def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
     rows = [
         [
             BEST if size.front else "",
-            _devices(size, cluster),
+            devices_text(size.devices, cluster),
             str(size.point.batch),
             format_count(size.point.steps),
             long_text(size.point.run.seconds) if size.point.run else MISSING,
@@ -187,23 +187,18 @@ def sizes_section(table_: Sizes, cluster: ClusterSpec) -> Group:
     )
 
 
-def _devices(size: Size, cluster: ClusterSpec) -> str:
-    """``8 a100 + 4 v100``; the device type is named where a pool of the cluster mixes them."""
-    return named_devices(size.devices, {pool.name for pool in cluster.pools if len(set(pool.devices)) > 1})
-
-
 def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]:
     if sizes.worth is None:
         return
     best, fastest = sizes.points[sizes.worth], sizes.points[-1]
     text = (
-        f"worth using: {best.total} of {count(cluster.devices, 'device')}, {_devices(best, cluster)}, with "
+        f"worth using: {best.total} of {count(cluster.devices, 'device')}, {devices_text(best.devices, cluster)}, with "
         f"{best.point.batch} sequences a step, where time x {what} is least"
     )
     if fastest is not best and fastest.point.seconds and best.point.seconds:
         sooner = significant(best.point.seconds / fastest.point.seconds)
         dearer = significant(fastest.value / best.value) if best.value else "more than 0"
-        text += f"; {_devices(fastest, cluster)} are {sooner} x as soon there for {dearer} x the {what}"
+        text += f"; {devices_text(fastest.devices, cluster)} are {sooner} x as soon there for {dearer} x the {what}"
     yield Paragraph(text)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.training import Devices
+from planner.cost.training import Devices, devices_of
 from planner.field_metadata import JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood_inputs
@@ -56,7 +56,7 @@ def front_section(front: Front, cluster: ClusterSpec) -> Group:
     rows = [
         [
             FRONT if point.front else "",
-            devices_text(point.scored.plan),
+            devices_text(devices_of(point.scored.plan), cluster),
             short(point),
             unit.show(point.seconds),
             speed.show(point.scored.estimate.tokens_per_second),
@@ -113,13 +113,14 @@ def worth_text(front: Front, cluster: ClusterSpec) -> str:
     what = front.objective
     parts = [
         f"worth using: {best.scored.plan.devices} of {count(cluster.devices, 'device')}, "
-        f"{devices_text(best.scored.plan)}, where time x {what} is lowest"
+        f"{devices_text(devices_of(best.scored.plan), cluster)}, where time x {what} is lowest"
     ]
     if front.worth > 0:
         parts.append(f"with fewer, speed drops by more than {what} does")
     if fastest is not best:
+        more = devices_text(devices_of(fastest.scored.plan), cluster)
         parts.append(
-            f"with more, {what} per token rises by more than speed: {devices_text(fastest.scored.plan)} give "
+            f"with more, {what} per token rises by more than speed: {more} give "
             f"{best.seconds / fastest.seconds:.2f} x the speed at {_times(fastest.value, best.value)} the {what}"
         )
     return "; ".join(parts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from collections import Counter
+
+from planner.cost.training import devices_of
 from planner.report.goal import devices_text, goal_text, nearest_section
 from planner.search.values import Goal
 from tests.report import examples
@@ -28,18 +30,18 @@ def test_goals_in_words() -> None:
 
 def test_devices_in_words() -> None:
     """By pool, and by kind where a pool mixes device types."""
-    assert devices_text(examples.plan()) == "4 a100 + 4 v100"
-    groups = tuple(
-        ReplicaGroup(pool="lab", gpu=gpu, tp=1, count=1, local_batch=1, accumulation_steps=1)
-        for gpu in ("T4", "P100")
-    )
-    plan = Plan(target="deepspeed", zero=0, stages=(Stage(first_layer=0, end_layer=2, replicas=groups),))
-    assert devices_text(plan) == "1 P100 (lab) + 1 T4 (lab)"
+    cluster = examples.cluster()
+    assert devices_text(devices_of(examples.plan()), cluster) == "4 a100 + 4 v100"
+    mixed, other = cluster.pools
+    mixed = mixed.model_copy(update={"devices": ("A100", "V100")})
+    cluster = cluster.model_copy(update={"pools": (mixed, other)})
+    used = Counter({("a100", "V100"): 1, ("v100", "V100"): 2})
+    assert devices_text(used, cluster) == "1 V100 (a100) + 2 v100"
 
 
 def test_the_nearest_plans() -> None:
     """One sentence a limit."""
-    assert drawn(nearest_section(examples.out_of_reach())) == (
+    assert drawn(nearest_section(examples.out_of_reach(), examples.cluster())) == (
         "No plan meets the goal (proven over 39 sub-clusters, 12 ms)\n"
         "  no plan reaches 40.0 k tokens/s; the fastest within the other limits reaches\n"
         "  19.3 k tokens/s, on 4 a100 + 4 v100\n"

@@ -21,13 +21,14 @@ from markupsafe import Markup
 from planner import __version__
 from planner.cost.estimate import Estimator
 from planner.cost.timeline import Lane, SpanKind, Step, step_of
-from planner.cost.training import TrainingRun
+from planner.cost.training import TrainingRun, devices_of
 from planner.cost.values import CAUSES, COMPONENTS, Breakdown, Estimate, Memory
 from planner.escaping import visible, visible_json
 from planner.field_metadata import Json, json_fields, meanings, sentence
 from planner.field_metadata import text as document_text
 from planner.logs.comparison import Deviation
 from planner.plan.file import Considered, Moment, PlanFile, cluster_digest, model_digest
+from planner.plan.values import Plan
 from planner.report.compare import Contender
 from planner.report.document import ComparedPlan, PlanDocument, compare_document, plan_document
 from planner.report.explain import SMALLEST, largest_component
@@ -282,7 +283,6 @@ def _templates() -> Environment:
         "duration": duration,
         "gib": gib,
         "money": money,
-        "devices": devices_text,
         "short": short,
         "percent": percent,
         "rate": rate,
@@ -544,12 +544,16 @@ class _View:
                 point.seconds,
                 point.value,
                 "chosen" if index == front.worth else "fits" if point.front else "beaten",
-                f"{devices_text(point.scored.plan)}: {duration(point.seconds)}, "
+                f"{self.devices(point.scored.plan)}: {duration(point.seconds)}, "
                 f"{significant(point.value)} {FRONT_UNITS[front.objective]}",
             )
             for index, point in enumerate(front.points)
         ]
         return scatter(told, (self.unit.seconds, self.unit.name), (1.0, ""))
+
+    def devices(self, plan: Plan) -> str:
+        """Those of a plan by pool."""
+        return devices_text(devices_of(plan), self.cluster)
 
     def worth(self) -> str:
         """How many devices are worth using."""
