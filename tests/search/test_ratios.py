@@ -30,7 +30,7 @@ from planner.plan.checks import faults
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline
 from planner.search.explain.bars import ErrorBar, device_bars, network_bars, scaled, with_families
-from planner.search.explain.ratios import ONE_TYPE
+from planner.search.explain.ratios import NOT_WEIGHED, ONE_SPEED
 from planner.search.explain.reasons import LEFT_OUT
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
@@ -236,15 +236,25 @@ def test_devices_of_no_family_have_speeds_of_their_own() -> None:
     assert Estimator(named, model).step_seconds(plan.plan) == plan.estimate.step_seconds
 
 
-def test_robust_on_one_device_type_is_the_usual_answer() -> None:
+def test_robust_on_one_node_is_the_usual_answer() -> None:
     """And says that no ratio of speeds matters."""
-    cluster = worlds.cluster(worlds.pool("a", per_node=2, nodes=2))
+    cluster = worlds.cluster(worlds.pool("a", per_node=2, nodes=1, nics=()))
     model = worlds.gpt(layers=8, global_batch=16)
     usual, found = (choose(cluster, model, ASSUMED, LIMITS, goal) for goal in (Goal(), ROBUST))
     assert found.best == usual.best
     assert found.hedge is None
-    assert found.warnings == (*usual.warnings, ONE_TYPE)
-    assert ONE_TYPE not in usual.warnings
+    assert found.warnings == (*usual.warnings, ONE_SPEED)
+    assert ONE_SPEED not in usual.warnings
+
+
+def test_robust_on_one_device_type_weighs_its_network() -> None:
+    """Devices may be fast or slow next to what joins them."""
+    cluster = worlds.cluster(worlds.pool("a", per_node=2, nodes=2, fabric="eth", gbps=10, cards=1))
+    found = choose(cluster, worlds.gpt(layers=8, global_batch=16), ASSUMED, LIMITS, ROBUST)
+    assert found.hedge is not None
+    assert any("eth" in speed for speed in found.hedge.speeds)
+    assert ONE_SPEED not in found.warnings
+    assert NOT_WEIGHED not in found.warnings
 
 
 def test_time_that_is_up_is_said() -> None:
@@ -253,7 +263,11 @@ def test_time_that_is_up_is_said() -> None:
     found = choose(*halves(), known, LIMITS, ROBUST, deadline=Deadline.after(0.0))
     assert found.hedge is None
     assert found.ratios == ()
-    assert found.best is None or LEFT_OUT in found.warnings
+    assert found.best is not None
+    assert LEFT_OUT in found.warnings
+    assert NOT_WEIGHED in found.warnings
+    usual = choose(*halves(), known, LIMITS, Goal(), deadline=Deadline.after(0.0))
+    assert NOT_WEIGHED not in usual.warnings
 
 
 def test_robust_keeps_to_the_limits() -> None:

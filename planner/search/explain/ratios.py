@@ -62,7 +62,13 @@ HEDGED = 4
 CORNERED = 4
 """Speeds whose ends are combined for a robust plan, the least known ones first: 2 ** 4 corners."""
 
-ONE_TYPE = "--robust: all devices are of one type, so no ratio of speeds matters: this is the usual answer"
+ONE_SPEED = (
+    "--robust: all devices are of one type and no network joins them, so no ratio of speeds matters: this is the usual "
+    "answer"
+)
+NOT_WEIGHED = (
+    "--robust: the search ended before plans were weighed at other speeds: this is the fastest one found"
+)
 
 
 class Worlds:
@@ -171,14 +177,29 @@ def weighed(
     deadline: Deadline,
 ) -> SearchResult:
     """The result with the ratios that it rests on; the robust plan in place of the best where the goal asks for it."""
+    found = _weighed(result, cluster, model, calibration, limits, goal, deadline)
+    if found.best is None or not goal.robust or found.hedge is not None or ONE_SPEED in found.warnings:
+        return found
+    return replace(found, warnings=(*found.warnings, NOT_WEIGHED))
+
+
+def _weighed(
+    result: SearchResult,
+    cluster: ClusterSpec,
+    model: ModelSpec,
+    calibration: Calibration,
+    limits: Limits,
+    goal: Goal,
+    deadline: Deadline,
+) -> SearchResult:
     best = result.best
     if best is None or result.interrupted:
         return result
     worlds = Worlds(Estimator(with_families(ranked(cluster)), model, calibration), limits, goal)
     device_types = usable_device_types(worlds.estimator.topology, model)
-    known = {device_type.family for device_type in device_types}
-    if len(known) == 1:
-        return replace(result, warnings=(*result.warnings, ONE_TYPE)) if goal.robust else result
+    networks = network_bars(worlds.estimator) if goal.robust else ()
+    if len({device_type.family for device_type in device_types}) == 1 and not networks:
+        return replace(result, warnings=(*result.warnings, ONE_SPEED)) if goal.robust else result
     try:
         worlds.take((best, *_met(result)))
         if best.plan not in worlds.plans:
@@ -194,7 +215,7 @@ def weighed(
             told.sort(key=lambda ratio: -ratio.regret)
             result = _with_best(replace(result, ratios=tuple(told[:SHOWN])), worlds.best(()), limits)
         if goal.robust:
-            result = _robust(result, worlds, (*bars, *network_bars(worlds.estimator)), deadline)
+            result = _robust(result, worlds, (*bars, *networks), deadline)
     except Struck:
         said = {LEFT_OUT, CUT_SHORT} & {*result.warnings}
         warnings = result.warnings if said else (*result.warnings, left_out(deadline))
