@@ -202,20 +202,20 @@ def products_again(model: ModelSpec) -> float:
     return (pairs + again) / (query + model.heads * model.value_width + pairs + mlp)
 
 
-def measured_layer(
-    times: LayerTimes, moved: Collectives, model: ModelSpec, recompute: Recompute, by_operation: bool = False
-) -> LayerPrice:
-    """A measured layer: the host's work is in its times already, and its collectives unless the times lack them."""
-    partly = recompute == "selective" and by_operation
-    share = 1.0 if recompute == "full" else products_again(model) if partly else 0.0
-    ahead = moved.forward_seconds if times.without_collectives else 0.0
-    back = moved.backward_seconds if times.without_collectives else 0.0
+def measured_layer(times: LayerTimes, formula: LayerPrice) -> LayerPrice:
+    """A measured layer: the host's work is in its times already, and its collectives unless the times lack them.
+
+    Of its forward it does again what the formula does of its own; all experts were on the device that was measured.
+    """
+    again = formula.recompute_seconds / formula.forward_seconds
     return LayerPrice(
         forward_seconds=times.forward_seconds,
         backward_seconds=times.backward_seconds,
-        recompute_seconds=share * times.forward_seconds,
-        collective_forward=ahead,
-        collective_backward=back + (1 if recompute == "full" else 0.5 if partly else 0) * ahead,
+        recompute_seconds=again * times.forward_seconds,
+        collective_forward=formula.collective_forward if times.without_collectives else 0.0,
+        collective_backward=formula.collective_backward if times.without_collectives else 0.0,
+        routing_forward=formula.routing_forward,
+        routing_backward=formula.routing_backward,
     )
 
 
@@ -990,16 +990,16 @@ class Pricer:
         by_operation = self.target.eager_layers
         one = self._layer_pass(device_type, tp, sequences, split, folding)
         moved = self._collectives(one, device_type, tp, sequences, split)
+        routing = self._routing_seconds(device_type, tp, sequences, folding)
+        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         if measured:
-            price = measured_layer(measured, moved, self.model, recompute, by_operation)
+            price = measured_layer(measured, price)
             back = price.backward_seconds
             return replace(
                 price,
                 backward_seconds=back + one.added_seconds,
                 weight_seconds=back * self._weight_share(device_type, tp) + one.added_seconds,
             )
-        routing = self._routing_seconds(device_type, tp, sequences, folding)
-        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         return self._with_context(price, one, device_type, tp, sequences, recompute)
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:

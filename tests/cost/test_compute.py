@@ -147,32 +147,28 @@ def test_selective_recomputation_by_operation(attention: str, again: float) -> N
     assert found.recompute_seconds == pytest.approx(again)
 
 
-@pytest.mark.parametrize(
-    ("recompute", "by_operation", "again", "exposed"),
-    [
-        ("none", True, 0.0, 1.0),
-        ("full", False, 10.0, 2.0),
-        ("selective", True, 5.0, 1.5),
-        ("selective", False, 0.0, 1.0),
-    ],
-)
-def test_what_a_measured_layer_does_again(
-    recompute: Recompute, by_operation: bool, again: float, exposed: float
-) -> None:
-    """A share of its measured forward, and of the collectives that were not in it."""
+@pytest.mark.parametrize("again", [0.0, 2.0, 8.0])
+def test_what_a_measured_layer_does_again(again: float) -> None:
+    """As large a share of its measured forward as by formula; collectives where they were not in it."""
     times = LayerTimes(
-        forward_seconds=10.0,
-        backward_seconds=20.0,
-        activation_ratio=1.0,
-        parameter_ratio=1.0,
-        spread=0.0,
-        without_collectives=True,
+        forward_seconds=10.0, backward_seconds=20.0, activation_ratio=1.0, parameter_ratio=1.0, spread=0.0
     )
-    moved = Collectives(forward_seconds=1.0, backward_seconds=1.0)
-    found = measured_layer(times, moved, gpt(), recompute, by_operation)
-    assert found.recompute_seconds == pytest.approx(again)
-    assert found.collective_forward == 1.0
-    assert found.collective_backward == pytest.approx(exposed)
+    formula = LayerPrice(
+        forward_seconds=8.0,
+        backward_seconds=15.0,
+        recompute_seconds=again,
+        collective_forward=1.0,
+        collective_backward=1.5,
+        routing_forward=3.0,
+        routing_backward=6.0,
+    )
+    found = measured_layer(times, formula)
+    assert (found.forward_seconds, found.backward_seconds) == (10.0, 20.0)
+    assert found.recompute_seconds == 10.0 * again / 8.0
+    assert (found.collective_forward, found.collective_backward) == (0.0, 0.0)
+    assert (found.routing_forward, found.routing_backward) == (3.0, 6.0)
+    without = measured_layer(replace(times, without_collectives=True), formula)
+    assert (without.collective_forward, without.collective_backward) == (1.0, 1.5)
 
 
 def test_useful_flops_are_those_of_the_megatron_paper() -> None:

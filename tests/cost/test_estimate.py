@@ -264,6 +264,34 @@ def test_measured_layers_win_over_formulas() -> None:
     assert more == pytest.approx(24 * 1e8)
 
 
+@pytest.mark.parametrize("target", ["megatron", "torch"])
+def test_measured_layers_do_as_much_again_as_the_formula(target: str) -> None:
+    """Scores that are not kept are not free because the layer was measured."""
+    plan, spec, model = replicas(target), slow_network(), gpt(attention="unfused")
+
+    def again(recompute: Recompute, calibration: Calibration) -> float:
+        stages = (replace(plan.stages[0], recompute=recompute),)
+        return estimate(replace(plan, stages=stages), spec, model, calibration).breakdown.recompute_seconds
+
+    measured = Calibration(layers=layer_points())
+    assert again("full", measured) == pytest.approx(4 * 24 * 0.1)
+    shares = [again("selective", known) / again("full", known) for known in (ASSUMED, measured)]
+    assert 0.1 < shares[0] < 0.9
+    assert shares[1] == pytest.approx(shares[0])
+
+
+def test_measured_layers_with_experts_still_send_tokens_to_them() -> None:
+    """A lone device has all experts, and sends nothing."""
+    spec = cluster(pool("p", nodes=2, cards=1, gbps=100))
+    model = gpt().model_copy(update={"experts": ExpertsSpec(number=16, top_k=2, ffn=1024)})
+    plan = replace(replicas(), ep=16)
+    plain, measured = (
+        estimate(plan, spec, model, calibration).breakdown.expert_parallel_seconds
+        for calibration in (ASSUMED, Calibration(layers=layer_points()))
+    )
+    assert measured == plain > 0
+
+
 def test_measured_parameters_weigh_in_memory() -> None:
     """Twice the parameters of a layer, twice its states."""
     spec, model = slow_network(), gpt()
