@@ -195,6 +195,9 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
         data[path] = value
         return
     _known(top, [*places, "reserve_gib", "safe", "training"], "key", text)
+    if not rest:
+        what = f"--change {text!r}: expected a name and a key behind {top}, as in {top}.NAME.KEY=VALUE"
+        raise UsageError(what, hint=f"there is {', '.join(list(places[top])[:7]) or 'none'}")
     name, rest = _first(places[top], rest, top, text)
     if top in ("links", "fabrics") and name in data["fabrics"] and rest == "bandwidth_gbps":
         for pool in data["pools"]:
