@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -548,6 +549,7 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
     ("kind", "changes"),
     [
         ("xlstm", {"use_bias": True}),
+        ("moonshine", {"encoder_num_hidden_layers": 0}),
         ("perceiver", {"v_channels": 256}),
         ("dia", {"decoder_config": {"cross_head_dim": 64}}),
         ("marian", {"decoder_vocab_size": 100}),
@@ -625,6 +627,35 @@ def test_what_transformers_does_not_build_is_refused(
         load_model(path)
     with pytest.raises(refusal), torch.device("meta"), unfilled():
         getattr(transformers, architecture)(transformers.CONFIG_MAPPING[kind].from_dict({**values, **wrong}))
+
+
+DISPUTED: list[tuple[str, dict[str, Any]]] = [
+    ("mamba", {"expand": 16}),
+    ("falcon_mamba", {"intermediate_size": 768}),
+    ("exaone_moe", {"first_k_dense_replace": 2}),
+    ("deepseek_v32", {"first_k_dense_replace": 4}),
+    ("idefics2", {"perceiver_config": {"hidden_size": 1024}}),
+    *(
+        (kind, {"text_config": {"tie_word_embeddings": True}})
+        for kind in ("audioflamingo3", "glm4v_moe", "glm_ocr", "musicflamingo", "video_llama_3")
+    ),
+    ("paddleocr_vl", {"tie_word_embeddings": False}),
+]
+"""A type, and keys that say other than what transformers goes by."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "changes"), DISPUTED)
+def test_of_two_keys_the_one_that_transformers_goes_by_counts(
+    tmp_path: Path, kind: str, changes: dict[str, Any]
+) -> None:
+    """As in files that were written by hand or by other programs."""
+    values = json.loads(default(kind).to_json_string(use_diff=False))
+    for key, value in changes.items():
+        values[key] = {**values[key], **value} if isinstance(value, dict) else value
+    parameters, architecture = counted(kind, transformers.CONFIG_MAPPING[kind].from_dict(deepcopy(values)))
+    (tmp_path / "config.json").write_text(json.dumps({**values, "architectures": [architecture]}))
+    assert load_model(tmp_path / "config.json").parameters == parameters
 
 
 NOT_BUILT = (

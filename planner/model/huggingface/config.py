@@ -358,12 +358,16 @@ _TIED_BY_EITHER = (
     "kosmos-2",
     "minimax_m3_vl",
     "glm4v",
+    "glm4v_moe",
+    "glm_ocr",
     "llava",
     "llava_next_video",
     "llava_onevision",
+    "paddleocr_vl",
     "qwen2_5_vl",
     "qwen2_vl",
     "shieldgemma2",
+    "video_llama_3",
 )
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
@@ -383,6 +387,7 @@ _TIED = {
         (
             *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
             *("video_llava", "vipllava", "voxtral", "glm_ocr", "qwen2_5_omni_thinker"),
+            *("audioflamingo3", "musicflamingo"),
             *("qwen3_omni_moe_thinker", "video_llama_3"),
         ),
         False,

@@ -20,6 +20,7 @@ _GPT_NAMES = {
 }
 _NAMES = {
     "bloom": {"n_embed": "hidden_size"},
+    "lfm2": {"block_ff_dim": "intermediate_size"},
     "llada": {
         **{"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads"},
         **{"n_layers": "num_hidden_layers", "mlp_hidden_size": "intermediate_size"},
@@ -36,6 +37,7 @@ _NAMES = {
         **{"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"},
         **{"ffn_hidden_size": "intermediate_size", "n_positions": "max_position_embeddings"},
     },
+    "xlstm": {"embedding_dim": "hidden_size", "num_blocks": "num_hidden_layers"},
 }
 """Names that repositories with code of their own have for a key, by ``model_type``."""
 TABLE = Path(__file__).with_name("defaults.json")

@@ -28,7 +28,7 @@ def decoded(shape: Shape, feeds: Sequence[str]) -> Shape:
 
 def _encoded(encoder: Shape, feeds: Sequence[str]) -> Shape:
     """The encoder with layers of these feed-forwards: equal blocks, the shortest that repeat."""
-    if set(feeds) == {"dense"}:
+    if {*feeds} <= {"dense"}:
         return {**encoder, "layers": len(feeds)}
     total = len(feeds)
     length = next(

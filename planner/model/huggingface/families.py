@@ -191,7 +191,11 @@ def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
-    """(key, layers without experts) of every key that names some."""
+    """(key, layers without experts) of every key that names some; what says it of each layer goes ahead of all."""
+    kinds = config.get("mlp_layer_types")
+    if isinstance(kinds, list):
+        yield "mlp_layer_types", [index for index, kind in enumerate(kinds) if kind == "dense"]
+        return
     count = config.get("num_hidden_layers")
     layers = range(count if isinstance(count, int) and LAYERS.holds(count) else 0)
     step = config.get("decoder_sparse_step", 1)
@@ -213,9 +217,6 @@ def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
     listed = config.get("mlp_only_layers")
     if isinstance(listed, list):
         yield "mlp_only_layers", [index for index in layers if index in listed]
-    kinds = config.get("mlp_layer_types")
-    if isinstance(kinds, list):
-        yield "mlp_layer_types", [index for index, kind in enumerate(kinds) if kind == "dense"]
 
 
 Sizes = tuple[tuple[str, Any], ...]
@@ -401,11 +402,14 @@ def mamba_state(config: Config, prefix: str = "", *, norm: bool) -> Shape:
     )
     size, conv, rank = (config.get(name) for name in names)
     hidden = config["hidden_size"]
-    inner = config.get("mamba_expand") if prefix else config.get("expand")
+    inner = int((config.get("mamba_expand" if prefix else "expand") or 2) * hidden)
+    if not prefix:
+        # Falcon Mamba's files have a factor of 16 beside the width, which is what counts.
+        inner = config.get("intermediate_size") or inner
     biases = ("mamba_conv_bias", "mamba_proj_bias") if prefix else ("use_conv_bias", "use_bias")
     return {
         "kind": "mamba",
-        "head_dim": int((inner or 2) * hidden),
+        "head_dim": inner,
         "size": size or 16,
         "rank": rank if isinstance(rank, int) else -(-hidden // 16),
         "conv": conv or 4,

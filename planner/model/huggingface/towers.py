@@ -136,7 +136,8 @@ def _idefics2(config: Config, text: int) -> Shape:
         siglip_tower({**vision, "vision_use_head": False}),
         config["text_config"]["intermediate_size"],
     )
-    width, heads, head = given["hidden_size"], given["resampler_n_heads"], given["resampler_head_dim"]
+    # As wide as the text, whatever its own configuration says.
+    width, heads, head = text, given["resampler_n_heads"], given["resampler_head_dim"]
     pairs, latents = given["num_key_value_heads"], given["resampler_n_latents"]
     layer = 2 * width * head * (heads + pairs) + 3 * width + 3 * width * 4 * width
     others = tower["hidden"] * ffn + latents * width + given["resampler_depth"] * layer + width
