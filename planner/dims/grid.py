@@ -148,6 +148,7 @@ def _strange(model: ModelSpec) -> str:
         "adapters or frozen parts": bool(model.frozen),
         "documents or pairs of answers": dealt_whole(model),
         "gated attention": model.output_gate,
+        "attention with sinks": bool(model.sinks),
         "latent attention": model.latent is not None,
         "values of another width than keys": model.value_dim is not None,
         "norms of queries over all heads": model.qk_norm == "whole",

@@ -189,6 +189,8 @@ def _whole_because(target: Capabilities, model: ModelSpec) -> Iterator[str]:
     if target.eager_layers and model.qkv_bias and not model.key_bias:
         # The example adds the biases of values on their own, whole on every device.
         yield "divides no biases of values without those of keys"
+    if model.sinks and target.eager_layers:
+        yield "divides no sinks of heads"
     if model.tower is not None:
         yield "divides no towers"
     if model.beside:

@@ -1053,7 +1053,7 @@ class ModelSpec(Frozen):
             return sum(run.weights * run.kind.trained_layer_parameters for run in self.runs)
         matrices = self._attention_elements
         of_part = {
-            "attention": matrices + self._attention_biases,
+            "attention": matrices + self._attention_biases + self._sinks,
             "mlp": self.mlp_matrices * self.hidden * self.common_ffn
             + self._router
             + self.expert_parameters
@@ -1187,10 +1187,15 @@ class ModelSpec(Frozen):
         attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
-        own = self.heads if self.sinks and self.attends else 0
+        own = self._sinks
         own += self.attention_other if self.attends and self.mixer != "cross" else 0
         own += 0 if self.carried is None else self.carried.own_parameters
         return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
+
+    @property
+    def _sinks(self) -> int:
+        """Sinks of a layer, one for each head."""
+        return self.heads if self.sinks and self.attends else 0
 
     @property
     def _attention_elements(self) -> int:

@@ -34,24 +34,32 @@ class Sharing:
         return table[self.place * length : (self.place + 1) * length]
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, sinks: Any = None
     ) -> torch.Tensor:
-        """Attention of this rank's tokens to all, [sequence][head][position][width]; keys have fewer heads perhaps."""
+        """Attention of this rank's tokens to all, [sequence][head][position][width]; keys have fewer heads perhaps.
+
+        ``sinks`` of all heads, where they have some.
+        """
         if self.ways > 1:
             query, key, value = (
                 _Exchange.apply(each, self.group, self.ways, 1, 2) for each in (query, key, value)
             )
+            sinks = None if sinks is None else sinks.chunk(self.ways)[self.place]
         sharing = query.shape[1] // key.shape[1]
         key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
-        mixed = self.mix(query, key, value, causal)
+        mixed = self.mix(query, key, value, causal, sinks)
         return _Exchange.apply(mixed, self.group, self.ways, 2, 1) if self.ways > 1 else mixed
 
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that may run once more for the same sequences, when others have come meanwhile."""
         return function
 
-    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+    def mix(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: Any
+    ) -> torch.Tensor:
         """Attention among all tokens of a sequence."""
+        if sinks is not None:
+            return _beside_sinks(query, key, value, causal, sinks)
         mixed: torch.Tensor = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return mixed
 
@@ -83,14 +91,41 @@ class Packed(Sharing):
         """The same."""
         return torch.stack([torch.cat([table[:each] for each in row]) for row in self.lengths])
 
-    def mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool) -> torch.Tensor:
+    def mix(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: Any
+    ) -> torch.Tensor:
         """A call for each document: what no token may see is not computed."""
         rows, attend = [], super().mix
         for index, lengths in enumerate(self.lengths):
             one = (each[index : index + 1].split(lengths, dim=2) for each in (query, key, value))
-            documents = [attend(own, keys, values, causal) for own, keys, values in zip(*one, strict=True)]
+            documents = [
+                attend(own, keys, values, causal, sinks) for own, keys, values in zip(*one, strict=True)
+            ]
             rows.append(torch.cat(documents, dim=2))
         return torch.cat(rows)
+
+
+COLUMNS = 8
+"""Columns that sinks take: fused kernels want widths that are multiples of it."""
+
+
+def _beside_sinks(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: torch.Tensor
+) -> torch.Tensor:
+    """Attention whose softmax has one score more for each head, its sink, whose value is zero (arXiv:2508.10925).
+
+    As no fused kernel of torch has them, a key stands ahead of all, and a query ahead so that the mask stays causal: in
+    a column of its own that key is 1, all others are 0 and queries are what makes the score the sink.
+    """
+    width, wide = query.shape[-1], value.shape[-1]
+    query, key = (functional.pad(each, (0, COLUMNS, 1, 0)) for each in (query, key))
+    value = functional.pad(value, (0, width + COLUMNS - wide, 1, 0))
+    query[..., width] = (sinks * width**0.5).to(query.dtype).unsqueeze(-1)
+    key[:, :, 0, width] = 1
+    mixed: torch.Tensor = functional.scaled_dot_product_attention(
+        query, key, value, is_causal=causal, scale=width**-0.5
+    )
+    return mixed[:, :, 1:, :wide]
 
 
 ALONE = Sharing()

@@ -157,6 +157,7 @@ class Shape:
     window_layers: int | None = None
     """Sliding windows, which the example does not have: its attention is full in every layer."""
     sinks: bool | None = None
+    """Each head has a learned sink in its softmax."""
     value_dim: int | None = None
     """Width of a head's value where it is not ``head_dim``; 0 where it is the head's key."""
     latent: None = None
@@ -585,6 +586,9 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.output = self._linear(
             shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj"
         )
+        self.sinks = None
+        if shape.sinks:
+            self.sinks = nn.Parameter(torch.zeros(shape.heads), requires_grad=not shape.freezes("attention"))
 
     def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
         """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
@@ -644,7 +648,7 @@ class Layer(nn.Module):  # type: ignore[misc]
             places = self.sharing.positions(length, hidden.device)
             query, key = rotate(query, places), rotate(key, places)
         causal = self.shape.kind == "decoder" and encoded is None
-        mixed = self.sharing.attend(query, key, value, causal=causal)
+        mixed = self.sharing.attend(query, key, value, causal=causal, sinks=self.sinks)
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
         return self.output(mixed if gate is None else mixed * gate.sigmoid())
 

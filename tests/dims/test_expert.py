@@ -175,9 +175,14 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
             "hetplan trains no experts with flagscale yet, expected a dense model",
         ),
         (
-            spread(target="torch"),
+            spread(target="flagscale"),
             mixture(experts=None, sinks=True),
-            "hetplan trains no attention with sinks with torch yet, expected none",
+            "hetplan trains no attention with sinks with flagscale yet, expected none",
+        ),
+        (
+            spread(target="torch", dp=4, tp=2, sequence_parallel=False),
+            mixture(experts=None, sinks=True),
+            "torch divides no sinks of heads, expected 1, got 2",
         ),
     ],
 )

@@ -185,12 +185,14 @@ UNLIKE: dict[str, dict[str, Any]] = {
         "experts": ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20),
     },
     "biased": {"experts": ExpertsSpec(number=4, top_k=1, ffn=24, router_bias=True, bias=True)},
+    "sinks": {"sinks": True},
     **{
         kind: {"state": state, "block": (RunSpec(mixer="state"), RunSpec()), "output_gate": kind == "delta"}
         for kind, state in STATES.items()
     },
 }
-"""Layers of several sizes (Gemma 4, MiMo), halves of layers (Nemotron 3), biases of experts, and each kind of state."""
+"""Layers of several sizes (Gemma 4, MiMo), halves of layers (Nemotron 3), biases of experts, sinks, and each kind of
+state."""
 POOLS = ("big", "A100"), ("small", "T4")
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
@@ -264,6 +266,7 @@ WITH_DIVIDED_EXPERTS = [
     *(Case("data", zero, "sgd", cp=2, experts=True, ep=2) for zero in (1, 3)),
     Case("data", 1, "sgd", experts=True, ep=2, encoder=True),
     Case("data", 2, "adamw", "bf16", experts=True, ep=2),
+    Case("data", 3, "sgd", experts=True, ep=2, unlike="sinks"),
 ]
 """Pairs of ranks that have all experts of a layer together, and all four."""
 WITH_TENSOR = [
@@ -293,6 +296,9 @@ WITH_UNLIKE = [
     Case("pp4", 0, "sgd", unlike="sizes"),
     Case("data", 1, "sgd", tp=2, unlike="sizes"),
     Case("data", 2, "sgd", cp=2, unlike="sizes"),
+    Case("data", 3, "sgd", unlike="sinks"),
+    Case("data", 1, "sgd", cp=2, unlike="sinks"),
+    Case("pp2", 1, "sgd", lora="whole", unlike="sinks"),
 ]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
@@ -382,6 +388,8 @@ SLOW = frozenset(
         Case("pp4", 0, "sgd", unlike="sizes"),
         Case("data", 1, "sgd", tp=2, unlike="sizes"),
         Case("data", 2, "sgd", cp=2, unlike="sizes"),
+        Case("data", 3, "sgd", unlike="sinks"),
+        Case("pp2", 1, "sgd", lora="whole", unlike="sinks"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from planner.job.batches import model_shape
+from planner.model.spec import LoraSpec
 from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 
+from planner.training.example_context import ALONE  # noqa: E402
 from planner.training.example_model import Shape, Transformer, load_shape, loss_of  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,6 +31,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "qwen2 moe": {
         "gated_mlp": True,
         "experts": {"number": 4, "top_k": 3, "ffn": 24, "shared_ffn": 40, "shared_gate": True},
+    },
+    "gpt oss": {
+        "gated_mlp": True,
+        "kv_heads": 2,
+        "sinks": True,
+        "qkv_bias": True,
+        "experts": {"number": 4, "top_k": 2, "ffn": 24, "router_bias": True, "bias": True},
     },
     "plain experts": {"experts": {"number": 6, "top_k": 1, "ffn": 24, "router_bias": True, "bias": True}},
     "mamba": {
@@ -178,3 +187,42 @@ def test_decoder_is_causal_and_encoder_is_not(tmp_path: Path) -> None:
     for kind, same in (("decoder", True), ("encoder", False)):
         network = Transformer(shape_of(tmp_path, kind=kind))
         assert torch.allclose(network(tokens)[0, 0], network(other)[0, 0], atol=1e-7) is same
+
+
+@pytest.mark.parametrize("width", [4, 6])
+@pytest.mark.parametrize("causal", [True, False])
+def test_sinks_take_their_part_of_the_softmax(causal: bool, width: int) -> None:
+    """And have its gradient: as a softmax over one score more, whose value is zero; values may be wider than keys."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 4, 5, 4, requires_grad=True), torch.randn(2, 2, 5, 4, requires_grad=True)
+    value, sinks = torch.randn(2, 2, 5, width, requires_grad=True), torch.randn(4, requires_grad=True)
+    found = ALONE.attend(query, key, value, causal=causal, sinks=sinks)
+    keys, values = (each.repeat_interleave(2, dim=1) for each in (key, value))
+    scores = query @ keys.transpose(2, 3) / 2
+    if causal:
+        scores = scores.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf)
+    whole = torch.cat((scores, sinks.view(1, 4, 1, 1).expand(2, 4, 5, 1)), dim=-1).softmax(-1)
+    wanted = whole[..., :-1] @ values
+    assert torch.allclose(found, wanted, atol=1e-6)
+    weights = torch.randn_like(wanted)
+    gradients = [
+        torch.autograd.grad((mixed * weights).sum(), (query, key, value, sinks)) for mixed in (found, wanted)
+    ]
+    assert all(torch.allclose(*each, atol=1e-6) for each in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "trained"),
+    [
+        ({"freeze": ("attention",)}, False),
+        ({"freeze": ("norms",)}, True),
+        ({"lora": LoraSpec(rank=2)}, False),
+    ],
+)
+def test_sinks_are_frozen_with_attention(tmp_path: Path, changes: dict[str, Any], trained: bool) -> None:
+    """As memory counts them."""
+    wanted = model(1, gated_mlp=True, sinks=True, **changes)
+    network = Transformer(shape_of(tmp_path, gated_mlp=True, sinks=True, **changes))
+    assert network.layers[0].sinks.requires_grad is trained
+    counted = sum(each.numel() for each in network.parameters() if each.requires_grad)
+    assert counted == wanted.trained_parameters

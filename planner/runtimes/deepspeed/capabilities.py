@@ -56,6 +56,7 @@ CAPABILITIES = Capabilities(
     states=("mamba", "mamba2", "delta", "linear", "conv"),
     unlike_layers="any",
     output_gate=True,
+    sinks=True,
     experts="replicas",
     experts_zero=(1, 2, 3),
     experts_in_pipeline=False,

@@ -53,6 +53,7 @@ CAPABILITIES = Capabilities(
     states=("mamba", "mamba2", "delta", "linear", "conv"),
     unlike_layers="any",
     output_gate=True,
+    sinks=True,
     towers=True,
     beside=True,
     encoder_decoders="any",
