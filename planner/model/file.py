@@ -221,7 +221,7 @@ def _config(path: Path, named: str, document: Document) -> Document:
 
 
 def _imported(config: Document, file: ImportedModelFile, document: Document) -> ModelSpec:
-    shape, longest, precision = huggingface.shape_of(config)
+    shape, longest, precision, drops = huggingface.shape_of(config)
     sequence_length = file.training.sequence_length or huggingface.usual_length(longest)
     fail_on(_batch_problems(document, sequence_length))
     training = _training(file.training, sequence_length)
@@ -233,6 +233,8 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"
         raise SpecError((config.problem(("model_type",), what),)) from None
+    if "dropout" not in file.training.model_fields_set and model.drops != drops:
+        model = model.trained_with(dropout=drops)
     given = file.training.sequence_length
     if given is not None and model.front and given != longest:
         what = f"expected {longest}, the tokens that the configuration makes of an input, got {given}"

@@ -606,6 +606,33 @@ def test_the_name_is_cleaned(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, config)).name == "Llama-2-7B"
 
 
+@pytest.mark.parametrize(
+    ("config", "drops"),
+    [
+        (gpt2(2, 64, 2), True),
+        ({**gpt2(2, 64, 2), "resid_pdrop": 0.0}, False),
+        (opt(2, 64, 2, 128), True),
+        (common("gpt_neox", 2, 64, 2, 256, 100), False),
+        (common("gpt_neox", 2, 64, 2, 256, 100, hidden_dropout=0.1), True),
+        (common("starcoder2", 2, 64, 2, 256, 100), False),
+        (common("arcee", 2, 64, 2, 256, 100), False),
+        (common("llama", 2, 64, 2, 256, 100), False),
+        (common("seed_oss", 2, 64, 2, 256, 100), True),
+        (common("seed_oss", 2, 64, 2, 256, 100, residual_dropout=0), False),
+        (common("bert", 2, 64, 2, 256, 100, tie_word_embeddings=True), True),
+    ],
+)
+def test_layers_drop_where_the_configuration_says_so(
+    tmp_path: Path, config: dict[str, Any], drops: bool
+) -> None:
+    """Whatever their feed-forward; a type without a key for it drops nothing."""
+    path = written(tmp_path, config)
+    assert load_model(path).drops is drops
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"huggingface: {path}\ntraining: {{dropout: {str(not drops).lower()}}}\n")
+    assert load_model(mine).drops is not drops
+
+
 def test_a_string_of_another_type_as_dtype(tmp_path: Path) -> None:
     """An unknown precision falls back on bf16."""
     assert (

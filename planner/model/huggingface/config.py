@@ -72,6 +72,11 @@ OWN_HEADS = {
 """Heads by architecture, of each ``model_type`` whose heads differ from the usual ones."""
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "half": "fp16"}
+_DROPPED = (
+    *("dropout", "dropout_rate", "hidden_dropout", "hidden_dropout_prob"),
+    *("resid_dropout", "resid_pdrop", "residual_dropout"),
+)
+"""Keys of the share of hidden states that layers drop; types without one drop none."""
 
 SEES = "ForConditionalGeneration"
 """The same of models that see."""
@@ -84,8 +89,9 @@ _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 """The same of encoder-decoders."""
 
 
-def shape_of(document: Document) -> tuple[Shape, int, Precision]:
-    """Fields of a ModelSpec without training, the longest sequence, and the suggested precision."""
+def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
+    """Fields of a ModelSpec without training, the longest sequence, the suggested precision, and true where layers
+    drop."""
     kind = str(document.data.get("model_type"))
     if kind in _SPEAKING:
         if (reads := document.part(_READS[kind])) is None:
@@ -122,7 +128,8 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision]:
         others = shape.get("other_parameters", 0) + padding * shape["hidden"]
         shape |= {"learned_positions": rows - padding, "other_parameters": others}
     dtype = str(config.get("torch_dtype", config.get("dtype")))
-    return shape, longest, _PRECISIONS.get(dtype, "bf16")
+    drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
+    return shape, longest, _PRECISIONS.get(dtype, "bf16"), drops
 
 
 _FROM_PADDING = {
@@ -147,7 +154,7 @@ def padding_rows(config: Document) -> int:
     return 1 + given
 
 
-def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precision]:
+def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precision, bool]:
     """The part of a model that reads, hears and sees, with what speaks beside it, which is trained apart."""
     fail_on(_of_its_own(document))
     parts = {key: f"{document.data['model_type']}_{key.removesuffix('_config')}" for key in _SPEAKING_PARTS}
@@ -161,14 +168,14 @@ def _and_speaks(document: Document, reads: Document) -> tuple[Shape, int, Precis
     }
     filled["token2wav_config"] = {**filled.get("token2wav_config", {}), **made}
     given = {key: value for key, value in reads.data.items() if key != "architectures"}
-    shape, longest, precision = shape_of(replace(reads, root=replace(reads.root, data=given)))
+    shape, longest, precision, drops = shape_of(replace(reads, root=replace(reads.root, data=given)))
     try:
         others = talker({**document.data, **filled})
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"what speaks cannot be read of these keys, {shown(str(error))} among them"
         raise SpecError((document.problem((_SPEAKING_PARTS[0],), what),)) from None
     shape |= {"name": _name(document), "other_parameters": shape.get("other_parameters", 0) + others}
-    return shape, longest, precision
+    return shape, longest, precision, drops
 
 
 _SPEAKING = ("qwen2_5_omni",)
