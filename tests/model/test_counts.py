@@ -103,6 +103,7 @@ UNLIKE: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_next", {"mlp_only_layers": [0]}),
     ("jamba", {"num_experts": 1}),
     ("llama4_text", {"interleave_moe_layer_step": 2, "moe_layers": None}),
+    ("laguna", {"num_attention_heads_per_layer": [48 if index % 4 == 0 else 64 for index in range(40)]}),
     ("granitemoehybrid", {"num_local_experts": 0, "layer_types": ["mamba", "attention"] * 16}),
 ]
 """Layers that differ from each other."""
@@ -523,6 +524,12 @@ SHAPED: list[tuple[str, dict[str, Any]]] = [
     ("seamless_m4t", SPEECH),
     ("gemma4", {"vision_config": None, "text_config": {"num_hidden_layers": 2}}),
     ("gemma4", {"vision_config": None, "audio_config": None}),
+    *(("laguna", {"gating": gating, "num_hidden_layers": 2}) for gating in (False, "per-head")),
+    *(
+        ("opt", {key: key.startswith("_")})
+        for key in ("layer_norm_elementwise_affine", "_remove_final_layer_norm")
+    ),
+    ("nomic_bert", {"head_dim": 32}),
     ("gemma4_unified", {"vision_config": None, "text_config": {"num_hidden_layers": 2}}),
     (
         "phi4_multimodal",
@@ -550,6 +557,9 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
     [
         ("xlstm", {"use_bias": True}),
         ("moonshine", {"encoder_num_hidden_layers": 0}),
+        ("convnext", {"num_stages": 2}),
+        ("segformer", {"num_encoder_blocks": 3}),
+        ("laguna", {"num_attention_heads_per_layer": [44] * 40}),
         ("perceiver", {"v_channels": 256}),
         ("dia", {"decoder_config": {"cross_head_dim": 64}}),
         ("marian", {"decoder_vocab_size": 100}),

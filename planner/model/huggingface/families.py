@@ -722,7 +722,9 @@ def _opt(config: Config) -> Shape:
         "embedding_width": config.get("word_embed_proj_dim") or hidden,
         "learned_positions": config["max_position_embeddings"] + _POSITION_OFFSET,
         "tied_embeddings": bool(config.get("tie_word_embeddings", True)),
-        "final_norm": bool(config.get("do_layer_norm_before", True)),
+        "final_norm": bool(config.get("do_layer_norm_before", True))
+        and not config.get("_remove_final_layer_norm", False),
+        "norm": "layer" if config.get("layer_norm_elementwise_affine", True) else "plain",
         "qkv_bias": biased,
         "output_bias": biased,
         "mlp_bias": biased,
@@ -869,17 +871,38 @@ def _gated_unlike(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _laguna(config: Config) -> Shape:
-    """A gate for each head."""
-    gates = config["num_attention_heads"] * config["hidden_size"] if config.get("gating", True) else 0
+    """A gate for each head, or for each of its channels; layers may have heads of their own."""
     shared = config.get("shared_expert_intermediate_size") or 0
-    experts = _experts(config, router_bias=True, shared_ffn=shared)
-    return llama(config, width=128, qk_norm=True, attention_other=gates, experts=experts)
+    shape = llama(
+        config, width=128, qk_norm=True, experts=_experts(config, router_bias=True, shared_ffn=shared)
+    )
+    channels = 1 if config.get("gating", True) in (True, "per-head") else shape["head_dim"]
+    gates, heads = channels * config["hidden_size"], config.get("num_attention_heads_per_layer")
+    if not isinstance(heads, list) or len({*heads}) == 1:
+        own = heads[0] if isinstance(heads, list) else shape["heads"]
+        return {**shape, "heads": own, "attention_other": own * gates}
+    dense = {index for _, layers in _dense_layers(config) for index in layers}
+    near = ["sliding" in str(kind) for kind in config.get("layer_types") or []]
+    window = shape.pop("window", 0)
+    shape.pop("window_layers", None)
+    kinds: list[Kind] = []
+    for index, each in enumerate(heads):
+        sizes = (("heads", each), ("attention_other", each * gates))
+        narrow = (("window", window),) if window and near and near[index] else ()
+        kinds.append(("attention", "dense" if index in dense else "experts", (*sizes, *narrow)))
+    return in_blocks(shape, kinds)
 
 
 def _laguna_unlike(config: Config) -> Iterator[tuple[str, str]]:
     heads = config.get("num_attention_heads_per_layer")
-    if isinstance(heads, list) and {*heads} != {config.get("num_attention_heads")}:
-        yield "num_attention_heads_per_layer", "layers with different numbers of heads"
+    pairs, layers = config.get("num_key_value_heads"), config.get("num_hidden_layers")
+    if isinstance(heads, list):
+        if not all(type(each) is int and each > 0 for each in heads):
+            yield "num_attention_heads_per_layer", "other than whole numbers of heads"
+        elif isinstance(pairs, int) and pairs > 0 and any(each % pairs for each in heads):
+            yield "num_attention_heads_per_layer", "numbers of heads that num_key_value_heads does not divide"
+        if len(heads) != layers:
+            yield "num_attention_heads_per_layer", "heads of more or fewer layers than num_hidden_layers"
     yield from mixed_dense(config)
 
 
@@ -1031,7 +1054,8 @@ def _nomic(config: Config) -> Shape:
         "mlp_bias": bool(config.get("mlp_fc1_bias", False)),
         "gated_mlp": str(config.get("activation_function", "swiglu")).endswith("glu"),
     }
-    shape = {**bert(config, 2), "learned_positions": 0, "norm": "layer", **own}
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    shape = {**bert(config, 2), "learned_positions": 0, "norm": "layer", "head_dim": head, **own}
     every, layers = config.get("moe_every_n_layers") or 0, range(config["num_hidden_layers"])
     if not every or (first_of(config, EXPERT_COUNTS) or 0) < 2:
         return shape

@@ -273,6 +273,10 @@ def _unlike(config: Config) -> Iterator[tuple[str, str]]:
         listed = value if isinstance(value, list) else []
         if value is not None and not (listed and all(type(each) is int and each > 0 for each in listed)):
             yield key, "stages without whole numbers"
+    depths = config.get("depths")
+    for key in ("num_stages", "num_encoder_blocks"):
+        if isinstance(depths, list) and config.get(key) not in (None, len(depths)):
+            yield key, "other numbers of stages than of depths"
 
 
 def _resnet_unlike(config: Config) -> Iterator[tuple[str, str]]:
