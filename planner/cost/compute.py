@@ -467,7 +467,8 @@ def attention_seconds(
     calls = attention_calls(model, micro_batch)
     if model.training.attention == "flash":
         causal = 0.5 if model.causal else 1.0
-        flops = 4.0 * micro_batch * ways * length * seen * heads * core_width(model) * causal
+        width = float(eager_width(model)) if target.eager_layers else core_width(model)
+        flops = 4.0 * micro_batch * ways * length * seen * heads * width * causal
         flops *= seen_scores(model, target.windows, ways)
         more = device.stream(0.0, calls - 1)
         return device.flash(flops) + more, device.flash(2.5 * flops) + more
@@ -564,6 +565,15 @@ STATE_KERNELS = {False: 6, True: 60}
 def core_width(model: ModelSpec) -> float:
     """Mean width of the two products of attention: with queries and keys, and with values."""
     return (model.head_dim + model.value_width) / 2
+
+
+SINK_COLUMNS = 8
+"""Channels by which sinks widen heads in the example's attention."""
+
+
+def eager_width(model: ModelSpec) -> int:
+    """Width of queries, keys and values in the example's attention, which fills all up to that of the widest."""
+    return max(model.head_dim + SINK_COLUMNS * bool(model.sinks), model.value_width)
 
 
 def seen_scores(model: ModelSpec, windows: bool, ways: int = 1) -> float:

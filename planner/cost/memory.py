@@ -14,12 +14,12 @@ from planner.calibration.values import Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import larger, smaller
-from planner.cost.compute import ELEMENT_BYTES, MIXED, kept_rows, predicted_tokens
+from planner.cost.compute import ELEMENT_BYTES, MIXED, eager_width, kept_rows, predicted_tokens
 from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
-from planner.model.spec import NF4_BYTES, LayerRun, ModelSpec, StateSpec
+from planner.model.spec import NF4_BYTES, LatentSpec, LayerRun, ModelSpec, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
 BUCKET_ELEMENTS = 2e8
@@ -209,9 +209,14 @@ def activation_bytes_per_layer(
     discards = recompute == "selective" and not plain
     narrow = not eager and model.training.precision == "fp8"
     if recompute == "selective" and plain:
+        latent = model.latent
+        if latent is not None and latent.q_rank is None:
+            return scale * tokens * _odd_products(model, latent)
         # Layer input, query, attention and its output product; then of both or three of the MLP the second.
         kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways
-        kept += (queries + 2.0 * value * heads) / tp
+        if latent is not None:
+            queries = 2.0 * ((latent.q_rank or 0) + latent.kv_rank + latent.rope_dim)
+        kept += (queries + 2.0 * eager_width(model) * heads) / tp
         if model.experts is not None:
             # The router's product comes before those of shared experts, whose gate and factor are one matrix.
             return scale * tokens * (kept + 2.0 * (model.mlp_matrices - 1) * model.common_ffn / tp)
@@ -242,6 +247,10 @@ def activation_bytes_per_layer(
         wide = 0.0 if discards else 4.0 * width + 2.0 * model.latent.value_dim
         attention = heads * (wide + 2.0 * model.latent.value_dim) / tp
         attention += 4.0 * (model.latent.kv_rank + (model.latent.q_rank or 0)) / ways
+    if eager and model.attends:
+        # Channels that make queries, keys, values and attention's output equally wide, and what is cut of the latter.
+        most = eager_width(model)
+        attention += 2.0 * (4 * most - 2 * width - 2 * value + value * (most > value)) * heads / tp
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0) - narrow
     scores = 0.0
     if model.training.attention == "unfused" and recompute == "none" and model.attends:
@@ -255,6 +264,17 @@ def activation_bytes_per_layer(
         attention += 2.0 * max(0, made)
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return scale * tokens * (kept - unneeded_inputs(model, tp, ways) + adapter_inputs(model)) + routed
+
+
+def _odd_products(model: ModelSpec, latent: LatentSpec) -> float:
+    """Bytes of a token that a layer keeps of every second product where queries have no low rank: layer input, queries,
+    keys and values, attention; the router, or the gate or factor, and what comes back to the hidden width."""
+    heads, plain = model.heads, model.head_dim - latent.rope_dim
+    kept = 2.0 * model.hidden
+    kept += 2.0 * heads * (model.head_dim + plain + latent.value_dim + eager_width(model))
+    if model.experts is not None:
+        return kept + 2.0 * model.experts.number + 2.0 * model.hidden * (model.common_ffn > 0)
+    return kept + 2.0 * model.common_ffn + (2.0 * model.hidden if model.gated_mlp else 0.0)
 
 
 def state_activations(state: StateSpec, eager: bool) -> float:

@@ -191,6 +191,8 @@ def _whole_because(target: Capabilities, model: ModelSpec) -> Iterator[str]:
         yield "divides no biases of values without those of keys"
     if model.sinks and target.eager_layers:
         yield "divides no sinks of heads"
+    if model.latent is not None and target.eager_layers:
+        yield "divides no latent attention"
     if model.tower is not None:
         yield "divides no towers"
     if model.beside:

@@ -58,8 +58,8 @@ class Sharing:
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: Any
     ) -> torch.Tensor:
         """Attention among all tokens of a sequence."""
-        if sinks is not None:
-            return _beside_sinks(query, key, value, causal, sinks)
+        if sinks is not None or query.shape[-1] != value.shape[-1]:
+            return _widened(query, key, value, causal, sinks)
         mixed: torch.Tensor = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
         return mixed
 
@@ -105,27 +105,32 @@ class Packed(Sharing):
         return torch.cat(rows)
 
 
-COLUMNS = 8
-"""Columns that sinks take: fused kernels want widths that are multiples of it."""
+SINK_COLUMNS = 8
+"""Channels that sinks take: fused kernels want widths that are multiples of it."""
 
 
-def _beside_sinks(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: torch.Tensor
+def _widened(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: torch.Tensor | None
 ) -> torch.Tensor:
-    """Attention whose softmax has one score more for each head, its sink, whose value is zero (arXiv:2508.10925).
+    """Attention with values of another width than keys, or whose softmax has one score more for each head, its sink,
+    whose value is zero (arXiv:2508.10925).
 
-    As no fused kernel of torch has them, a key stands ahead of all, and a query ahead so that the mask stays causal: in
-    a column of its own that key is 1, all others are 0 and queries are what makes the score the sink.
+    Torch's fused kernels have neither, so that channels of zeros make all equally wide. For sinks a key stands ahead of
+    all, and a query ahead so that the mask stays causal: in a channel of its own that key is 1, all others are 0 and
+    queries are what makes the score the sink.
     """
-    width, wide = query.shape[-1], value.shape[-1]
-    query, key = (functional.pad(each, (0, COLUMNS, 1, 0)) for each in (query, key))
-    value = functional.pad(value, (0, width + COLUMNS - wide, 1, 0))
-    query[..., width] = (sinks * width**0.5).to(query.dtype).unsqueeze(-1)
-    key[:, :, 0, width] = 1
+    width, wide, ahead = query.shape[-1], value.shape[-1], int(sinks is not None)
+    most = max(width + SINK_COLUMNS * ahead, wide)
+    query, key, value = (
+        functional.pad(each, (0, most - each.shape[-1], ahead, 0)) for each in (query, key, value)
+    )
+    if sinks is not None:
+        query[..., width] = (sinks * width**0.5).to(query.dtype).unsqueeze(-1)
+        key[:, :, 0, width] = 1
     mixed: torch.Tensor = functional.scaled_dot_product_attention(
         query, key, value, is_causal=causal, scale=width**-0.5
     )
-    return mixed[:, :, 1:, :wide]
+    return mixed[:, :, ahead:, :wide]
 
 
 ALONE = Sharing()

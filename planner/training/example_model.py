@@ -60,6 +60,20 @@ class ExpertShape:
 
 
 @dataclass(frozen=True)
+class LatentShape:
+    """Multi-head latent attention, as under ``latent`` in ``model.json``."""
+
+    q_rank: int | None
+    """Rank of the queries; null where they are projected at once."""
+    kv_rank: int
+    """Rank that keys and values share."""
+    rope_dim: int
+    """Part of ``head_dim`` that is rotated; its key is one for all heads."""
+    value_dim: int
+    """Width of a head's value."""
+
+
+@dataclass(frozen=True)
 class DocumentShape:
     """Lengths of documents, as under ``documents`` in ``model.json``."""
 
@@ -160,8 +174,8 @@ class Shape:
     """Each head has a learned sink in its softmax."""
     value_dim: int | None = None
     """Width of a head's value where it is not ``head_dim``; 0 where it is the head's key."""
-    latent: None = None
-    """Never switched on here: hetplan writes no such launch files."""
+    latent: LatentShape | None = None
+    """Queries, keys and values by way of low ranks."""
     output_gate: bool = False
     """A gate as wide as the queries scales what attention makes."""
     mixer: str = "attention"
@@ -255,7 +269,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
     experts, lora = values.pop("experts", None), values.pop("lora", None)
     freeze, documents = tuple(values.pop("freeze", ())), values.pop("documents", None)
     preference = values.pop("preference", None)
-    state = values.pop("state", None)
+    state, latent = values.pop("state", None), values.pop("latent", None)
     own = values.get("mixer"), values.get("feed_forward") or ("experts" if experts else "dense")
 
     def each(runs: Any, own: tuple[Any, str]) -> tuple[Kind, ...]:
@@ -279,6 +293,7 @@ def shape_of(given: dict[str, Any]) -> Shape:
         documents=None if documents is None else DocumentShape(**documents),
         preference=None if preference is None else PreferenceShape(**preference),
         state=None if state is None else StateShape(**state),
+        latent=None if latent is None else LatentShape(**latent),
         experts=None if experts is None else ExpertShape(**experts),
         lora=None if lora is None else AdapterShape(**{**lora, "targets": tuple(lora["targets"])}),
         freeze=freeze,
@@ -518,6 +533,7 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 PART_OF = {
     **dict.fromkeys(("query", "key_value", "output", "state"), "attention"),
+    **dict.fromkeys(("query_rank", "key_value_rank"), "attention"),
     **dict.fromkeys(("gate", "up", "down", "experts"), "mlp"),
 }
 """Which part of a model the modules of a layer belong to; the others are norms."""
@@ -549,7 +565,11 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.norm_attention = norm_of(shape, hidden, self.mixer != "none")
         self.whole = shape.qk_norm == "whole"
         if self.mixer in ("attention", "cross", "both"):
-            self._add_attention(shape)
+            self._add_attention(shape) if shape.latent is None else self._add_latent(shape, shape.latent)
+            self.sinks = None
+            if shape.sinks:
+                trained = not shape.freezes("attention")
+                self.sinks = nn.Parameter(torch.zeros(shape.heads), requires_grad=trained)
         carries = self.mixer in ("state", "both") and shape.state is not None
         self.state = State(hidden, shape.state, Linear) if carries and shape.state is not None else None
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1 if both else self.feeds != "none")
@@ -586,9 +606,19 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.output = self._linear(
             shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj"
         )
-        self.sinks = None
-        if shape.sinks:
-            self.sinks = nn.Parameter(torch.zeros(shape.heads), requires_grad=not shape.freezes("attention"))
+
+    def _add_latent(self, shape: Shape, latent: LatentShape) -> None:
+        """Products to the low ranks and from them, with norms between (arXiv:2405.04434, section 2.1)."""
+        hidden, bias = shape.hidden, shape.qkv_bias
+        ranked = latent.q_rank is not None
+        self.query_rank = Linear(hidden, latent.q_rank, bias=bias) if ranked else nn.Identity()
+        self.norm_query = nn.RMSNorm(latent.q_rank) if ranked else nn.Identity()
+        self.query = Linear(latent.q_rank or hidden, shape.heads * shape.head_dim, bias=False)
+        self.key_value_rank = Linear(hidden, latent.kv_rank + latent.rope_dim, bias=bias)
+        self.norm_key_value = nn.RMSNorm(latent.kv_rank)
+        plain = shape.head_dim - latent.rope_dim
+        self.key_value = Linear(latent.kv_rank, shape.heads * (plain + latent.value_dim), bias=False)
+        self.output = Linear(shape.heads * latent.value_dim, hidden, bias=shape.output_bias)
 
     def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
         """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
@@ -622,7 +652,28 @@ class Layer(nn.Module):  # type: ignore[misc]
             return self._attention(hidden, encoded)
         return self.state(hidden) + (self._attention(hidden) if self.mixer == "both" else 0.0)
 
+    def _latent_attention(self, hidden: torch.Tensor, latent: LatentShape) -> torch.Tensor:
+        """Only the last ``rope_dim`` of queries and keys have positions, where those are not learned."""
+        batch, length, _ = hidden.shape
+        plain, rotated = self.shape.head_dim - latent.rope_dim, latent.rope_dim
+        query = self.query(self.norm_query(self.query_rank(hidden))).view(batch, length, -1, plain + rotated)
+        shared, placed = self.key_value_rank(hidden).split((latent.kv_rank, rotated), dim=-1)
+        pairs = self.key_value(self.norm_key_value(shared)).view(batch, length, -1, plain + latent.value_dim)
+        key, value = pairs.transpose(1, 2).split((plain, latent.value_dim), dim=-1)
+        query, turned = query.transpose(1, 2).split((plain, rotated), dim=-1)
+        placed = placed.unsqueeze(1)
+        if not self.shape.learned_positions:
+            places = self.sharing.positions(length, hidden.device)
+            turned, placed = rotate(turned, places), rotate(placed, places)
+        query = torch.cat((query, turned), dim=-1)
+        key = torch.cat((key, placed.expand(-1, key.shape[1], -1, -1)), dim=-1)
+        causal = self.shape.kind == "decoder"
+        mixed = self.sharing.attend(query, key, value, causal=causal, sinks=self.sinks)
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+
     def _attention(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
+        if self.shape.latent is not None:
+            return self._latent_attention(hidden, self.shape.latent)
         batch, length, _ = hidden.shape
         source = hidden if encoded is None else encoded
         width = self.shape.head_dim

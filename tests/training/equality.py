@@ -20,6 +20,7 @@ from planner.model.spec import (
     DocumentsSpec,
     EncoderSpec,
     ExpertsSpec,
+    LatentSpec,
     LoraSpec,
     ModelSpec,
     PreferenceSpec,
@@ -149,7 +150,7 @@ class Case:
             **({"documents": DOCUMENTS[self.documents]} if self.documents in DOCUMENTS else {}),
             **({"preference": PreferenceSpec(beta=2.0)} if self.documents == "pairs" else {}),
             **UNLIKE.get(self.unlike, {}),
-            kv_heads=2,
+            kv_heads=4 if self.unlike == "latent" else 2,
             gated_mlp=True,
             tied_embeddings=self.layout != "pp4" and self.vocabulary == "tied",
             **(OWN if self.vocabulary == "own" else {}),
@@ -186,13 +187,17 @@ UNLIKE: dict[str, dict[str, Any]] = {
     },
     "biased": {"experts": ExpertsSpec(number=4, top_k=1, ffn=24, router_bias=True, bias=True)},
     "sinks": {"sinks": True},
+    "latent": {
+        "latent": LatentSpec(q_rank=20, kv_rank=16, rope_dim=4, value_dim=8),
+        "head_dim": 12,
+    },
     **{
         kind: {"state": state, "block": (RunSpec(mixer="state"), RunSpec()), "output_gate": kind == "delta"}
         for kind, state in STATES.items()
     },
 }
-"""Layers of several sizes (Gemma 4, MiMo), halves of layers (Nemotron 3), biases of experts, sinks, and each kind of
-state."""
+"""Layers of several sizes (Gemma 4, MiMo), halves of layers (Nemotron 3), biases of experts, sinks, latent
+attention, and each kind of state."""
 POOLS = ("big", "A100"), ("small", "T4")
 LAYERS = {"data": [2], "pp2": [3, 1], "pp4": [2, 1, 2, 1]}
 """Layers of each stage."""
@@ -267,6 +272,7 @@ WITH_DIVIDED_EXPERTS = [
     Case("data", 1, "sgd", experts=True, ep=2, encoder=True),
     Case("data", 2, "adamw", "bf16", experts=True, ep=2),
     Case("data", 3, "sgd", experts=True, ep=2, unlike="sinks"),
+    Case("data", 2, "sgd", experts=True, dense=1, ep=2, unlike="latent"),
 ]
 """Pairs of ranks that have all experts of a layer together, and all four."""
 WITH_TENSOR = [
@@ -299,6 +305,8 @@ WITH_UNLIKE = [
     Case("data", 3, "sgd", unlike="sinks"),
     Case("data", 1, "sgd", cp=2, unlike="sinks"),
     Case("pp2", 1, "sgd", lora="whole", unlike="sinks"),
+    Case("data", 3, "sgd", unlike="latent"),
+    Case("pp2", 0, "sgd", unlike="latent"),
 ]
 WITH_ENCODER = [Case("data", zero, "sgd", encoder=True) for zero in (1, 3)]
 FROZEN: dict[str | None, dict[str, Any]] = {
@@ -390,6 +398,7 @@ SLOW = frozenset(
         Case("data", 2, "sgd", cp=2, unlike="sizes"),
         Case("data", 3, "sgd", unlike="sinks"),
         Case("pp2", 1, "sgd", lora="whole", unlike="sinks"),
+        Case("pp2", 0, "sgd", unlike="latent"),
     )
 )
 """Pairs both sides of which quick cases have too: each layout, ZeRO stage, optimizer and format is in one of those."""

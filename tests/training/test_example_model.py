@@ -32,6 +32,15 @@ KINDS: dict[str, dict[str, Any]] = {
         "gated_mlp": True,
         "experts": {"number": 4, "top_k": 3, "ffn": 24, "shared_ffn": 40, "shared_gate": True},
     },
+    "deepseek v2 lite": {
+        **{"gated_mlp": True, "head_dim": 12, "dense_layers": 1},
+        "latent": {"kv_rank": 16, "rope_dim": 4, "value_dim": 8},
+        "experts": {"number": 4, "top_k": 2, "ffn": 24, "shared_ffn": 16},
+    },
+    "deepseek v3": {
+        **{"gated_mlp": True, "head_dim": 12, "qkv_bias": True},
+        "latent": {"q_rank": 20, "kv_rank": 16, "rope_dim": 4, "value_dim": 8},
+    },
     "gpt oss": {
         "gated_mlp": True,
         "kv_heads": 2,
@@ -189,7 +198,7 @@ def test_decoder_is_causal_and_encoder_is_not(tmp_path: Path) -> None:
         assert torch.allclose(network(tokens)[0, 0], network(other)[0, 0], atol=1e-7) is same
 
 
-@pytest.mark.parametrize("width", [4, 6])
+@pytest.mark.parametrize("width", [3, 4, 6, 14])
 @pytest.mark.parametrize("causal", [True, False])
 def test_sinks_take_their_part_of_the_softmax(causal: bool, width: int) -> None:
     """And have its gradient: as a softmax over one score more, whose value is zero; values may be wider than keys."""

@@ -17,7 +17,6 @@ from planner.job.batches import model_shape  # noqa: E402
 from planner.model.spec import NF4_BYTES, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
 from planner.training.example_adapters import AdapterShape  # noqa: E402
 from planner.training.example_model import (  # noqa: E402
-    ExpertShape,
     Layer,
     Shape,
     Transformer,
@@ -76,15 +75,46 @@ def spec(**changes: Any) -> ModelSpec:
 
 def kept(of: ModelSpec, recompute: str) -> int:
     """Bytes that a layer keeps of one forward, its parameters aside."""
-    numbers: dict[str, Any] = {**model_shape(of)}
-    numbers["experts"] = ExpertShape(**numbers["experts"]) if numbers["experts"] else None
-    numbers["lora"] = AdapterShape(**numbers["lora"]) if "lora" in numbers else None
-    layer = Layer(Shape(**numbers), recompute).to(torch.bfloat16)
+    layer = Layer(shape_of(model_shape(of)), recompute).to(torch.bfloat16)
     hidden = torch.randn(2, 128, of.hidden, dtype=torch.bfloat16, requires_grad=True)
     with Held(hidden, *layer.parameters(), *layer.buffers()) as held:
         output = layer(hidden)
     assert output.requires_grad
     return int(held.now)  # with its output in place of its input
+
+
+RANKS = {"q_rank": 32, "kv_rank": 32, "rope_dim": 16, "value_dim": 32}
+LATENT = {**WIDE, "gated_mlp": True, "norm": "layer", "head_dim": 48}
+ROUTED = {**LATENT, "experts": MIXTURE["experts"]}
+ATTENTION: dict[str, dict[str, Any]] = {
+    "latent": {**LATENT, "latent": RANKS},
+    "latent plain": {**LATENT, "gated_mlp": False, "dropout": False, "latent": RANKS},
+    "latent experts": {**ROUTED, "latent": RANKS},
+    "latent, whole queries": {**LATENT, "latent": {**RANKS, "q_rank": None}},
+    "latent plain, whole queries": {
+        **{**LATENT, "gated_mlp": False, "dropout": False},
+        "latent": {**RANKS, "q_rank": None},
+    },
+    "latent experts, whole queries": {**ROUTED, "latent": {**RANKS, "q_rank": None}},
+    "sinks": {**LLAMA, "sinks": True},
+    "sinks plain": {**GPT, "sinks": True},
+    "narrow values": {**LLAMA, "value_dim": 16},
+    "wide values": {**LLAMA, "value_dim": 48},
+}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_what_attention_of_other_widths_keeps(name: str, recompute: Any) -> None:
+    """What is between its products is filled up to one width; on processors attention's output is copied besides."""
+    made = spec(**ATTENTION[name])
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
+    )
+    copied = TOKENS * 2 * made.heads * made.value_width if name == "wide values" else 0
+    assert kept(made, recompute) == pytest.approx(
+        formula + copied * (recompute == "none"), rel=0.1 if made.experts else 0.06
+    )
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

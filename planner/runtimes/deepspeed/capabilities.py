@@ -57,6 +57,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     sinks=True,
+    latent_attention=True,
     experts="replicas",
     experts_zero=(1, 2, 3),
     experts_in_pipeline=False,

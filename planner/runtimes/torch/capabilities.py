@@ -54,6 +54,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     sinks=True,
+    latent_attention=True,
     towers=True,
     beside=True,
     encoder_decoders="any",

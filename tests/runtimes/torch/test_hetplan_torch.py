@@ -23,6 +23,7 @@ from planner.model.spec import (
     EncoderSpec,
     ExpertsSpec,
     FrontSpec,
+    LatentSpec,
     LoraSpec,
     ModelSpec,
     PreferenceSpec,
@@ -97,7 +98,7 @@ def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
 
 OF_THEIR_OWN = (
     *("experts", "state", "block", "ahead", "behind", "tower", "encoder", "documents", "front", "preference"),
-    *("beside", "lora", "freeze"),
+    *("beside", "lora", "freeze", "latent"),
 )
 """Parts of a model with too much in them for a name."""
 
@@ -275,6 +276,10 @@ def shared(
 ROUTED = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
 GATED_EXPERTS = ExpertsSpec(number=4, top_k=2, ffn=24, hidden=16, shared_ffn=20, shared_gate=True)
 BIASED_EXPERTS = ExpertsSpec(number=4, top_k=1, ffn=24, router_bias=True, bias=True)
+LATENT: dict[str, Any] = {
+    "latent": LatentSpec(kv_rank=16, rope_dim=4, value_dim=8),
+    **{"head_dim": 12, "kv_heads": 4},
+}
 DELTA: dict[str, Any] = {
     "state": StateSpec(kind="delta", heads=4, head_dim=8, groups=2, size=8, conv_bias=False, chunk=8),
     "block": (RunSpec(mixer="state"), RunSpec()),
@@ -510,6 +515,9 @@ OTHERS = [
     pipeline(2, [1, 2], steps=2, optimizer="sgd", documents=PACKED, sinks=True),
     frozen("lora-sinks", 3, sinks=True, **ADAPTERS),
     recomputed(uneven(3, optimizer="sgd", sinks=True)),
+    named("latent", shared(3, optimizer="sgd", gated_mlp=True, dense_layers=1, **LATENT)),
+    named("latent", pipeline(1, [1, 2], steps=2, optimizer="sgd", documents=PACKED, **LATENT)),
+    named("latent", recomputed(uneven(3, shard_size=2, optimizer="sgd", **LATENT))),
     named("encoder", shared(1, optimizer="sgd", **SWITCH)),
     named("gate", shared(0, optimizer="sgd", gated_mlp=True, experts=GATED_EXPERTS)),
     *(shared(zero, stages=2, optimizer="sgd", how="full") for zero in (0, 3)),
