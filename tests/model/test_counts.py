@@ -277,6 +277,13 @@ def test_heads_are_counted(tmp_path: Path, kind: str, architecture: str, changes
 
 
 UNSAID = [
+    ("axk1", "AXK1ForCausalLM", {"num_hidden_layers": 3}, {"mlp_layer_types"}),
+    ("beam", "BeamForCausalLM", {"num_hidden_layers": 5}, {"mlp_layer_types"}),
+    ("flint", "FlintForCausalLM", {"num_hidden_layers": 5}, {"mlp_only_layers"}),
+    ("glm4_moe_lite", "Glm4MoeLiteForCausalLM", {"num_hidden_layers": 3}, {"mlp_layer_types"}),
+    ("hy_v3", "HYV3ForCausalLM", {"num_hidden_layers": 3}, {"mlp_layer_types"}),
+    ("laguna", "LagunaForCausalLM", {"num_hidden_layers": 3}, {"mlp_layer_types"}),
+    ("lfm3", "Lfm3ForCausalLM", {}, {"layer_types"}),
     ("bart", "BartForSequenceClassification", {"encoder_layers": 2}, {"id2label"}),
     ("pvt", "PvtForImageClassification", {}, {"num_labels", "id2label"}),
     ("roberta", "RobertaForSequenceClassification", {"num_hidden_layers": 2}, {"id2label"}),

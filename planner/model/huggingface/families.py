@@ -190,6 +190,10 @@ def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
         yield "moe_layer_freq", "layers without experts between those with experts by frequency"
 
 
+_DENSE_AHEAD = {**dict.fromkeys(("axk1", "glm4_moe_lite", "hy_v3", "laguna"), 1), "flint": 2, "beam": 3}
+"""Layers without experts ahead of the others, of types whose configurations need not say so."""
+
+
 def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
     """(key, layers without experts) of every key that names some; what says it of each layer goes ahead of all."""
     kinds = config.get("mlp_layer_types")
@@ -211,6 +215,9 @@ def _dense_layers(config: Config) -> Iterator[tuple[str, list[int]]]:
         first = config.get(key)
         if isinstance(first, int):
             yield key, [index for index in layers if index < first]
+    ahead = _DENSE_AHEAD.get(str(config.get("model_type")), 0)
+    if config.get("first_k_dense_replace") is None and config.get("mlp_only_layers") is None:
+        yield "model_type", [index for index in layers if index < ahead]
     first = config.get("num_dense_layers")
     if isinstance(first, int) and config.get("model_type") == "afmoe":
         yield "num_dense_layers", [index for index in layers if index < first]
@@ -971,6 +978,9 @@ def _lfm3(config: Config) -> Shape:
         config["num_attention_heads"] * config["hidden_size"] if config.get("use_attention_gate", True) else 0
     )
     norms = 4 if config.get("use_sandwich_norm", True) else 2
+    if config.get("layer_types") is None:
+        attend = (index % 2 == 0 and index > 0 for index in range(config["num_hidden_layers"]))
+        config = {**config, "layer_types": ["attention" if each else "conv" for each in attend]}
     shape = _with_convolutions(config, attention_other=gates, layer_norms=norms)
     return {**shape, "output_bias": bool(config.get("attention_bias", False))}
 

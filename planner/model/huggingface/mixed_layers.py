@@ -719,7 +719,7 @@ def _ernie_vl_unlike(config: Config) -> Iterator[tuple[str, str]]:
 def _axk1(config: Config) -> Shape:
     """DeepSeek-V3 with a norm behind its experts."""
     shape = deepseek(config)
-    kinds, dense = config.get("mlp_layer_types"), config.get("first_k_dense_replace") or 0
+    kinds, dense = config.get("mlp_layer_types"), config.get("first_k_dense_replace", 1)
     routed = kinds.count("sparse") if isinstance(kinds, list) else shape["layers"] - dense
     return {**shape, "other_parameters": routed * config["hidden_size"]}
 
