@@ -336,7 +336,10 @@ class Front(nn.ModuleList):  # type: ignore[misc]
         hidden = heard(inputs, self.sizes[0]).to(kind)
         for number, (sizes, product) in enumerate(zip(self.sizes, self, strict=True)):
             hidden = functional.gelu(product(under_kernel(hidden, sizes) if number else hidden))
-        return hidden if hidden.shape[-1] == self.width else functional.glu(hidden)
+        if hidden.shape[-1] == 2 * self.width:
+            return functional.glu(hidden)
+        # Models in stages begin with fewer channels, which the example's matrices beside the layers do not widen.
+        return functional.pad(hidden, (0, self.width - hidden.shape[-1]))
 
 
 def inputs_of(tokens: torch.Tensor, length: int) -> torch.Tensor:

@@ -606,6 +606,14 @@ def test_the_name_is_cleaned(tmp_path: Path) -> None:
     assert load_model(written(tmp_path, config)).name == "Llama-2-7B"
 
 
+def test_what_no_layer_has_is_not_of_the_model(tmp_path: Path) -> None:
+    """A state of Granite 4 Micro, all of whose layers attend."""
+    layers = {"layer_types": ["attention"] * 2, "shared_intermediate_size": 128, "num_local_experts": 0}
+    state = {"mamba_n_heads": 2, "mamba_d_state": 16}
+    path = written(tmp_path, common("granitemoehybrid", 2, 64, 2, 128, 100, **layers, **state))
+    assert (load_model(path).state, load_model(path).experts) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("config", "drops"),
     [

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from planner.cluster.spec import HostSpec
 from planner.errors import HetplanError, OutputError, PlanError, SpecError
 from planner.files.fields import written as plain
+from planner.model.file import load_model
 from planner.plan.file import (
     Considered,
     Moment,
@@ -80,6 +81,40 @@ def test_reading_undoes_writing(tmp_path: Path) -> None:
     assert [pool.name for pool in found.cluster.pools] == ["fast", "slow"]
     assert cluster_digest(found.cluster) == cluster_digest(CLUSTER)
     assert to_text(found) == to_text(FILE)
+
+
+CONFIGURATIONS = json.loads((Path(__file__).parents[1] / "model" / "shapes.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "swin-tiny",
+            "resnet-50",
+            "segformer-b0",
+            "convnext-tiny",
+            "siglip2-base",
+            "chinese-clip",
+            "vit-mae",
+        ),
+        *("w2v-bert-2.0", "yolos-tiny", "fnet", "timesformer", "blip2-flan-t5"),
+    ],
+)
+def test_models_that_no_model_file_can_say_are_read_back(tmp_path: Path, name: str) -> None:
+    """Shapes that follow from a configuration of Hugging Face."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGURATIONS[name][1]))
+    model = load_model(path)
+    batch = model.training.global_batch
+    replicas = group(count=1, local_batch=batch, accumulation_steps=batch)
+    chosen = plan(stage(0, model.layers, replicas), target="torch", zero=0)
+    plan_file = PlanFile(plan=chosen, cluster=CLUSTER, model=model, summary=None)
+    write(plan_file, tmp_path / "plan.yaml")
+    assert read(tmp_path / "plan.yaml").model == model
+    edited = to_text(plan_file).replace(f"hidden: {model.hidden}", f"hidden: {2 * model.hidden}", 1)
+    (tmp_path / "plan.yaml").write_text(edited)
+    assert "inputs" in str(error_of(tmp_path / "plan.yaml"))
 
 
 def test_what_an_earlier_version_held() -> None:

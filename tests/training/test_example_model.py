@@ -235,3 +235,14 @@ def test_sinks_are_frozen_with_attention(tmp_path: Path, changes: dict[str, Any]
     assert network.layers[0].sinks.requires_grad is trained
     counted = sum(each.numel() for each in network.parameters() if each.requires_grad)
     assert counted == wanted.trained_parameters
+
+
+def test_a_front_may_be_narrower_than_the_layers(tmp_path: Path) -> None:
+    """In models of images in stages, whose later ones are wider and have fewer places."""
+    front = {"inputs": 48, "outputs": 24, "tokens": 64, "bias": True}
+    images = {"kind": "encoder", "labels": 5, "pooled": True, "tied_embeddings": False}
+    shape = shape_of(tmp_path, front=(front,), **images)
+    tokens = torch.arange(32).view(2, 16) % shape.vocab
+    loss = loss_of(Transformer(shape)(tokens), tokens % 5)
+    loss.backward()
+    assert loss.isfinite()

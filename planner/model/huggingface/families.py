@@ -265,6 +265,10 @@ def in_blocks(shape: Shape, kinds: Sequence[Kind]) -> Shape:
         raise ValueError("layers")
     _, length, start, blocks = best
     end = start + blocks * length
+    # What no layer has is not of the model.
+    mixers, routed = {mixer for mixer, *_ in kinds}, "experts" in {feeds for _, feeds, *_ in kinds}
+    idle = {*(() if mixers & {"state", "both"} else ("state",)), *(() if routed else ("experts",))}
+    shape = {key: each for key, each in shape.items() if key not in idle}
     if len(set(kinds)) == 1:
         mixer, feeds, *sizes = kinds[0]
         own: Shape = {} if mixer == "attention" else {"mixer": mixer}
@@ -273,8 +277,6 @@ def in_blocks(shape: Shape, kinds: Sequence[Kind]) -> Shape:
             own["window"] = None
         if feeds == "none":
             own["feed_forward"] = feeds
-        if feeds != "experts":
-            shape = {key: each for key, each in shape.items() if key != "experts"}
         return {**shape, **own, "layers": total}
     ahead, others = set(kinds[:start]), set(kinds[start:])
     if ahead == {("attention", "dense")} and others == {("attention", "experts")}:
