@@ -58,8 +58,8 @@ def likeness(first: Sequence[Slot], last: Sequence[Slot]) -> object:
 
 
 def _same_node(one: Slot, other: Slot) -> bool:
-    place = one.pool, one.nodes, one.first_node
-    return other.nodes == 1 and place == (other.pool, 1, other.first_node)
+    """True where replicas of one that send to replicas of the other, all to all of them in order, share their nodes."""
+    return (one.pool, one.nodes, one.first_node) == (other.pool, other.nodes, other.first_node)
 
 
 def least_send(
@@ -106,7 +106,7 @@ def least_send(
 def _fit_one_node(segment: _Segment, topology: Topology) -> bool:
     """True when both ends may stand on one node."""
     first, last = segment.first, segment.last
-    if first.pool != last.pool or first.nodes > 1 or last.nodes > 1:
+    if first.pool != last.pool or first.nodes != last.nodes or not (segment.whole or first.nodes == 1):
         return False
     devices = first.replicas_per_node * first.tp + last.replicas_per_node * last.tp
     return first.gpu != last.gpu or devices <= topology.device_type(first.pool, first.gpu).per_node
@@ -122,6 +122,8 @@ class _Segment:
     """Those that send; a replica that sends to several counts for each in part."""
     ratio: float
     """Replicas that send to one that receives."""
+    whole: bool
+    """True when they are all of both slots: nodes of one and the same number in both hold the same part of them."""
     same_node: bool
 
 
@@ -170,7 +172,9 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
         while position < end - 1e-9:
             stop = min(end, ends[index][0])
             other = ends[index][1]
-            segments.append(_Segment(slot, other, stop - position, ratio, _same_node(slot, other)))
+            whole = abs(stop - position - max(slot.replicas, other.replicas * ratio)) < 1e-9
+            near = (whole or slot.nodes == 1) and _same_node(slot, other)
+            segments.append(_Segment(slot, other, stop - position, ratio, whole, near))
             position = stop
             if position >= ends[index][0] - 1e-9 and index + 1 < len(ends):
                 index += 1

@@ -152,6 +152,20 @@ def test_stages_on_one_node_send_inside_it() -> None:
     assert near.seconds == pytest.approx(1 / (300 * INSIDE), rel=0.01)
 
 
+def test_stages_that_fill_the_same_nodes_send_inside_them() -> None:
+    """Two of one type and two of another, on two of three nodes: replica by replica on one node, or on none."""
+    mixed = pool("p", ("A100", "A100", "V100", "V100"), nodes=3, nics=pool("x", cards=1).nics)
+    other = group("p", 4, gpu="V100")
+    spec = cluster(mixed)
+    near = sends(spec, group("p", 4), other)
+    assert near.link == "node"
+    assert near.seconds == pytest.approx(sends(spec, group("p", 2), group("p", 2, gpu="V100")).seconds)
+    # Of three stages the first and the last stand apart, and so do stages of which one spreads over more nodes.
+    first, _, last = place_stages([[group("p", 2)], [group("p", 4)], [other]], spec)
+    assert send(first, last, 1e9, Topology(spec), ASSUMED).link == "ib"
+    assert sends(spec, group("p", 4), group("p", 3, gpu="V100")).link == "ib"
+
+
 def test_replicas_of_a_node_send_at_the_same_time() -> None:
     """Eight senders share one NIC."""
     spec = cluster(pool("p", nodes=2, cards=1))

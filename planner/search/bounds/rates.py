@@ -239,17 +239,18 @@ class Rates:
         return self.sends(family)[3] if family.shard_size is None else 0
 
     def nodes(self, family: Family) -> list[tuple[int, int]]:
-        """(nodes, stages that one holds at most) of each pool; stages of several nodes hold theirs alone."""
+        """(nodes, stages that one holds at most) of each pool; those of several nodes leave theirs to other types."""
         assert family.tp is not None, "of a family with the same degrees everywhere"
         assert family.dp is not None
-        pools: dict[str, tuple[int, int]] = {}
+        pools: dict[str, tuple[int, int, int]] = {}
         for device_type in self.device_types:
-            nodes, replicas = pools.get(device_type.pool, (0, 0))
+            nodes, types, replicas = pools.get(device_type.pool, (0, 0, 0))
             pools[device_type.pool] = (
                 max(nodes, device_type.nodes),
+                types + 1,
                 replicas + device_type.per_node // family.tp,
             )
-        return [(nodes, max(1, replicas // family.dp)) for nodes, replicas in pools.values()]
+        return [(nodes, max(types, replicas // family.dp)) for nodes, types, replicas in pools.values()]
 
     def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> RequiredSend | None:
         """The cheapest send from island to island; None where stages may stand on several."""

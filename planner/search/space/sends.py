@@ -197,8 +197,8 @@ def _neighbours(compositions: Sequence[Composition], own: int, topology: Topolog
 def send_alone(estimator: Estimator, first: Composition, last: Composition, replica_bytes: float) -> Sends:
     """Seconds between two stages, at least; on one node and on different ones where each stands on a part of one.
 
-    Infinite where it cannot be. Where one of them stands on several nodes there is no telling which of its parts share
-    a node with the other: what is least wherever they stand is far.
+    Infinite where it cannot be. Stages that fill equally many nodes stand on the same ones or not; else there is no
+    telling which parts of stages on several nodes share one: what is least wherever they stand is far.
     """
     never = float("inf")
     try:
@@ -207,7 +207,7 @@ def send_alone(estimator: Estimator, first: Composition, last: Composition, repl
         return Sends(near_seconds=never, far_seconds=never)
     topology = estimator.topology
     (one, *more), (other, *others) = placed
-    if more or others or one.nodes > 1 or other.nodes > 1 or one.pool != other.pool:
+    if more or others or one.nodes != other.nodes or one.pool != other.pool:
         least = least_send(
             placed[0], placed[1], replica_bytes, topology, estimator.calibration, estimator.curves
         )
@@ -223,7 +223,7 @@ def send_alone(estimator: Estimator, first: Composition, last: Composition, repl
     near = one.gpu != other.gpu or devices <= device_type.per_node
     return Sends(
         near_seconds=seconds(one.first_node) if near else never,
-        far_seconds=seconds(one.first_node + 1) if device_type.nodes > 1 else never,
+        far_seconds=seconds(one.first_node + one.nodes) if device_type.nodes > one.nodes else never,
     )
 
 
