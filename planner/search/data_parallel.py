@@ -58,7 +58,7 @@ from planner.search.batch_partition import (
 from planner.search.space.choices import batch_per_replica, recomputes_of, usable_device_types
 from planner.search.space.derived import derived
 from planner.search.space.device_sets import Box, Counts, all_sets
-from planner.search.space.stages import ring_alone
+from planner.search.space.rings import ring_alone
 from planner.search.values import Limits
 from planner.targets import target
 

@@ -25,7 +25,8 @@ from planner.search.bounds.ramp import by_position
 from planner.search.bounds.rates import Rates
 from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, Family, depths, families, orders_of, usable_device_types
-from planner.search.space.stages import StageOptions, ring_alone
+from planner.search.space.rings import ring_alone
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import TARGETS
 from tests.worlds import (

@@ -20,7 +20,7 @@ from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import network_partitions
-from planner.search.space.stages import ring_alone
+from planner.search.space.rings import ring_alone
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.search.exhaustive import plans

@@ -14,9 +14,10 @@ from planner.cost.estimate import Estimator
 from planner.plan.placement import Slot, place_stages
 from planner.search.milp.flow import Places
 from planner.search.milp.model import PipelineModel
-from planner.search.space.choices import Choice, Family
+from planner.search.space.choices import Choice, Family, families
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.worlds import cluster, gpt, pool
 
 
@@ -97,6 +98,35 @@ def test_sends_are_those_of_the_plan(target: str, dp: int | None, depth: int, ch
     every = [send for found in sends_of(stages_of(family(target, dp), depth, chunks)) for send in found]
     assert {send.same_node for send in every} == {False, True}
     assert [send.in_model for send in every] == pytest.approx([send.in_plan for send in every], rel=1e-6)
+
+
+@pytest.mark.parametrize(("dp", "depth", "chunks"), [(2, 4, 1), (2, 3, 2), (4, 2, 1), (4, 4, 1), (4, 2, 2)])
+def test_sends_on_nodes_of_two_types_are_those_of_the_plan(dp: int, depth: int, chunks: int) -> None:
+    """Stages that fill one type's devices stand on the same nodes as those of the other with as many before them."""
+    gpus = ("A100", "A100", "V100", "V100")
+    spec = cluster(pool("m", gpus, nodes=4, nics=pool("x", gbps=10, cards=1).nics))
+    estimator = Estimator(spec, gpt(2 * depth * chunks, 512, 8, global_batch=24))
+    asked = Limits(tp=(1,), zero=(0,), recompute=("none",))
+    every = families(TARGETS["megatron"], asked, estimator.model, estimator.topology.device_types)
+    own = next(item for item in every if (item.dp, item.batch) == (dp, dp))
+    stages = StageOptions(Choice(family=own, depth=depth, interleave=chunks), estimator, asked)
+    model, kinds = PipelineModel(stages, 100.0), set()
+    for slots in product(range(len(stages.compositions)), repeat=depth):
+        if any(len(stages.compositions[slot]) > 1 for slot in slots) or not stages.stand(slots):
+            continue
+        for stage, slot in enumerate(slots):
+            for option, column in zip(model.options[stage], model.take[stage], strict=True):
+                model.program.upper[column] = float((option.composition, option.layers) == (slot, 2 * chunks))
+        assert model.solve(gap=0.0).values is not None
+        chosen = [stages.option(stage, slot, 2 * chunks) for stage, slot in enumerate(slots)]
+        priced = estimator.price(stages.plan(chosen)).sends[: depth if chunks > 1 else depth - 1]
+        found = [
+            sum(factor * model._values[column] for column, factor in model.send[stage].items()) * model.scale
+            for stage in range(len(priced))
+        ]
+        assert found == pytest.approx([one.seconds for one in priced], rel=1e-6)
+        kinds |= {one.link for one in priced}
+    assert kinds == {"node", "ib"}
 
 
 @pytest.mark.parametrize(("target", "dp", "again"), [("flagscale", None, False), ("megatron", 1, True)])

@@ -9,8 +9,9 @@ from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator
 from planner.plan.placement import Slot, one_replica
 from planner.search.space.choices import Choice, Family
+from planner.search.space.rings import divided_ring
 from planner.search.space.sends import Hops
-from planner.search.space.stages import StageOptions, divided_ring
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, group, pool, with_measurements
 

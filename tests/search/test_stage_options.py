@@ -17,7 +17,8 @@ from planner.cost.measured_curves import LinkCurves
 from planner.plan.values import Context
 from planner.search.pipeline import score
 from planner.search.space.choices import Family, compositions, depths, leaves_over, usable_device_types
-from planner.search.space.stages import Option, StageOptions, _better
+from planner.search.space.rings import _better
+from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
 from tests.search.test_greedy import TWO, cuts, options
 from tests.worlds import cluster, gpt, pool

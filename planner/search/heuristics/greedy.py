@@ -6,8 +6,8 @@ It proves nothing; it gives the search an early incumbent to cut with.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise, permutations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, pairwise, permutations, zip_longest
 from math import floor, inf
 
 from planner.cost.estimate import Estimator, together, with_sends
@@ -80,7 +80,10 @@ def fastest(plans: Iterable[Scored | None]) -> Scored | None:
 
 
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
-    """Compositions of the stages: each type's stages together, in every order of the device types and its reverse."""
+    """Compositions of the stages: each type's stages together, in every order of the device types and its reverse.
+
+    Types of one pool by turns, too: their stages may have the same nodes.
+    """
     depth = stages.choice.depth
     ranked = sorted(
         range(len(stages.compositions)),
@@ -92,11 +95,19 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
     seen = set()
     for orders in islice(zip(*(permutations(counts) for counts in enough), strict=False), MOST_ORDERS):
         for order, counts in zip(orders, enough, strict=True):
-            for one_way in (order, order[::-1]):
-                slots = tuple(index for index in one_way for _ in range(counts[index]))
+            together = tuple(index for index in order for _ in range(counts[index]))
+            by_turns = tuple(_by_turns(stages, order, counts))
+            for slots in (together, together[::-1], by_turns, by_turns[::-1]):
                 if slots not in seen and stages.talks(slots) and stages.obeys(slots):
                     seen.add(slots)
                     yield list(slots)
+
+
+def _by_turns(stages: StageOptions, order: Sequence[int], counts: Mapping[int, int]) -> Iterator[int]:
+    """Stages of neighbouring types of one pool in turn, one of each as long as there are any."""
+    for _, own in groupby(order, key=lambda index: {group.pool for group in stages.compositions[index]}):
+        rows = [[index] * counts[index] for index in own]
+        yield from (index for turn in zip_longest(*rows) for index in turn if index is not None)
 
 
 def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
@@ -141,7 +152,7 @@ class _Layers:
         """From each stage to the next, from the last one back to the first."""
 
     def _where_they_stand(self) -> Iterator[float]:
-        """Sends from each stage to the next: inside a node only where both are on the same one."""
+        """Sends from each stage to the next: inside nodes only where both are on the same ones."""
         try:
             placed = place_stages(
                 [self.stages.compositions[index] for index in self.slots], self.stages.topology.cluster
@@ -150,7 +161,7 @@ class _Layers:
             placed = ()
         for number, pair in enumerate(pairwise(self.slots)):
             sends = self.stages.sends(*pair)
-            apart = placed and not _on_one_node(placed[number], placed[number + 1])
+            apart = placed and not _on_same_nodes(placed[number], placed[number + 1])
             yield sends.far_seconds if apart and sends.far_seconds < inf else sends.least_seconds
 
     def best(self) -> _End | None:
@@ -255,9 +266,8 @@ class _Layers:
         return _End(max(finish), options, finish)
 
 
-def _on_one_node(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
-    nodes = {(slot.pool, slot.first_node + node) for slot in (*first, *last) for node in range(slot.nodes)}
-    return len(nodes) == 1
+def _on_same_nodes(first: Sequence[Slot], last: Sequence[Slot]) -> bool:
+    return len({(slot.pool, slot.first_node, slot.nodes) for slot in (*first, *last)}) == 1
 
 
 def _moved(layers: Sequence[int], giver: int, taker: int) -> list[int]:

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 from planner.cost.schedules import wraps
 from planner.search.deadline import Deadline
-from planner.search.milp.program import Column, Program, Terms, added, ones, total
+from planner.search.milp.program import Column, Program, Terms, added, combined, ones, total
 from planner.search.milp.slow_links import Edge
 from planner.search.space.sends import Sends
 from planner.search.space.stages import Option, StageOptions
 
+DeviceKey = tuple[str, str]
+"""A pool and one of its device types."""
+
 State = tuple[int, int]
 """(place, devices taken on the current node; 0 where it does not matter)."""
+
+
+class Step(NamedTuple):
+    """From a stage to the next."""
+
+    to: State
+    seconds: float
+    """What the places of both add to the send."""
+    joins: bool = False
+    """True where stages of two device types are known to stand on the same nodes."""
 
 
 class Places:
@@ -41,6 +55,7 @@ class Places:
                 self.members.append([])
             self.members[place].append(composition)
         self._smalls = [self._is_small(row[0]) for row in self.members]
+        self._full = [all(map(self._is_full, row)) for row in self.members]
         self._sends: dict[tuple[int, int], Sends] = {}
         self.leaving = {own: _finite(min(self._least(own, other) for other in used)) for own in used}
         """Seconds of a send that every stage with a composition takes part in, whatever stage follows."""
@@ -53,18 +68,32 @@ class Places:
         """The state after the first stage of the pipeline."""
         return self._after(place, 0)
 
-    def steps(self, stage: int, state: State, place: int) -> list[tuple[State, float]]:
-        """The states of the stage after ``stage`` on a place, and what each adds to the send to it."""
+    def steps(self, stage: int, state: State, place: int) -> list[Step]:
+        """How the stage after ``stage`` may stand on a place."""
         before, taken = state
         sends = self.sends(before, place)
-        either = sends.least_seconds
         small = self._small(before) and self._small(place)
         if not small or self.device_type(before) != self.device_type(place):
-            return [(self._after(place, used), either) for used in self._used(stage, place)]
+            after = [self._after(place, used) for used in self._used(stage, place)]
+            if self.meet(before, place):
+                near = [Step(to, sends.near_seconds, joins=True) for to in after]
+                return near + [Step(to, sends.far_seconds) for to in after]
+            return [Step(to, sends.least_seconds) for to in after]
         taken += self._devices(place)
         if taken <= self._room(place):
-            return [((place, taken), sends.near_seconds)]
-        return [(self._after(place, used), sends.far_seconds) for used in self._used(stage, place)]
+            return [Step((place, taken), sends.near_seconds)]
+        return [Step(self._after(place, used), sends.far_seconds) for used in self._used(stage, place)]
+
+    def meet(self, before: int, place: int) -> bool:
+        """True where stages of two device types, one of which fills nodes, send less on the same nodes."""
+        sends = self.sends(before, place)
+        unlike = self.device_type(before) != self.device_type(place)
+        fills = self.fills(before) or self.fills(place)
+        return unlike and fills and sends.near_seconds < sends.far_seconds
+
+    def fills(self, place: int) -> bool:
+        """True for stages that fill the devices of one type on each of their nodes, but for less than a replica."""
+        return self._full[place]
 
     def _after(self, place: int, used: int) -> State:
         return place, used + self._devices(place) if self._small(place) else 0
@@ -106,10 +135,10 @@ class Places:
     def around(self, last: int, first: int) -> Sends:
         """What places add to the send from last to first, when both stand on one node and when they do not."""
         sends = self.sends(last, first)
-        if self._small(last) and self._small(first) and self.device_type(last) == self.device_type(first):
+        alike = self.device_type(last) == self.device_type(first)
+        if self.meet(last, first) or (self._small(last) and self._small(first) and alike):
             return sends
-        either = sends.least_seconds
-        return Sends(near_seconds=float("inf"), far_seconds=either)
+        return Sends(near_seconds=float("inf"), far_seconds=sends.least_seconds)
 
     def stays(self, place: int) -> bool:
         """True when a node holds as many stages of a place as the pipeline has."""
@@ -164,7 +193,7 @@ class Places:
         if len(groups) == 1 and self._is_small(composition):
             return groups[0].pool, groups[0].gpu, groups[0].devices
         divided = composition in self.stages.divided
-        return divided, *sorted({group.pool for group in groups})
+        return divided, *sorted({(group.pool, group.gpu) for group in groups})
 
     def _is_small(self, composition: int) -> bool:
         groups = self.stages.compositions[composition]
@@ -175,6 +204,12 @@ class Places:
             and device_type.nodes > 1
             and groups[0].count < device_type.per_node // groups[0].tp
         )
+
+    def _is_full(self, composition: int) -> bool:
+        (group, *others) = self.stages.compositions[composition]
+        device_type = self.stages.topology.device_type(group.pool, group.gpu)
+        whole = not others and composition not in self.stages.divided
+        return whole and group.count >= device_type.per_node // group.tp
 
     def _small(self, place: int) -> bool:
         return self._smalls[place]
@@ -242,6 +277,10 @@ class Flow:
         self.fresh: dict[tuple[str, str], list[Column]] = {}
         """Who begins a run of stages smaller than a node, by kind."""
         self._left: dict[tuple[str, str], list[Column]] = {}
+        self._joined: dict[tuple[int, DeviceKey], list[Column]] = {}
+        """Edges between a stage and neighbours that fill the devices of a type on the same nodes."""
+        self._aligned: dict[tuple[int, int, DeviceKey, DeviceKey], list[Column]] = {}
+        """Those between two that both do, by (stage, stage, their types)."""
         self.crossing: list[Column] = []
         """Edges from island to island."""
         self.slow: list[Edge] = []
@@ -251,6 +290,10 @@ class Flow:
             arriving = self._flow(stage, arriving)
         if wraps(self.stages.choice.interleave, self.stages.choice.schedule):
             self._round_trip()
+        for edges in self._joined.values():
+            # Two stages that fill the devices of a type are on different nodes: one of them is beside a stage at most.
+            self.program.row(ones(edges), most=1.0)
+        self._align()
 
     def _first_states(self) -> dict[State, list[Column]]:
         states: dict[State, list[Column]] = {}
@@ -272,12 +315,15 @@ class Flow:
             leaving = []
             for place in following:
                 left = self.places.leaves(state[0], place)
-                for after, seconds in self.places.steps(stage, state, place):
+                for after, seconds, joins in self.places.steps(stage, state, place):
                     if seconds == float("inf"):
                         continue
-                    name = f"e_{stage}_{number}_{place}_{after[1]}"
-                    edge = self.program.column(name, upper=1.0)
+                    name = f"e_{stage}_{number}_{place}_{after[1]}{'_near' if joins else ''}"
+                    # Part of an edge could be had where the stages are a part of all nodes from each other.
+                    edge = self.program.column(name, upper=1.0, whole=joins)
                     cost.append((seconds / self.scale, edge))
+                    if joins:
+                        self._join((stage, state[0]), (stage + 1, place), edge)
                     leaving.append(edge)
                     incoming.setdefault(place, []).append(edge)
                     states.setdefault(after, []).append(edge)
@@ -310,9 +356,12 @@ class Flow:
             sends = self.places.around(start, end)
             for name, seconds in (("near", sends.near_seconds), ("far", sends.far_seconds)):
                 if seconds < float("inf"):
-                    edge = self.program.column(f"r_{start}_{end}_{name}", upper=1.0)
+                    joins = name == "near" and self.places.meet(start, end)
+                    edge = self.program.column(f"r_{start}_{end}_{name}", upper=1.0, whole=joins)
                     edges.append(((start, end), seconds, edge))
-                    if name == "near" and not self.places.stays(end):
+                    if joins:
+                        self._join((self.depth - 1, start), (0, end), edge)
+                    elif name == "near" and not self.places.stays(end):
                         near.setdefault(self.places.device_type(end), []).append(edge)
         for side, by_place in enumerate((last, first)):
             for place, variables in by_place.items():
@@ -322,6 +371,43 @@ class Flow:
             self.program.row(added(ones(near_edges), ones(self._left.get(device_type, [])), -1.0), most=0.0)
         cost = total((seconds / self.scale, edge) for _, seconds, edge in edges)
         self.send[-1] = added(cost, self._always_sent(self.depth - 1, 0))
+
+    def _join(self, before: tuple[int, int], behind: tuple[int, int], edge: Column) -> None:
+        """Remember which stages, (stage, place), stand on the same nodes."""
+        back = behind[0] < before[0]
+        for (stage, _), (_, other) in ((before, behind), (behind, before)):
+            # Of two stages the neighbours on both sides are the same.
+            if self.places.fills(other) and not (back and self.depth == 2):
+                self._joined.setdefault((stage, self.places.device_type(other)), []).append(edge)
+        ends = before[1], behind[1]
+        if all(map(self.places.fills, ends)):
+            first, last = map(self.places.device_type, ends)
+            self._aligned.setdefault((before[0], behind[0], first, last), []).append(edge)
+
+    def _align(self) -> None:
+        """Stages take untouched nodes in their order: those on the same nodes have as many before them."""
+        earlier = {key: self._filled(key) for *_, first, last in self._aligned for key in (first, last)}
+        for (stage, other, first, last), edges in self._aligned.items():
+            nodes = float(self.stages.topology.device_type(*first).nodes)
+            more = added(earlier[first][stage], earlier[last][other], -1.0)
+            for sign in (1.0, -1.0):
+                # +-(nodes filled before the one - those before the other) <= nodes (1 - their edges)
+                self.program.row(combined([(sign, more), (nodes, ones(edges))]), most=nodes)
+
+    def _filled(self, key: DeviceKey) -> list[Terms]:
+        """Nodes whose devices of a type the stages before each take, all of them, [stage]."""
+        per_node = self.stages.topology.device_type(*key).per_node
+        sums: list[Terms] = [{}]
+        for stage in range(self.depth - 1):
+            own = total(
+                (group.count // (per_node // group.tp), x)
+                for option, x in zip(self.options[stage], self.take[stage], strict=True)
+                if option.composition not in self.stages.divided
+                for group in self.stages.compositions[option.composition]
+                if (group.pool, group.gpu) == key
+            )
+            sums.append(self.program.defined(f"filled_{'_'.join(key)}_{stage}", added(sums[-1], own)))
+        return sums
 
     def _count_slow(self, stage: int, before: int, place: int, edge: Column) -> None:
         """Remember who sends from one island to another."""

@@ -26,6 +26,7 @@ from planner.search.milp.flow import Flow
 from planner.search.milp.program import Column, Program, Terms, added, combined, ones, total
 from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, Values, solve
+from planner.search.space.shared_nodes import sharings
 from planner.search.space.stages import Option, StageOptions
 
 Row = tuple[Terms, float]
@@ -83,6 +84,7 @@ class PipelineModel:
         self.branching = Branching(self.program, self.stages, self.options, self.take, crossings)
         self._add(node_rows(self.stages, taken, self.flow.fresh))
         self._add(chain(tied_rows(self.stages, taken), self.flow.entries.rows()))
+        self._beside = self._share_nodes()
         self._durations()
         self._once = self._one_micro_batch()
         self._paths()
@@ -238,7 +240,32 @@ class PipelineModel:
         return head
 
     def _tail(self, stage: int) -> Terms:
-        return self._stage_sum(stage, lambda option: option.tail_seconds)
+        return added(self._stage_sum(stage, lambda option: option.tail_seconds), self._beside[stage])
+
+    def _share_nodes(self) -> list[Terms]:
+        """What the tail of each stage takes longer since others have the same nodes, [stage]."""
+        beside: list[Terms] = [{} for _ in range(self.depth)]
+        for number, sharing in enumerate(sharings(self.stages)):
+            nodes = sharing.device_type.nodes
+            filled = total((sharing.fills.get(option.composition, 0), x) for _, option, x in self._all())
+            for need in sorted(set(sharing.needs.values())):
+                short = self.program.column(f"short_{number}_{need}", upper=1.0, whole=True)
+                # sum of the nodes that stages fill <= nodes - need, or short
+                self.program.row(added(filled, {short: -float(need)}), most=nodes - need)
+                for stage in range(self.depth):
+                    longer = [
+                        (sharing.longer(stage, option) / self.scale, x)
+                        for option, x in zip(self.options[stage], self.take[stage], strict=True)
+                        if sharing.needs.get(option.composition, 0) >= need
+                    ]
+                    most = max((seconds for seconds, _ in longer), default=0.0)
+                    if most:
+                        if not beside[stage]:
+                            beside[stage] = {self.program.column(f"beside_{stage}"): 1.0}
+                        # beside[s] >= sum_o longer(o) x[s,o] - most (1 - short), of options that need so many or more
+                        terms = added(added(total(longer), beside[stage], -1.0), {short: most})
+                        self.program.row(terms, most=most)
+        return beside
 
     def _held(self, stage: int) -> Terms:
         return self._stage_sum(stage, lambda option: option.held_seconds)

@@ -10,23 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
-from math import inf
 
 import numpy as np
 
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.arrays import Numbers
-from planner.cost.communication import ALONE, Ring, data_ring
+from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
 from planner.cost.schedules import divides, round_trip, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
-from planner.cost.sharding import stage_rings
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import EachLength
 from planner.errors import PlanError
 from planner.frozen import dataclass
-from planner.plan.placement import ends_fault, joins_ends, nodes_once, one_replica, place_stages
+from planner.plan.placement import ends_fault, joins_ends, nodes_once
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.space.choices import (
     Choice,
@@ -39,7 +37,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.derived import derived
+from planner.search.space.rings import divided_ring, least_ring
 from planner.search.space.sends import (
     Hops,
     Sends,
@@ -48,7 +46,6 @@ from planner.search.space.sends import (
     least_sides,
     send_alone,
     send_divided,
-    unbatched,
 )
 from planner.search.values import Limits
 
@@ -235,11 +232,14 @@ class StageOptions:
         first, last = stage == 0, stage == self.choice.depth - 1
         key = (composition, first, last, recompute)
         if key not in self._prices:
-            shape = self.shape(stage, self._lengths, recompute)
-            groups, ring = self.compositions[composition], self.rings[composition]
-            priced = self.pricer.each_length(shape, groups, ring)
+            priced = self.lengths(stage, composition, recompute, self.rings[composition])
             self._prices[key] = _Lengths(composition, recompute, self.choice.interleave, priced)
         return self._prices[key]
+
+    def lengths(self, stage: int, composition: int, recompute: Recompute, ring: Ring) -> EachLength:
+        """Seconds of a stage with from one layer a chunk to one layer more than the model has, over a ring."""
+        shape = self.shape(stage, self._lengths, recompute)
+        return self.pricer.each_length(shape, self.compositions[composition], ring)
 
     def options(self, stage: int, cutoff_seconds: float) -> Iterator[Option]:
         """Options of a stage that fit and that no plan faster than ``cutoff_seconds`` can contain."""
@@ -465,116 +465,3 @@ class StageOptions:
             )
             end += option.layers
         return self.choice.plan(stages, self.estimator.model)
-
-
-def ring_alone(
-    groups: Composition,
-    estimator: Estimator,
-    kernels: str,
-    shard_size: int | None = None,
-    *,
-    expert_ways: int = 1,
-    secondary: int | None = None,
-) -> Ring:
-    """The data-parallel ring of a stage that has its nodes to itself."""
-    # It is the same whatever their batch.
-    return _ring_alone(estimator, unbatched(groups), kernels, shard_size, expert_ways, secondary)
-
-
-@derived
-def _ring_alone(
-    estimator: Estimator,
-    groups: Composition,
-    kernels: str,
-    shard_size: int | None,
-    expert_ways: int,
-    secondary: int | None,
-) -> Ring:
-    try:
-        placement = place_stages([groups], estimator.cluster)
-    except PlanError:
-        return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
-    (ring,) = stage_rings(
-        placement,
-        shard_size,
-        estimator.topology,
-        estimator.calibration,
-        kernels,
-        estimator.curves,
-        expert_ways,
-        secondary,
-    )
-    return ring
-
-
-def least_ring(
-    groups: Composition,
-    estimator: Estimator,
-    kernels: str,
-    shard_size: int | None = None,
-    *,
-    expert_ways: int = 1,
-) -> Ring:
-    """The ring of a stage among others that no placement beats.
-
-    Device types of one pool may share nodes, or stand on different ones, which is faster where the network is.
-    """
-    ring = ring_alone(groups, estimator, kernels, shard_size, expert_ways=expert_ways)
-    if not ring.connected or len({group.pool for group in groups}) == len(groups):
-        return ring
-    (slots,) = place_stages([groups], estimator.cluster)
-    ends: dict[str, dict[str, int]] = {}
-    apart = []
-    for slot in slots:
-        others = ends.setdefault(slot.pool, {})
-        first = slot.first_node + sum(end for gpu, end in others.items() if gpu != slot.gpu)
-        others[slot.gpu] = max(others.get(slot.gpu, 0), slot.first_node + slot.nodes)
-        apart.append(slot._replace(first_node=first))
-    (other,) = stage_rings(
-        [apart], shard_size, estimator.topology, estimator.calibration, kernels, estimator.curves, expert_ways
-    )
-    return _better(ring, other) or ring
-
-
-def _better(ring: Ring | None, other: Ring | None) -> Ring | None:
-    """What is best of both; in between is nothing better. Nothing is known of it where collectives were measured."""
-    if ring is None or other is None or ring == other:
-        return ring
-    fastest = max(ring, other, key=lambda item: item.bytes_per_second)
-    around = (
-        item.latency_seconds if item.around_seconds is None else item.around_seconds for item in (ring, other)
-    )
-    measured = ring.curves is not None
-    return replace(
-        fastest,
-        bytes_per_second=inf if measured else fastest.bytes_per_second,
-        latency_seconds=0.0 if measured else min(ring.latency_seconds, other.latency_seconds),
-        around_seconds=0.0 if measured else min(around),
-        curves=None,
-        copies=_better(ring.copies, other.copies),
-        near=_better(ring.near, other.near),
-        experts=_better(ring.experts, other.experts),
-    )
-
-
-def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Ring:
-    """The ring of a stage on parts of several nodes that none beats, however its replicas are divided over them.
-
-    Nothing is known of it where collectives were measured.
-    """
-    bare = one_replica(group)
-    rings = []
-    for together in range(1, group.count):
-        full, rest = divmod(group.count, together)
-        slots = [bare._replace(nodes=full, replicas_per_node=together)]
-        slots += [bare._replace(first_node=full, replicas_per_node=rest)] if rest else []
-        rings.append(data_ring(slots, {}, estimator.topology, estimator.calibration, kernels))
-    if estimator.curves is not None:
-        return replace(rings[0], bytes_per_second=inf, latency_seconds=0.0, around_seconds=0.0)
-    # What its fullest node holds decides the links; each is at its best in one of these.
-    return replace(
-        rings[0],
-        bytes_per_second=max(ring.bytes_per_second for ring in rings),
-        latency_seconds=min(ring.latency_seconds for ring in rings),
-        around_seconds=min(ring.around_seconds or 0.0 for ring in rings),
-    )
