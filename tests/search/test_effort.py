@@ -336,7 +336,7 @@ def test_orders_of_many_device_types() -> None:
     talks: list[tuple[int, ...]] = []
     stages = SimpleNamespace(
         choice=SimpleNamespace(depth=7, interleave=1),
-        compositions=range(7),
+        compositions=[(SimpleNamespace(pool=str(number)),) for number in range(7)],
         option=lambda *_: SimpleNamespace(busy_seconds=1.0),
         most_layers=lambda *_: 1,
         talks=lambda slots: talks.append(slots),

@@ -163,3 +163,16 @@ def test_layers_that_are_too_many_are_taken_from_one_end_or_the_other() -> None:
     assert trimmed([1, 4, 1], 4, [2, 1, 2]) == [[1, 2, 1]] * 3
     assert trimmed([2, 3, 2], 6, [1, 1, 1], chunks=2) == [[2, 2, 2]] * 3
     assert trimmed([1, 1, 1], 2, [1, 1, 1]) == []
+
+
+def test_types_of_one_pool_are_tried_by_turns() -> None:
+    """Beside one after the other, and both the other way round."""
+    nics = pool("x", gbps=10, cards=1).nics
+    stages = options((pool("m", ("A100", "V100"), nodes=2, nics=nics),), 4)
+    gpus = [groups[0].gpu[0] for groups in stages.compositions]
+    assert {"".join(gpus[slot] for slot in slots) for slots in _orders(stages)} == {
+        "AAVV",
+        "VVAA",
+        "AVAV",
+        "VAVA",
+    }

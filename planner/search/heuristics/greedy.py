@@ -97,7 +97,7 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
         for order, counts in zip(orders, enough, strict=True):
             together = tuple(index for index in order for _ in range(counts[index]))
             by_turns = tuple(_by_turns(stages, order, counts))
-            for slots in (together, together[::-1], by_turns, by_turns[::-1]):
+            for slots in dict.fromkeys((together, together[::-1], by_turns, by_turns[::-1])):
                 if slots not in seen and stages.talks(slots) and stages.obeys(slots):
                     seen.add(slots)
                     yield list(slots)
