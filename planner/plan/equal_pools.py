@@ -57,10 +57,12 @@ def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
         nodes = {host: wide.get(pool.name, 1) for pool in seen.pools for host in pool.hosts}
         each = {pool.name: nodes.get(pool.hosts[0], 1) for pool in cluster.pools}
         each = {name: width for name, width in each.items() if width > 1}
-        return on_own_pools(plan, joined(widened(cluster, each)), cluster)
+        whole = joined(widened(cluster, each))
+        place(plan, whole)  # raises PlanError where nodes that are left over in several pools would be one
+        return on_own_pools(plan, whole, cluster)
     hosts = {pool.name: pool.hosts for pool in seen.pools}
-    parts = {name: len({owner[host] for host in own}) for name, own in hosts.items()}
-    if all(parts[group.pool] == 1 for stage in plan.stages for group in stage.replicas):
+    owners = {name: {owner[host][0] for host in own} for name, own in hosts.items()}
+    if all(owners[group.pool] == {group.pool} for stage in plan.stages for group in stage.replicas):
         return plan
 
     devices = {pool.name: pool.devices for pool in seen.pools}

@@ -134,6 +134,12 @@ def test_a_plan_costs_the_same_on_parts(seed: int) -> None:
     check_prices(seed)
 
 
+@pytest.mark.parametrize("seed", [2059, 2287])
+def test_a_replica_does_not_stand_on_nodes_that_two_pools_have_left(seed: int) -> None:
+    """Of pools of two nodes, one and one, replicas that fill two have room for one, in whichever pool it is."""
+    check_prices(seed)
+
+
 @given(SEEDS)
 @settings(FEW, max_examples=5)
 def test_a_stage_on_what_others_leave_costs_the_same_on_parts(seed: int) -> None:
