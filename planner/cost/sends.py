@@ -54,10 +54,10 @@ def likeness(first: Sequence[Slot], last: Sequence[Slot]) -> object:
         return tuple(first), tuple(last)
     one, other = first[0], last[0]
     ends = ((each.pool, each.gpu, each.nodes, each.replicas_per_node) for each in (one, other))
-    return *ends, _same_node(one, other)
+    return *ends, _on_same_nodes(one, other)
 
 
-def _same_node(one: Slot, other: Slot) -> bool:
+def _on_same_nodes(one: Slot, other: Slot) -> bool:
     """True where replicas of one that send to replicas of the other, all to all of them in order, share their nodes."""
     return (one.pool, one.nodes, one.first_node) == (other.pool, other.nodes, other.first_node)
 
@@ -76,7 +76,7 @@ def least_send(
     """
 
     segments = _segments(first, last)
-    near = [_fit_one_node(segment, topology) for segment in segments]
+    near = [_fit_same_nodes(segment, topology) for segment in segments]
     flows = [segment for segment, able in zip(segments, near, strict=True) if not able]
     crossing = sum(flow.replicas for flow in flows)
     worst = 0.0
@@ -103,8 +103,8 @@ def least_send(
     return worst
 
 
-def _fit_one_node(segment: _Segment, topology: Topology) -> bool:
-    """True when both ends may stand on one node."""
+def _fit_same_nodes(segment: _Segment, topology: Topology) -> bool:
+    """True when both ends may stand on the same nodes."""
     first, last = segment.first, segment.last
     if first.pool != last.pool or first.nodes != last.nodes or not (segment.whole or first.nodes == 1):
         return False
@@ -173,7 +173,7 @@ def _segments(first: Sequence[Slot], last: Sequence[Slot]) -> list[_Segment]:
             stop = min(end, ends[index][0])
             other = ends[index][1]
             whole = abs(stop - position - max(slot.replicas, other.replicas * ratio)) < 1e-9
-            near = (whole or slot.nodes == 1) and _same_node(slot, other)
+            near = (whole or slot.nodes == 1) and _on_same_nodes(slot, other)
             segments.append(_Segment(slot, other, stop - position, ratio, whole, near))
             position = stop
             if position >= ends[index][0] - 1e-9 and index + 1 < len(ends):

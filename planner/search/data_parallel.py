@@ -58,7 +58,8 @@ from planner.search.batch_partition import (
 from planner.search.space.choices import batch_per_replica, recomputes_of, usable_device_types
 from planner.search.space.derived import derived
 from planner.search.space.device_sets import Box, Counts, all_sets
-from planner.search.space.rings import ring_alone
+from planner.search.space.rings import RingSetup, ring_alone
+from planner.search.space.sends import unbatched
 from planner.search.values import Limits
 from planner.targets import target
 
@@ -379,13 +380,12 @@ class Shares:
         """The data-parallel ring of these devices."""
         if counts not in self._rings:
             groups = self._one_each(counts)
-            self._rings[counts] = ring_alone(
-                groups,
-                self.estimator,
+            setup = RingSetup(
                 self.estimator.pricer(self.choice.target).kernels,
                 self.choice.shard_size,
                 secondary=self.choice.zero_plus.secondary,
             )
+            self._rings[counts] = ring_alone(self.estimator, unbatched(groups), setup)
             if self.choice.shards and len({group.shard for group in groups}) > 1:
                 parts = tuple(group.shard for group in groups for _ in range(group.count))
                 self._rings[counts] = self._rings[counts].with_shards(parts)

@@ -25,7 +25,7 @@ from planner.search.bounds.ramp import by_position
 from planner.search.bounds.rates import Rates
 from planner.search.pipeline import OpenChoice, score
 from planner.search.space.choices import Choice, Family, depths, families, orders_of, usable_device_types
-from planner.search.space.rings import ring_alone
+from planner.search.space.rings import RingSetup, ring_alone
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import TARGETS
@@ -100,7 +100,7 @@ def test_rings_of_groups_that_share_a_copy_are_those_of_a_stage_alone(tp: int, d
         )
         (speed,) = rates.speeds(family)
         replicas = group("a", "A100", tp=tp, count=dp, share=64 // dp, steps=64 // dp)
-        ring = ring_alone((replicas,), estimator, pricer.kernels, size)
+        ring = ring_alone(estimator, (replicas,), RingSetup(pricer.kernels, size))
         assert ring.copies is not None
         copies = replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
         ring = replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
@@ -118,7 +118,7 @@ def test_replicas_that_have_no_place_are_not_connected() -> None:
     kernels = estimator.pricer("torch").kernels
     for count, connected in ((2, True), (3, False)):
         replicas = group("a", "A100", tp=3, count=count, share=1)
-        assert ring_alone((replicas,), estimator, kernels).connected is connected
+        assert ring_alone(estimator, (replicas,), RingSetup(kernels)).connected is connected
 
 
 @pytest.mark.parametrize("seed", [0, 18, 35, 83])

@@ -20,7 +20,7 @@ from planner.search.data_parallel import DataParallel, Shares, choices
 from planner.search.solve import search
 from planner.search.space.device_sets import Box, Counts
 from planner.search.space.partitions import network_partitions
-from planner.search.space.rings import ring_alone
+from planner.search.space.rings import RingSetup, ring_alone
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.search.exhaustive import plans
@@ -178,7 +178,7 @@ def test_no_ring_of_a_set_has_less_latency_than_its_bound(seed: int) -> None:
                 for number, share in ((count - part, 2), (part, 1))
                 if number
             ]
-            ring = ring_alone(tuple(groups), partition.estimator, shares.pricer.kernels)
+            ring = ring_alone(partition.estimator, tuple(groups), RingSetup(shares.pricer.kernels))
             assert ring.latency_seconds >= bound.latency_seconds * (1 - 1e-9)
             assert ring.around_seconds is not None
             assert bound.around_seconds is not None

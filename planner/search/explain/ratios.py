@@ -177,26 +177,18 @@ def weighed(
     deadline: Deadline,
 ) -> SearchResult:
     """The result with the ratios that it rests on; the robust plan in place of the best where the goal asks for it."""
-    found = _weighed(result, cluster, model, calibration, limits, goal, deadline)
+    worlds = Worlds(Estimator(with_families(ranked(cluster)), model, calibration), limits, goal)
+    found = _weighed(result, worlds, deadline)
     if found.best is None or not goal.robust or found.hedge is not None or ONE_SPEED in found.warnings:
         return found
     return replace(found, warnings=(*found.warnings, NOT_WEIGHED))
 
 
-def _weighed(
-    result: SearchResult,
-    cluster: ClusterSpec,
-    model: ModelSpec,
-    calibration: Calibration,
-    limits: Limits,
-    goal: Goal,
-    deadline: Deadline,
-) -> SearchResult:
-    best = result.best
+def _weighed(result: SearchResult, worlds: Worlds, deadline: Deadline) -> SearchResult:
+    best, goal, limits = result.best, worlds.goal, worlds.limits
     if best is None or result.interrupted:
         return result
-    worlds = Worlds(Estimator(with_families(ranked(cluster)), model, calibration), limits, goal)
-    device_types = usable_device_types(worlds.estimator.topology, model)
+    device_types = usable_device_types(worlds.estimator.topology, worlds.estimator.model)
     networks = network_bars(worlds.estimator) if goal.robust else ()
     if len({device_type.family for device_type in device_types}) == 1 and not networks:
         return replace(result, warnings=(*result.warnings, ONE_SPEED)) if goal.robust else result

@@ -110,7 +110,7 @@ class Places:
             return list(range(0, left + 1, self._devices(place) if same else 1))
         return [0, *(used for used in self._leftovers(self.device_type(place)) if used <= left)]
 
-    def _leftovers(self, device_type: tuple[str, str]) -> list[int]:
+    def _leftovers(self, device_type: DeviceKey) -> list[int]:
         """Devices that groups take of the nodes they fill, where they leave some."""
         room = self.stages.topology.device_type(*device_type).per_node
         groups = (
@@ -128,7 +128,7 @@ class Places:
         """True when a pipeline may come back to a node that it has left: stages then fill gaps of any node."""
         return not self.stages.pricer.target.hosts_once
 
-    def begins_fresh(self, device_type: tuple[str, str]) -> bool:
+    def begins_fresh(self, device_type: DeviceKey) -> bool:
         """True when every run of stages smaller than a node of this type begins on an untouched node."""
         return not self.returns and not self._leftovers(device_type)
 
@@ -144,7 +144,7 @@ class Places:
         """True when a node holds as many stages of a place as the pipeline has."""
         return self.stages.choice.depth * self._devices(place) <= self._room(place)
 
-    def leaves(self, before: int, place: int) -> tuple[str, str] | None:
+    def leaves(self, before: int, place: int) -> DeviceKey | None:
         """The kind whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
         if self._small(before) and not (
             self._small(place) and self.device_type(before) == self.device_type(place)
@@ -158,7 +158,7 @@ class Places:
             *(self.stages.compositions[self.members[place][0]] for place in places)
         )
 
-    def fresh_node(self, state: State) -> tuple[str, str] | None:
+    def fresh_node(self, state: State) -> DeviceKey | None:
         """The kind of which a stage that enters this state takes an untouched node, where that is known."""
         place, taken = state
         small = self._small(place) and taken == self._devices(place)
@@ -214,7 +214,7 @@ class Places:
     def _small(self, place: int) -> bool:
         return self._smalls[place]
 
-    def device_type(self, place: int) -> tuple[str, str]:
+    def device_type(self, place: int) -> DeviceKey:
         """The first kind of a place; the only one of stages smaller than a node."""
         group = self.stages.compositions[self.members[place][0]][0]
         return group.pool, group.gpu
@@ -274,9 +274,9 @@ class Flow:
         self.entries = Entries(self.places)
         self.send: list[Terms] = [{}] * self.depth
         """Seconds of the send from each stage to the next, of the last one to the first."""
-        self.fresh: dict[tuple[str, str], list[Column]] = {}
+        self.fresh: dict[DeviceKey, list[Column]] = {}
         """Who begins a run of stages smaller than a node, by kind."""
-        self._left: dict[tuple[str, str], list[Column]] = {}
+        self._left: dict[DeviceKey, list[Column]] = {}
         self._joined: dict[tuple[int, DeviceKey], list[Column]] = {}
         """Edges between a stage and neighbours that fill the devices of a type on the same nodes."""
         self._aligned: dict[tuple[int, int, DeviceKey, DeviceKey], list[Column]] = {}
@@ -351,7 +351,7 @@ class Flow:
         """Interleaving sends from the last stage to the first."""
         first, last = self._by_place(0), self._by_place(self.depth - 1)
         edges: list[tuple[tuple[int, int], float, Column]] = []
-        near: dict[tuple[str, str], list[Column]] = {}
+        near: dict[DeviceKey, list[Column]] = {}
         for start, end in product(last, first):
             sends = self.places.around(start, end)
             for name, seconds in (("near", sends.near_seconds), ("far", sends.far_seconds)):
@@ -386,7 +386,8 @@ class Flow:
 
     def _align(self) -> None:
         """Stages take untouched nodes in their order: those on the same nodes have as many before them."""
-        earlier = {key: self._filled(key) for *_, first, last in self._aligned for key in (first, last)}
+        keys = dict.fromkeys(key for *_, first, last in self._aligned for key in (first, last))
+        earlier = {key: self._filled(number, key) for number, key in enumerate(keys)}
         for (stage, other, first, last), edges in self._aligned.items():
             nodes = float(self.stages.topology.device_type(*first).nodes)
             more = added(earlier[first][stage], earlier[last][other], -1.0)
@@ -394,7 +395,7 @@ class Flow:
                 # +-(nodes filled before the one - those before the other) <= nodes (1 - their edges)
                 self.program.row(combined([(sign, more), (nodes, ones(edges))]), most=nodes)
 
-    def _filled(self, key: DeviceKey) -> list[Terms]:
+    def _filled(self, number: int, key: DeviceKey) -> list[Terms]:
         """Nodes whose devices of a type the stages before each take, all of them, [stage]."""
         per_node = self.stages.topology.device_type(*key).per_node
         sums: list[Terms] = [{}]
@@ -406,7 +407,7 @@ class Flow:
                 for group in self.stages.compositions[option.composition]
                 if (group.pool, group.gpu) == key
             )
-            sums.append(self.program.defined(f"filled_{'_'.join(key)}_{stage}", added(sums[-1], own)))
+            sums.append(self.program.defined(f"filled_{number}_{stage}", added(sums[-1], own)))
         return sums
 
     def _count_slow(self, stage: int, before: int, place: int, edge: Column) -> None:

@@ -11,116 +11,76 @@ from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator
 from planner.cost.sharding import stage_rings
 from planner.errors import PlanError
-from planner.plan.placement import Slot, one_replica, place_stages
+from planner.frozen import dataclass
+from planner.plan.placement import Placement, Slot, one_replica, place_stages
 from planner.plan.values import ReplicaGroup
 from planner.search.space.choices import Composition
 from planner.search.space.derived import derived
-from planner.search.space.sends import unbatched
 
 
-def ring_alone(
-    groups: Composition,
-    estimator: Estimator,
-    kernels: str,
-    shard_size: int | None = None,
-    *,
-    expert_ways: int = 1,
-    secondary: int | None = None,
-) -> Ring:
-    """The data-parallel ring of a stage that has its nodes to itself."""
-    # It is the same whatever their batch.
-    return _ring_alone(estimator, unbatched(groups), kernels, shard_size, expert_ways, secondary)
+@dataclass(frozen=True, slots=True)
+class RingSetup:
+    """What the rings of all stages of a choice have in common."""
+
+    kernels: str
+    shard_size: int | None = None
+    """As in ``Plan``."""
+    expert_ways: int = 1
+    """Devices that hold all experts of a layer together."""
+    secondary: int | None = None
+    """Replicas of a group that keeps a second copy of the parameters."""
+
+    def ring(self, estimator: Estimator, placement: Placement) -> Ring:
+        """Of the first of these stages."""
+        return stage_rings(
+            placement,
+            self.shard_size,
+            estimator.topology,
+            estimator.calibration,
+            self.kernels,
+            estimator.curves,
+            self.expert_ways,
+            self.secondary,
+        )[0]
 
 
-def rings_beside(
-    groups: Composition,
-    others: Sequence[Composition],
-    estimator: Estimator,
-    kernels: str,
-    shard_size: int | None,
+@derived
+def ring_alone(estimator: Estimator, groups: Composition, setup: RingSetup) -> Ring:
+    """The data-parallel ring of a stage that has its nodes to itself; the same whatever the batches of its groups."""
+    try:
+        return setup.ring(estimator, place_stages([groups], estimator.cluster))
+    except PlanError:
+        return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
+
+
+@derived
+def least_ring(estimator: Estimator, groups: Composition, setup: RingSetup, beside: Composition = ()) -> Ring:
+    """The ring of a stage among others that no placement beats; with a stage ``beside`` it, whose nodes are its own.
+
+    Device types of one pool may share nodes, or stand on different ones, which is faster where the network is.
+    """
+    ring = ring_alone(estimator, groups, setup)
+    mixed = len({group.pool for group in groups}) < len(groups)
+    if not ring.connected or not (mixed or beside):
+        return ring
+    (slots,) = place_stages([groups], estimator.cluster)
+    around = place_stages([beside], estimator.cluster) if beside else ()
+    ring = setup.ring(estimator, (slots, *around))
+    return (_better(ring, setup.ring(estimator, (_apart(slots), *around))) or ring) if mixed else ring
+
+
+def ring_beside(
+    estimator: Estimator, groups: Composition, setup: RingSetup, others: Sequence[Composition]
 ) -> Ring:
     """The ring of a stage that shares a node with a stage of one of ``others``; no placement beats it.
 
     All nodes of a pool have to be alike in what a stage does there, so that it does not matter which is shared.
     """
-    rings = (least_ring(groups, estimator, kernels, shard_size, beside=unbatched(other)) for other in others)
+    rings = (least_ring(estimator, groups, setup, other) for other in others)
     return reduce(lambda one, two: _better(one, two) or one, rings)
 
 
-@derived
-def _ring_alone(
-    estimator: Estimator,
-    groups: Composition,
-    kernels: str,
-    shard_size: int | None,
-    expert_ways: int,
-    secondary: int | None,
-) -> Ring:
-    try:
-        placement = place_stages([groups], estimator.cluster)
-    except PlanError:
-        return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
-    (ring,) = stage_rings(
-        placement,
-        shard_size,
-        estimator.topology,
-        estimator.calibration,
-        kernels,
-        estimator.curves,
-        expert_ways,
-        secondary,
-    )
-    return ring
-
-
-def least_ring(
-    groups: Composition,
-    estimator: Estimator,
-    kernels: str,
-    shard_size: int | None = None,
-    *,
-    expert_ways: int = 1,
-    beside: Composition = (),
-) -> Ring:
-    """The ring of a stage among others that no placement beats; with a stage ``beside`` it, whose nodes are its own.
-
-    Device types of one pool may share nodes, or stand on different ones, which is faster where the network is.
-    """
-    return _least_ring(estimator, unbatched(groups), kernels, shard_size, expert_ways, beside)
-
-
-@derived
-def _least_ring(
-    estimator: Estimator,
-    groups: Composition,
-    kernels: str,
-    shard_size: int | None,
-    expert_ways: int,
-    beside: Composition,
-) -> Ring:
-    ring = ring_alone(groups, estimator, kernels, shard_size, expert_ways=expert_ways)
-    mixed = len({group.pool for group in groups}) < len(groups)
-    if not ring.connected or not (mixed or beside):
-        return ring
-    (slots,) = place_stages([groups], estimator.cluster)
-    around = place_stages([beside], estimator.cluster) if beside else []
-
-    def among(own: Sequence[Slot]) -> Ring:
-        return stage_rings(
-            [own, *around],
-            shard_size,
-            estimator.topology,
-            estimator.calibration,
-            kernels,
-            estimator.curves,
-            expert_ways,
-        )[0]
-
-    ring = among(slots)
-    return (_better(ring, among(_apart(slots))) or ring) if mixed else ring
-
-
-def _apart(slots: Sequence[Slot]) -> list[Slot]:
+def _apart(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Device types of one pool on nodes of their own."""
     ends: dict[str, dict[str, int]] = {}
     apart = []
@@ -129,7 +89,7 @@ def _apart(slots: Sequence[Slot]) -> list[Slot]:
         first = slot.first_node + sum(end for gpu, end in others.items() if gpu != slot.gpu)
         others[slot.gpu] = max(others.get(slot.gpu, 0), slot.first_node + slot.nodes)
         apart.append(slot._replace(first_node=first))
-    return apart
+    return tuple(apart)
 
 
 def _better(ring: Ring | None, other: Ring | None) -> Ring | None:

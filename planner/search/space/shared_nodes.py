@@ -16,7 +16,8 @@ from planner.cost.arrays import Numbers
 from planner.cost.communication import Ring
 from planner.plan.values import ReplicaGroup
 from planner.search.space.choices import Composition
-from planner.search.space.rings import rings_beside
+from planner.search.space.rings import ring_beside
+from planner.search.space.sends import unbatched
 from planner.search.space.stages import Option, StageOptions
 
 
@@ -68,13 +69,8 @@ class Sharing:
         return max(0.0, tail - option.tail_seconds)
 
     def _ring(self, composition: int) -> Ring:
-        return rings_beside(
-            self.stages.compositions[composition],
-            self._others,
-            self.stages.estimator,
-            self.stages.pricer.kernels,
-            self.stages.choice.family.shard_size,
-        )
+        stages, groups = self.stages, self.stages.compositions[composition]
+        return ring_beside(stages.estimator, unbatched(groups), stages.ring_setup, self._others)
 
     @cached_property
     def _others(self) -> list[Composition]:
@@ -85,7 +81,7 @@ class Sharing:
             for group in self.stages.compositions[index]
             if self._fills(group)
         }
-        return [(replace(group, count=2 * self._on_node(group)),) for group in filling.values()]
+        return [unbatched((replace(group, count=2 * self._on_node(group)),)) for group in filling.values()]
 
     def _fills(self, group: ReplicaGroup) -> bool:
         per_node = self.device_type.per_node

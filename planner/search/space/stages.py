@@ -37,7 +37,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.rings import divided_ring, least_ring
+from planner.search.space.rings import RingSetup, divided_ring, least_ring
 from planner.search.space.sends import (
     Hops,
     Sends,
@@ -46,6 +46,7 @@ from planner.search.space.sends import (
     least_sides,
     send_alone,
     send_divided,
+    unbatched,
 )
 from planner.search.values import Limits
 
@@ -126,16 +127,9 @@ class StageOptions:
         candidates = compositions(choice.family, device_types, estimator.model, limits)
         self.most_mixed = most_mixed(device_types)
         """Stages of several device types that a plan may have."""
-        rings = [
-            least_ring(
-                item,
-                estimator,
-                self.pricer.kernels,
-                choice.family.shard_size,
-                expert_ways=choice.family.folding.ways,
-            )
-            for item in candidates
-        ]
+        family = choice.family
+        self.ring_setup = RingSetup(self.pricer.kernels, family.shard_size, family.folding.ways)
+        rings = [least_ring(estimator, unbatched(item), self.ring_setup) for item in candidates]
         kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
