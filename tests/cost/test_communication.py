@@ -164,6 +164,13 @@ def test_stages_that_fill_the_same_nodes_send_inside_them() -> None:
     first, _, last = place_stages([[group("p", 2)], [group("p", 4)], [other]], spec)
     assert send(first, last, 1e9, Topology(spec), ASSUMED).link == "ib"
     assert sends(spec, group("p", 4), group("p", 3, gpu="V100")).link == "ib"
+    # So do the parts of a stage on several pools, which meet those of the other in their order.
+    both = cluster(mixed, mixed.model_copy(update={"name": "q", "hosts": ("q-0", "q-1")}))
+    ends = [[group("q", 2, gpu=gpu), group("p", 4, gpu=gpu)] for gpu in ("A100", "V100")]
+    for first, last in (place_stages(ends, both), place_stages([end[::-1] for end in ends], both)):
+        assert send(first, last, 1e9, Topology(both), ASSUMED) == near
+    first, last = place_stages([ends[0], ends[1][::-1]], both)
+    assert send(first, last, 1e9, Topology(both), ASSUMED).link == "ib"
 
 
 def test_replicas_of_a_node_send_at_the_same_time() -> None:

@@ -100,13 +100,16 @@ def test_sends_are_those_of_the_plan(target: str, dp: int | None, depth: int, ch
     assert [send.in_model for send in every] == pytest.approx([send.in_plan for send in every], rel=1e-6)
 
 
-@pytest.mark.parametrize(("dp", "depth", "chunks"), [(2, 4, 1), (2, 3, 2), (4, 2, 1), (4, 4, 1), (4, 2, 2)])
-def test_sends_on_nodes_of_two_types_are_those_of_the_plan(dp: int, depth: int, chunks: int) -> None:
+@pytest.mark.parametrize(
+    ("dp", "tp", "depth", "chunks"),
+    [(2, 1, 4, 1), (2, 1, 3, 2), (4, 1, 2, 1), (4, 1, 4, 1), (4, 1, 2, 2), (2, 2, 4, 1)],
+)
+def test_sends_on_nodes_of_two_types_are_those_of_the_plan(dp: int, tp: int, depth: int, chunks: int) -> None:
     """Stages that fill one type's devices stand on the same nodes as those of the other with as many before them."""
-    gpus = ("A100", "A100", "V100", "V100")
+    gpus = ("A100",) * 2 * tp + ("V100",) * 2 * tp
     spec = cluster(pool("m", gpus, nodes=4, nics=pool("x", gbps=10, cards=1).nics))
     estimator = Estimator(spec, gpt(2 * depth * chunks, 512, 8, global_batch=24))
-    asked = Limits(tp=(1,), zero=(0,), recompute=("none",))
+    asked = Limits(tp=(tp,), zero=(0,), recompute=("none",))
     every = families(TARGETS["megatron"], asked, estimator.model, estimator.topology.device_types)
     own = next(item for item in every if (item.dp, item.batch) == (dp, dp))
     stages = StageOptions(Choice(family=own, depth=depth, interleave=chunks), estimator, asked)

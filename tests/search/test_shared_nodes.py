@@ -99,6 +99,50 @@ def alone(stages: StageOptions, chosen: list[Option]) -> float:
     return stages.estimator.estimate(stages.plan(chosen)).step_seconds - min(tails)
 
 
+@pytest.mark.parametrize(("pools", "target", "asked", "dp", "depth", "shard_size"), CASES)
+def test_the_ilp_adds_just_what_the_nodes_that_are_shared_cost(
+    pools: tuple[PoolSpec, ...], target: str, asked: Limits, dp: int, depth: int, shard_size: int | None
+) -> None:
+    """All pipelines, one at a time: no tail may be longer by less, and none has to be longer by more."""
+    stages = options(pools, target, asked, dp, depth, shard_size)
+    model, every, longer = PipelineModel(stages, 100.0), [*sharings(stages)], 0
+    for slots in product(range(len(stages.compositions)), repeat=depth):
+        if not stages.stand(slots) or not stages.obeys(slots):
+            continue
+        chosen = [
+            stages.option(stage, slot, 9 // depth + (stage < 9 % depth)) for stage, slot in enumerate(slots)
+        ]
+        for stage, option in enumerate(chosen):
+            for other, column in zip(model.options[stage], model.take[stage], strict=True):
+                model.program.upper[column] = float(other == option)
+        added = [
+            max(
+                (
+                    sharing.longer(stage, option)
+                    for sharing in every
+                    if sum(sharing.fills.get(slot, 0) for slot in slots)
+                    > sharing.device_type.nodes - sharing.needs.get(option.composition, 0)
+                ),
+                default=0.0,
+            )
+            for stage, option in enumerate(chosen)
+        ]
+        pairs = [
+            (column, seconds) for terms, seconds in zip(model._beside, added, strict=True) for column in terms
+        ]
+        assert len(pairs) >= sum(seconds > 0 for seconds in added)
+        for column, seconds in pairs:
+            model.program.upper[column] = seconds / 100.0 + 1e-9
+        assert model.solve(gap=0.0).status == "optimal"
+        for column, seconds in pairs:
+            if seconds:
+                model.program.upper[column] = 0.99 * seconds / 100.0
+                assert model.solve(gap=0.0).status == "infeasible"
+                model.program.upper[column] = seconds / 100.0 + 1e-9
+                longer += 1
+    assert longer
+
+
 def test_where_stages_may_avoid_each_other_nothing_is_added() -> None:
     """Where nodes have one type, or one node has room for every stage."""
     assert not [*sharings(options((OTHER,), "megatron", limits(), 4, 2))]

@@ -85,15 +85,11 @@ class Places:
         return [Step(self._after(place, used), sends.far_seconds) for used in self._used(stage, place)]
 
     def meet(self, before: int, place: int) -> bool:
-        """True where stages of two device types, one of which fills nodes, send less on the same nodes."""
+        """True where stages fill the devices of two types, and send less on the same nodes."""
         sends = self.sends(before, place)
         unlike = self.device_type(before) != self.device_type(place)
-        fills = self.fills(before) or self.fills(place)
-        return unlike and fills and sends.near_seconds < sends.far_seconds
-
-    def fills(self, place: int) -> bool:
-        """True for stages that fill the devices of one type on each of their nodes, but for less than a replica."""
-        return self._full[place]
+        full = self._full[before] and self._full[place]
+        return unlike and full and sends.near_seconds < sends.far_seconds
 
     def _after(self, place: int, used: int) -> State:
         return place, used + self._devices(place) if self._small(place) else 0
@@ -206,6 +202,7 @@ class Places:
         )
 
     def _is_full(self, composition: int) -> bool:
+        """True for stages that fill the devices of one type on each of their nodes, but for less than a replica."""
         (group, *others) = self.stages.compositions[composition]
         device_type = self.stages.topology.device_type(group.pool, group.gpu)
         whole = not others and composition not in self.stages.divided
@@ -277,10 +274,8 @@ class Flow:
         self.fresh: dict[DeviceKey, list[Column]] = {}
         """Who begins a run of stages smaller than a node, by kind."""
         self._left: dict[DeviceKey, list[Column]] = {}
-        self._joined: dict[tuple[int, DeviceKey], list[Column]] = {}
-        """Edges between a stage and neighbours that fill the devices of a type on the same nodes."""
-        self._aligned: dict[tuple[int, int, DeviceKey, DeviceKey], list[Column]] = {}
-        """Those between two that both do, by (stage, stage, their types)."""
+        self._joined: dict[tuple[int, int, DeviceKey, DeviceKey], list[Column]] = {}
+        """Edges between stages that fill the same nodes, by (stage, stage, their types)."""
         self.crossing: list[Column] = []
         """Edges from island to island."""
         self.slow: list[Edge] = []
@@ -290,9 +285,6 @@ class Flow:
             arriving = self._flow(stage, arriving)
         if wraps(self.stages.choice.interleave, self.stages.choice.schedule):
             self._round_trip()
-        for edges in self._joined.values():
-            # Two stages that fill the devices of a type are on different nodes: one of them is beside a stage at most.
-            self.program.row(ones(edges), most=1.0)
         self._align()
 
     def _first_states(self) -> dict[State, list[Column]]:
@@ -374,21 +366,15 @@ class Flow:
 
     def _join(self, before: tuple[int, int], behind: tuple[int, int], edge: Column) -> None:
         """Remember which stages, (stage, place), stand on the same nodes."""
-        back = behind[0] < before[0]
-        for (stage, _), (_, other) in ((before, behind), (behind, before)):
-            # Of two stages the neighbours on both sides are the same.
-            if self.places.fills(other) and not (back and self.depth == 2):
-                self._joined.setdefault((stage, self.places.device_type(other)), []).append(edge)
-        ends = before[1], behind[1]
-        if all(map(self.places.fills, ends)):
-            first, last = map(self.places.device_type, ends)
-            self._aligned.setdefault((before[0], behind[0], first, last), []).append(edge)
+        (stage, first), (other, last) = before, behind
+        key = stage, other, self.places.device_type(first), self.places.device_type(last)
+        self._joined.setdefault(key, []).append(edge)
 
     def _align(self) -> None:
         """Stages take untouched nodes in their order: those on the same nodes have as many before them."""
-        keys = dict.fromkeys(key for *_, first, last in self._aligned for key in (first, last))
+        keys = dict.fromkeys(key for *_, first, last in self._joined for key in (first, last))
         earlier = {key: self._filled(number, key) for number, key in enumerate(keys)}
-        for (stage, other, first, last), edges in self._aligned.items():
+        for (stage, other, first, last), edges in self._joined.items():
             nodes = float(self.stages.topology.device_type(*first).nodes)
             more = added(earlier[first][stage], earlier[last][other], -1.0)
             for sign in (1.0, -1.0):
