@@ -22,6 +22,8 @@ OTHER = pool("other", "V100", nodes=3, per_node=2, cards=1, gbps=10)
 WIDE = pool("mixed", ("A100",) * 4 + ("V100",) * 4, nodes=3, nics=pool("x", cards=1, gbps=10).nics)
 
 FOUR = pool("mixed", ("A100", "A100", "V100", "V100"), nodes=4, nics=pool("x", cards=1, gbps=10).nics)
+FIVE = pool("mixed", ("A100", "A100", "V100", "V100"), nodes=5, nics=pool("x", cards=1, gbps=10).nics)
+AHEAD = pool("ahead", "V100", nodes=3, per_node=2, cards=1, gbps=10)
 
 
 def options(
@@ -47,10 +49,11 @@ def limits(**changes: object) -> Limits:
 CASES = [
     ((MIXED,), "megatron", limits(), 4, 2, None),
     ((MIXED,), "megatron", limits(zero=(1,)), 6, 2, None),
-    ((MIXED, OTHER), "torch", limits(zero=(1,)), 4, 3, None),
+    ((OTHER, MIXED), "torch", limits(zero=(1,)), 4, 3, None),
     ((MIXED, OTHER), "torch", limits(zero=(1,)), 4, 3, 2),
     ((WIDE,), "megatron", limits(tp=(2,)), 4, 2, None),
     ((FOUR,), "torch", limits(zero=(1,)), 4, 4, None),
+    ((AHEAD, FIVE), "torch", limits(zero=(1,)), 8, 2, None),
 ]
 
 
