@@ -763,11 +763,13 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
         )
         ahead, back = device.products(tuple(others))
         forward += device.product(patches) + ahead
-        backward += back + (0.0 if model.tower.frozen else device.product(patches.backward()[1]))
+        backward += 0.0 if model.training.lora else back
+        backward += 0.0 if model.tower_frozen else device.product(patches.backward()[1])
     if model.encoder is not None:
         inputs = micro_batch * model.encoder.sequence_length
         ahead = device.stream(4.0 * device.size * inputs * model.encoder_width, 3)
-        forward, backward = forward + ahead, backward + 2 * ahead
+        forward += ahead
+        backward += 2 * ahead * ("embedding" not in model.frozen)
     for item in model.beside:
         product = Product(micro_batch * item.tokens, item.outputs, item.inputs)
         forward += item.times * device.product(product)
@@ -778,8 +780,9 @@ def embedding_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: in
             product = Product(micro_batch * each.tokens, each.outputs, each.inputs)
             into, weight = product.backward()
             forward += device.product(product)
-            # What is heard or seen has no gradient.
-            backward += device.product(weight) + (device.product(into) if number else 0.0)
+            if "embedding" not in model.frozen:
+                # What is heard or seen has no gradient.
+                backward += device.product(weight) + (device.product(into) if number else 0.0)
     return EndPass(forward_seconds=forward, backward_seconds=backward)
 
 
@@ -904,14 +907,18 @@ def _step_flops(model: ModelSpec, backward: float) -> float:
         first, *others = (2.0 * tokens * inputs * outputs for tokens, inputs, outputs in model.tower.matrices)
         # Patches have no gradients.
         sequence += model.tower.images * (
-            (1.0 if model.tower.frozen else half) * first + passes * sum(others)
+            (1.0 if model.tower_frozen else half) * first
+            + (1.0 if model.training.lora else passes) * sum(others)
         )
     sequence += (1.0 if "embedding" in model.frozen else passes) * sum(
         each.operations for each in model.beside
     )
     for front in _fronts(model):
         for number, each in enumerate(front):
-            sequence += (passes if number else half) * 2.0 * each.tokens * each.inputs * each.outputs
+            trained = passes if number else half
+            sequence += (1.0 if "embedding" in model.frozen else trained) * (
+                2.0 * each.tokens * each.inputs * each.outputs
+            )
     predicted = predicted_tokens(model, length)
     more = model.training.mtp_layers
     sequence += (
@@ -944,5 +951,5 @@ def _layer_flops(model: ModelSpec, backward: float) -> float:
     carried = 0.0 if model.carried is None else whole * length * state_flops(model.carried)
     passes = {part: half if part in model.frozen else whole for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp
-    matrices += whole * model.adapter_parameters if backward else 0.0
+    matrices += whole * model.layer_adapters.parameters if backward else 0.0
     return 2.0 * length * matrices + whole * 4.0 * length * model.seen * scores + carried

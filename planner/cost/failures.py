@@ -73,7 +73,7 @@ NEVER = Interruptions()
 def checkpoint_bytes(model: ModelSpec) -> float:
     """Bytes of a checkpoint: weights and moments of what is trained, and all else in its working format."""
     trained = model.trained_parameters
-    kept = model.parameters + model.layers * model.adapter_parameters - trained
+    kept = model.parameters + model.adapter_parameters - trained
     return trained * state_bytes(model) + kept * ELEMENT_BYTES[model.training.precision]
 
 

@@ -19,7 +19,7 @@ from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
-from planner.model.spec import NF4_BYTES, LatentSpec, LayerRun, ModelSpec, StateSpec
+from planner.model.spec import NF4_BYTES, Adapters, AdapterTarget, LatentSpec, LayerRun, ModelSpec, StateSpec
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
 BUCKET_ELEMENTS = 2e8
@@ -159,13 +159,14 @@ def trained_of(
     """Those that are trained: they have gradients, optimizer states and traffic of both."""
     if not model.frozen:
         whole = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
-        return whole - model.frozen_ahead / tp if first and model.frozen_ahead else whole
-    total = layers * model.trained_layer_parameters + (model.trained_embedding_parameters if first else 0)
+        return whole - (model.ahead_parameters - model.trained_ahead) / tp if first else whole
+    total = layers * model.trained_layer_parameters
+    total += model.trained_embedding_parameters + model.trained_ahead if first else 0
     if last:
-        total += model.trained_head_parameters
+        total += model.trained_head_parameters + model.trained_behind
         if model.tied_embeddings and not first and "embedding" not in model.frozen:
             total += model.vocab * model.embedding_width
-    return (total + layers * (tp - 1) * model.whole_adapter_parameters) / tp
+    return (total + (tp - 1) * adapters_of(model, layers=layers, first=first, last=last).whole) / tp
 
 
 def gathered_of(
@@ -173,8 +174,21 @@ def gathered_of(
 ) -> float:
     """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
-    adapters = model.adapter_parameters + (tp - 1) * model.whole_adapter_parameters
-    return parameters + layers * (adapters - model.quantised_layer_parameters) / tp
+    adapters = adapters_of(model, layers=layers, first=first, last=last)
+    quantised = quantised_of(model, layers=layers, first=first, last=last)
+    return parameters + (adapters.parameters + (tp - 1) * adapters.whole - quantised) / tp
+
+
+def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Adapters:
+    """Parameters of the adapters of a stage."""
+    parts = [(layers, model.layer_adapters), (first, model.first_adapters), (last, model.last_adapters)]
+    return Adapters(*(sum(times * part[index] for times, part in parts) for index in (0, 1)))
+
+
+def quantised_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> int:
+    """Those of a stage that rest in four bits."""
+    ends = first * model.quantised_ahead + last * model.quantised_behind
+    return layers * model.quantised_layer_parameters + ends
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -325,15 +339,14 @@ def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     """
     if not model.frozen or model.experts is not None or model.latent is not None:
         return 0.0
-    needed = {
-        "attention": "attention" not in model.frozen or {"q_proj", "k_proj", "v_proj"} & {*model.adapted},
-        "mlp": "mlp" not in model.frozen or {"gate_proj", "up_proj"} & {*model.adapted},
-        "down": "mlp" not in model.frozen or "down_proj" in model.adapted,
-    }
+    mixer, feeds = "attention" not in model.frozen, "mlp" not in model.frozen
+    mixer |= bool({"q_proj", "k_proj", "v_proj", "in_proj"} & {*model.adapted}) or model.mixer == "none"
+    into = feeds or bool({"gate_proj", "up_proj"} & {*model.adapted}) or model.feed_forward_kind == "none"
+    out = feeds or "down_proj" in model.adapted
     return 2.0 * (
-        (not needed["attention"]) * model.hidden / ways
-        + (not needed["mlp"]) * model.hidden / ways
-        + (not needed["down"]) * model.ffn / tp
+        (not mixer) * model.hidden / ways
+        + (not into) * model.hidden / ways
+        + (not out) * model.common_ffn / tp
     )
 
 
@@ -497,20 +510,24 @@ class Footprint:
 
     def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
         """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
-        if not model.frozen and not (model.frozen_ahead and load.first):
-            return 0.0, 0.0
-        if not model.frozen:
-            self._end_elements -= model.frozen_ahead
-            size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
-            return 0.0, model.frozen_ahead * size / load.tp
-        ends = {"first": load.first, "last": load.last}
         size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
-        own, base = self._layer_elements + self._expert_elements, model.quantised_layer_parameters
-        self._expert_elements = 0.0
-        self._layer_elements = model.trained_layer_parameters + (load.tp - 1) * model.whole_adapter_parameters
-        self._end_elements, whole = trained_of(model, layers=0, tp=1, **ends), self._end_elements
-        layer = (own + model.adapter_parameters - model.trained_layer_parameters - base) * size
-        return (layer + base * NF4_BYTES) / load.tp, (whole - self._end_elements) * size / load.tp
+        if not model.frozen:
+            frozen = model.ahead_parameters - model.trained_ahead if load.first else 0
+            self._end_elements -= frozen
+            return 0.0, frozen * size / load.tp
+        ends, tp = {"first": load.first, "last": load.last}, load.tp
+        adapters, end_adapters = model.layer_adapters, adapters_of(model, layers=0, **ends)
+        layer = self._layer_elements + self._expert_elements + adapters.parameters
+        rest = self._end_elements + self._end_experts + end_adapters.parameters
+        trained, end_trained = model.trained_layer_parameters, trained_of(model, layers=0, tp=1, **ends)
+        base, end_base = model.quantised_layer_parameters, quantised_of(model, layers=0, **ends)
+        self._expert_elements = self._end_experts = 0.0
+        self._layer_elements = trained + (tp - 1) * adapters.whole
+        self._end_elements = end_trained + (tp - 1) * end_adapters.whole
+        return (
+            ((layer - trained - base) * size + base * NF4_BYTES) / tp,
+            ((rest - end_trained - end_base) * size + end_base * NF4_BYTES) / tp,
+        )
 
     def _elements(self, layers: int) -> float:
         """Parameters on the device that are trained."""
@@ -812,16 +829,13 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     # A lone replica reduces nothing.
     size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     # A device's part of a matrix in four bits is in the working format while it is multiplied by.
-    widened = ELEMENT_BYTES[model.training.precision] * _largest_matrix(model) / load.tp
-    whole = widened if model.quantised else 0.0
+    whole = ELEMENT_BYTES[model.training.precision] * _largest_quantised(model, load) / load.tp
     if load.zero in (1, 2):
         return 2.0 * size, whole
     if load.zero != 3:
         return size, whole
     layer = max(_gathered_at_once(kind, load) for kind in [run.kind for run in model.runs] or [model])
     ends = model.embedding_parameters if load.first or load.last else 0
-    layer += model.adapter_parameters + (load.tp - 1) * model.whole_adapter_parameters
-    layer -= model.quantised_layer_parameters
     if load.gathers_matrices:
         # The matrices that are whole, and the gradient of the last one.
         live = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
@@ -831,9 +845,29 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 
 def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     """Elements of a layer that ZeRO 3 gathers, times the devices of a replica: of divided experts a device's own."""
-    ways = load.folding.ways
+    ways, adapters = load.folding.ways, kind.layer_adapters
     others = kind.layer_parameters - kind.expert_parameters
-    return others + kind.expert_parameters * load.tp / ways if ways > 1 else kind.layer_parameters
+    others += adapters.parameters + (load.tp - 1) * adapters.whole - kind.quantised_layer_parameters
+    return others + kind.expert_parameters * (load.tp / ways if ways > 1 else 1)
+
+
+def _largest_quantised(model: ModelSpec, load: Load) -> int:
+    """Elements of the largest matrix in four bits."""
+    if not model.quantised:
+        return 0
+    kinds = [run.kind for run in _held_runs(model, load)]
+    sizes = [
+        (2 if name in _joined(kind) else 1) * inputs * outputs
+        for kind in kinds
+        for name, (inputs, outputs) in kind.linears.items()
+    ]
+    return max(sizes, default=0)
+
+
+def _joined(kind: ModelSpec) -> tuple[AdapterTarget, ...]:
+    """Linear layers that are one with another in the example: keys and values, gate and factor of shared experts."""
+    pairs: tuple[AdapterTarget, ...] = ("k_proj", "v_proj")
+    return (*pairs, "gate_proj", "up_proj") if kind.experts and kind.gated_mlp else pairs
 
 
 def _largest_matrix(model: ModelSpec) -> float:

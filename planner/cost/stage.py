@@ -88,7 +88,7 @@ from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of, optimizer_ways
 from planner.frozen import dataclass
-from planner.model.spec import ROW_TARGETS, LayerRun, ModelSpec
+from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
 
@@ -308,7 +308,7 @@ class Pricer:
         # An anchor asks for its own points, which is no guess of a plan's.
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._passes: dict[tuple[object, ...], LayerPass] = {}
-        self._sums: dict[tuple[object, ...], float] = {}
+        self._sums: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -514,28 +514,41 @@ class Pricer:
         device_type, size = self.topology.device_type(group.pool, group.gpu), None
         if group.accumulation_steps > 1:
             size = gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
-        summed = shape.layers * self._adapter_sums(device_type, group.tp, size)
+        summed = self._adapter_sums(device_type, group.tp, shape.layers, shape.first, shape.last, size)
         return replace(end, reduction_seconds=end.reduction_seconds + summed)
 
-    def _adapter_sums(self, device_type: DeviceType, tp: int, size: int | None = None) -> float:
-        """Seconds in which a replica adds up a layer's gradients of the halves of adapters that all its devices have.
+    def _adapter_sums(
+        self,
+        device_type: DeviceType,
+        tp: int,
+        layers: float,
+        first: bool,
+        last: bool,
+        size: int | None = None,
+    ) -> float:
+        """Seconds in which a replica adds up the gradients of the halves of adapters that all its devices have.
 
         None where what is between the halves is added up (``backward_sums``). Each is a sum of its own ahead of its
         reduction over replicas, which nothing hides, of elements of ``size`` bytes: absent, those of one micro-batch
         (``FSDPParam._get_grad_inner_tensor`` of torch 2.13).
         """
-        if self.target.sums_each_input or not self.model.adapted:
+        if self.target.sums_each_input or not self.model.adapter_targets:
             return 0.0
         key = device_type.key, tp, size
         if key not in self._sums:
-            lora, size = self.model.training.lora, size or ELEMENT_BYTES[self.model.training.precision]
+            each = size or ELEMENT_BYTES[self.model.training.precision]
             ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self.link_curves)
-            self._sums[key] = sum(
-                ring.reduce_seconds(size * lora.rank * (outputs if name in ROW_TARGETS else inputs))
-                for name, (inputs, outputs) in self.model.adapted.items()
-                if lora is not None
+            runs = self.model.runs or (LayerRun(1, self.model),), self.model.first_runs, self.model.last_runs
+            self._sums[key] = tuple(
+                sum(
+                    run.layers * ring.reduce_seconds(each * elements)
+                    for run in part
+                    for elements in run.kind.whole_halves
+                )
+                for part in runs
             )
-        return self._sums[key]
+        layer, ahead, behind = self._sums[key]
+        return layers * layer + ahead * first + behind * last
 
     def _replica(self, shape: Shape, group: ReplicaGroup, ring: Ring, first: MicroBatch) -> Replica:
         """One replica on its own; what reduces gradients at the end hides under its own backward."""
@@ -588,7 +601,7 @@ class Pricer:
         tensor_forward += sum(end.collective_forward for end in ends)
         tensor_backward += sum(end.collective_backward for end in ends)
         if shape.zero >= 2 and tp > 1:
-            tensor_backward += layers * self._adapter_sums(device_type, tp)
+            tensor_backward += self._adapter_sums(device_type, tp, layers, first, last)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         beside = layers * (one.context_hidden + one.collective_hidden)
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward

@@ -114,12 +114,13 @@ class Weigher:
 
     def __init__(self, model: ModelSpec) -> None:
         element, frozen = state_bytes(model), ELEMENT_BYTES[model.training.precision]
-        own = model.layer_parameters + model.adapter_parameters
-        layer = model.trained_layer_parameters * element + (own - model.trained_layer_parameters) * frozen
+        own = model.layer_parameters + model.layer_adapters.parameters
+        layer = _bytes(own, model.trained_layer_parameters, element, frozen)
         each = frozen if "mlp" in model.frozen else element
         experts = model.expert_parameters * each
         first = _bytes(model.embedding_parameters, model.trained_embedding_parameters, element, frozen)
-        first += model.ahead_parameters * element
+        own = model.ahead_parameters + model.first_adapters.parameters
+        first += _bytes(own, model.trained_ahead, element, frozen)
         last = _bytes(model.head_parameters, model.trained_head_parameters, element, frozen)
         dense = [first, *[layer - experts] * model.layers, last]
         self._until = {

@@ -100,7 +100,7 @@ def with_equal_shards(plan: Plan) -> Plan:
 
 def trains_whole(model: ModelSpec) -> bool:
     """True when all of a model is trained, so that all of it is sharded alike, and nothing stands beside it."""
-    return not model.frozen and not model.frozen_ahead and model.training.preference is None
+    return not model.frozen and not model.tower_frozen and model.training.preference is None
 
 
 def shards_text(plan: Plan) -> str:

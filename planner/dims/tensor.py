@@ -223,10 +223,11 @@ def _torn(model: ModelSpec, tp: int) -> Iterator[str]:
 
     Blocks run along the rows of [outputs][inputs] (arXiv:2305.14314, section 3).
     """
-    for name, (inputs, outputs) in model.linears.items() if model.quantised and tp > 1 else ():
-        part = inputs // tp if name in ROW_TARGETS else inputs * (outputs // tp)
-        if part % NF4_BLOCK:
-            yield name
+    for kind in model.kinds if model.quantised and tp > 1 else ():
+        for name, (inputs, outputs) in kind.linears.items() if kind.quantised else ():
+            part = inputs // tp if name in ROW_TARGETS else inputs * (outputs // tp)
+            if part % NF4_BLOCK:
+                yield name
 
 
 def _splits_state(state: StateSpec | None, tp: int) -> bool:

@@ -192,7 +192,9 @@ def _from_shape(document: Document) -> ModelSpec:
     fail_on([*document.problems(ModelFile), *own, *idle])
     file = document.to(ModelFile)
     shape = file.model_dump(exclude={"notes", "source", "training"})
-    return ModelSpec(**shape, training=_training(file.training, file.training.sequence_length))
+    model = ModelSpec(**shape, training=_training(file.training, file.training.sequence_length))
+    fail_on(_trained_problems(document, model))
+    return model
 
 
 def _from_import(path: Path, document: Document) -> ModelSpec:
@@ -252,14 +254,12 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         what = f"expected at least the {model.tower.outputs} tokens of an image, got {sequence_length}"
         raise SpecError((document.problem(("training", "sequence_length"), what),))
     fail_on(_document_problems(document, shape, sequence_length))
-    fail_on(_unlike_problems(document, model.unlike or not model.usual_layers))
     modules = huggingface.further_tokens(config)
     if model.training.mtp_layers and model.training.mtp_layers != modules:
         what = f"expected 0, or num_nextn_predict_layers {modules} of the configuration"
         what += f", got {model.training.mtp_layers}"
         raise SpecError((document.problem(("training", "mtp_layers"), what),))
-    absent = [name for name in get_args(AdapterTarget) if name not in model.linears]
-    fail_on(_target_problems(document, dict.fromkeys(absent, "the configuration has none")))
+    fail_on(_trained_problems(document, model))
     return model
 
 
@@ -355,7 +355,7 @@ def shape_problems(document: Document) -> list[Problem]:
         *_window_problems(document),
         *_run_problems(document),
         *_expert_problems(document),
-        *_adapter_problems(document),
+        *_frozen_problems(document),
         *_moment_problems(document),
         *_end_problems(document),
         *_document_problems(document, document.data, _length_of(document)),
@@ -459,20 +459,6 @@ def _strange_problems(
     return [] if has is None else [document.problem(path, f"expected none, the model has {has}", "remove it")]
 
 
-def _adapter_problems(document: Document) -> list[Problem]:
-    """Adapters on what a model of this shape does not have."""
-    missing: dict[str, str] = {}
-    if document.data.get("latent") is not None:
-        missing = dict.fromkeys(get_args(AdapterTarget), "its attention is latent")
-    elif document.data.get("value_dim") is not None:
-        missing = dict.fromkeys(get_args(AdapterTarget), "its values have a width of their own")
-    elif document.data.get("experts") is not None:
-        missing = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "its feed-forward has experts")
-    elif not document.data.get("gated_mlp"):
-        missing = {"gate_proj": "its feed-forward is not gated"}
-    return [*_frozen_problems(document), *_target_problems(document, missing)]
-
-
 def _frozen_problems(document: Document) -> list[Problem]:
     """What does not go with adapters or frozen parts, whatever the model."""
     training = document.data.get("training")
@@ -488,12 +474,6 @@ def _frozen_problems(document: Document) -> list[Problem]:
         what = "an encoder predicts masked tokens, expected 0"
         problems.append(document.problem(("training", "mtp_layers"), what))
     if not isinstance(lora, dict):
-        whole = (
-            {"attention", "mlp"} if document.data.get("norm") == "plain" else {"attention", "mlp", "norms"}
-        )
-        if isinstance(frozen, list) and whole <= {*map(str, frozen)}:
-            what = "freezes all of the layers, expected something in them that is trained"
-            problems.append(document.problem(path, what, "remove one of them, or give lora"))
         return problems
     if frozen is not None:
         what = "expected none with lora, which freezes all but its adapters"
@@ -508,24 +488,30 @@ def _frozen_problems(document: Document) -> list[Problem]:
     return problems
 
 
-def _target_problems(document: Document, missing: Mapping[str, str]) -> list[Problem]:
-    """Adapters on layers that are ``missing``, by name with the reason."""
-    training = document.data.get("training")
-    lora = training.get("lora") if isinstance(training, dict) else None
-    if not isinstance(lora, dict):
-        return []
-    names = [name for name in get_args(AdapterTarget) if name not in missing]
-    if not names:
-        what = f"expected none: {next(iter(missing.values()))}"
-        return [document.problem(("training", "lora"), what, "remove it")]
-    targets = lora.get("targets")
+def _trained_problems(document: Document, model: ModelSpec) -> list[Problem]:
+    """Adapters on what no layer has, and kinds of layers of which nothing is trained."""
+    lora = model.training.lora
+    linears = {name for kind in model.trained_kinds for name in kind.linears}
+    names = [name for name in get_args(AdapterTarget) if name in linears]
+    asked = () if lora is None else lora.targets or ()
     problems = []
-    for number, name in enumerate(targets if isinstance(targets, list) else []):
-        if isinstance(name, str) and name in missing:
-            what = f"the layers have no {name}: {missing[name]}, expected {', '.join(names)}"
+    for number, name in enumerate(asked):
+        if name not in linears and names:
+            what = f"the layers have no {name}, expected {', '.join(names)}"
             hint = "write up_proj" if "up_proj" in names else "remove it"
             problems.append(document.problem(("training", "lora", "targets", number), what, hint))
-    return problems
+    idle = [kind for kind in model.trained_kinds if not kind.trained_layer_parameters]
+    if problems or not idle:
+        return problems
+    layers = f"the {idle[0].name.removeprefix(f'{model.name}, ')}" if model.unlike else "the layers"
+    if lora is None:
+        what = f"freezes all of {layers}, expected something in them that is trained"
+        return [document.problem(("training", "freeze"), what, "remove a part, or give lora")]
+    if not idle[0].linears:
+        what = f"expected none: hetplan knows no adapters for {layers}"
+        return [document.problem(("training", "lora"), what, "remove it")]
+    what = f"nothing of {layers} is trained, expected one of {', '.join(idle[0].linears)} too"
+    return [document.problem(("training", "lora", "targets"), what)]
 
 
 def _head_problems(document: Document) -> list[Problem]:
@@ -660,8 +646,6 @@ def _run_problems(document: Document) -> list[Problem]:
     if data.get("kind") == "encoder" and (listed or not usual):
         what = "encoders have layers of attention and a feed-forward, all alike"
         problems.append(document.problem(((*listed, "mixer")[0],), what))
-    if listed or not usual:
-        problems += _unlike_problems(document, True)
     return problems + _state_problems(document)
 
 
@@ -686,7 +670,7 @@ def _tower_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("tower", "outputs"), what))
     if document.data.get("kind") == "encoder":
         problems.append(document.problem(("tower",), "expected none in an encoder"))
-    return problems + _unlike_problems(document, True)
+    return problems
 
 
 def _encoder_problems(document: Document, attended: bool) -> list[Problem]:
@@ -722,7 +706,7 @@ def _encoder_problems(document: Document, attended: bool) -> list[Problem]:
         if run.get("feed_forward") == "experts" and data.get("experts") is None:
             what = "expected dense: the model has no experts"
             problems.append(document.problem(("encoder", "block", number, "feed_forward"), what))
-    return problems + _unlike_problems(document, True)
+    return problems
 
 
 def _state_problems(document: Document) -> list[Problem]:
@@ -749,16 +733,6 @@ def _state_problems(document: Document) -> list[Problem]:
     return problems
 
 
-def _unlike_problems(document: Document, unlike: bool) -> list[Problem]:
-    """Adapters and frozen parts of layers that are not all attention and a feed-forward."""
-    training = document.data.get("training")
-    if not unlike or not isinstance(training, dict):
-        return []
-    what = "layers of several kinds, or with a state, are trained whole, expected none"
-    keys = [key for key in ("lora", "freeze") if training.get(key)]
-    return [document.problem(("training", key), what, "remove it") for key in keys]
-
-
 def _expert_problems(document: Document) -> list[Problem]:
     experts, ahead = document.data.get("experts"), document.data.get("dense_layers")
     if not isinstance(experts, dict):
@@ -768,11 +742,6 @@ def _expert_problems(document: Document) -> list[Problem]:
         return []
     number, picked = experts.get("number"), experts.get("top_k")
     problems = []
-    training = document.data.get("training")
-    parted = isinstance(training, dict) and (training.get("lora") or training.get("freeze"))
-    if ahead not in (None, 0) and parted:
-        what = "dense layers ahead of those with experts are trained whole, expected neither lora nor freeze"
-        problems.append(document.problem(("dense_layers",), what))
     if ahead not in (None, 0) and any(document.data.get(key) for key in _RUNS):
         what = "expected none beside runs of layers: write them under ahead"
         problems.append(document.problem(("dense_layers",), what))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -54,7 +54,23 @@ Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deeps
 Projections = tuple[tuple[Width, Width, Split], ...]
 Sizes = tuple[tuple[str, int | Projections], ...]
 
-AdapterTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+AdapterTarget = Literal[
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "q_a_proj",
+    "q_b_proj",
+    "kv_a_proj_with_mqa",
+    "kv_b_proj",
+    "o_proj",
+    "in_proj",
+    "out_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+]
+"""Linear layers by the names that transformers gives them: of attention, of low ranks (DeepSeek), of states (Mamba),
+of a feed-forward and of shared experts."""
 BaseFormat = Literal["bf16", "fp16", "nf4"]
 Part = Literal["embedding", "attention", "mlp", "norms", "head"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
@@ -62,7 +78,7 @@ NF4_BLOCK = 64
 """Elements of a 4-bit base that share a scale (arXiv:2305.14314, section 3)."""
 NF4_BYTES = 0.5 + 4.0 / NF4_BLOCK
 """Bytes of an element: half a byte, and an fp32 scale for each block."""
-ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj"))
+ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj", "out_proj"))
 """Linear layers whose inputs tensor parallelism divides; of the others it divides the outputs."""
 
 MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
@@ -636,6 +652,32 @@ class LayerRun(NamedTuple):
         return 1 if self.shared else self.layers
 
 
+class Adapters(NamedTuple):
+    """Parameters of the adapters of some layers."""
+
+    parameters: int
+    """All of them."""
+    whole: int
+    """Those that tensor parallelism leaves whole: halves that take all inputs of a product whose outputs are divided,
+    or make all outputs of one whose inputs are."""
+
+
+def _adapters_of(runs: tuple[LayerRun, ...]) -> Adapters:
+    each = [(run.weights, run.kind.layer_adapters) for run in runs if not run.frozen]
+    parameters, whole = (sum(layers * own[part] for layers, own in each) for part in (0, 1))
+    return Adapters(parameters, whole)
+
+
+def _trained_of(runs: tuple[LayerRun, ...]) -> int:
+    """Parameters of runs that are trained."""
+    return sum(run.weights * run.kind.trained_layer_parameters for run in runs if not run.frozen)
+
+
+def _quantised_of(runs: tuple[LayerRun, ...]) -> int:
+    """Parameters of runs that rest in four bits."""
+    return sum(run.weights * run.kind.quantised_layer_parameters for run in runs)
+
+
 class ModelSpec(Frozen):
     """A model by its shape: layers of one kind, or equal blocks of unlike layers, and runs of others at either end."""
 
@@ -819,9 +861,16 @@ class ModelSpec(Frozen):
             window=tower.window,
             window_layers=tower.window_layers,
             vocab=1,
-            training=self.training.model_copy(update={"sequence_length": tower.tokens, "dropout": False}),
+            training=self.training.model_copy(
+                update={"sequence_length": tower.tokens, "dropout": False, "lora": None, "freeze": None}
+            ),
         )
-        return LayerRun(tower.layers, kind, tower.images, tower.frozen)
+        return LayerRun(tower.layers, kind, tower.images, self.tower_frozen)
+
+    @property
+    def tower_frozen(self) -> bool:
+        """True when the tower is not trained: where the model says so, and beside adapters, which it has none of."""
+        return self.tower is not None and (self.tower.frozen or self.training.lora is not None)
 
     @cached_property
     def last_runs(self) -> tuple[LayerRun, ...]:
@@ -1005,22 +1054,40 @@ class ModelSpec(Frozen):
 
     @cached_property
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
-        """(inputs, outputs) of the linear layers of a layer that may have adapters."""
-        if self.latent is not None or not self.usual_layers or self.unlike or self.projections:
+        """(inputs, outputs) of the linear layers of a layer that may have adapters; each kind of unlike layers has its
+        own."""
+        if self.runs:
             return {}
-        if self.value_dim is not None:
-            return {}
-        queries, pairs = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        linears: dict[AdapterTarget, tuple[int, int]] = {
-            "q_proj": (self.hidden, queries),
-            "k_proj": (self.hidden, pairs),
-            "v_proj": (self.hidden, pairs),
-            "o_proj": (queries, self.hidden),
-        }
-        if self.experts is None:
-            linears |= {"gate_proj": (self.hidden, self.ffn)} if self.gated_mlp else {}
-            linears |= {"up_proj": (self.hidden, self.ffn), "down_proj": (self.ffn, self.hidden)}
+        linears = self._linears_of_attention
+        if self.carried is not None:
+            first, *_, last = self.carried.matrices(self.hidden)
+            linears |= {"in_proj": first[:2], "out_proj": last[:2]}
+        if self.common_ffn:
+            into, out = (self.hidden, self.common_ffn), (self.common_ffn, self.hidden)
+            linears |= {"gate_proj": into} if self.gated_mlp else {}
+            linears |= {"up_proj": into, "down_proj": out}
         return linears
+
+    @property
+    def _linears_of_attention(self) -> dict[AdapterTarget, tuple[int, int]]:
+        """Keys and values of several widths are one matrix, which has none."""
+        if not self.attends or self.projections:
+            return {}
+        queries, latent = self.heads * self.head_dim, self.latent
+        linears: dict[AdapterTarget, tuple[int, int]]
+        if latent is None:
+            linears = {"q_proj": (self.hidden, (2 if self.output_gate else 1) * queries)}
+            source = self.hidden if self.cross_matrix is None else self.encoder_width
+            pairs = source, self.kv_heads * self.head_dim
+            linears |= {"k_proj": pairs, "v_proj": pairs} if self._projected_value == self.head_dim else {}
+        else:
+            linears = {"q_proj": (self.hidden, queries)}
+            if latent.q_rank is not None:
+                linears = {"q_a_proj": (self.hidden, latent.q_rank), "q_b_proj": (latent.q_rank, queries)}
+            expanded = self.heads * (self.head_dim - latent.rope_dim + latent.value_dim)
+            linears["kv_a_proj_with_mqa"] = self.hidden, latent.kv_rank + latent.rope_dim
+            linears["kv_b_proj"] = latent.kv_rank, expanded
+        return {**linears, "o_proj": (self.heads * self.value_width, self.hidden)}
 
     @cached_property
     def adapted(self) -> dict[AdapterTarget, tuple[int, int]]:
@@ -1031,18 +1098,49 @@ class ModelSpec(Frozen):
         return {name: sizes for name, sizes in self.linears.items() if name in (lora.targets or self.linears)}
 
     @cached_property
-    def adapter_parameters(self) -> int:
-        """Parameters of the adapters of one layer."""
-        lora = self.training.lora
-        return lora.rank * sum(map(sum, self.adapted.values())) if lora else 0
+    def trained_kinds(self) -> tuple[ModelSpec, ...]:
+        """A model of each kind of layer alone, of those that are not frozen whole."""
+        runs = (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
+        return tuple(run.kind for run in runs if not run.frozen)
 
     @cached_property
-    def whole_adapter_parameters(self) -> int:
-        """Those of them that tensor parallelism leaves whole: halves that take all inputs of a product whose outputs
-        are divided, or make all outputs of one whose inputs are."""
-        lora, adapted = self.training.lora, self.adapted.items()
-        whole = (outputs if name in ROW_TARGETS else inputs for name, (inputs, outputs) in adapted)
-        return lora.rank * sum(whole) if lora else 0
+    def adapter_targets(self) -> tuple[AdapterTarget, ...]:
+        """Names of all linear layers that have adapters."""
+        adapted = {name for kind in self.trained_kinds for name in kind.adapted}
+        return tuple(name for name in get_args(AdapterTarget) if name in adapted)
+
+    @cached_property
+    def layer_adapters(self) -> Adapters:
+        """Adapters of one layer."""
+        if self.runs:
+            return _adapters_of(self.runs)
+        rank = self.training.lora.rank if self.training.lora else 0
+        return Adapters(rank * sum(map(sum, self.adapted.values())), sum(self.whole_halves))
+
+    @cached_property
+    def whole_halves(self) -> tuple[int, ...]:
+        """Elements of the half of each adapter of a layer that tensor parallelism leaves whole."""
+        rank = self.training.lora.rank if self.training.lora else 0
+        return tuple(
+            rank * (outputs if name in ROW_TARGETS else inputs)
+            for name, (inputs, outputs) in self.adapted.items()
+        )
+
+    @cached_property
+    def first_adapters(self) -> Adapters:
+        """Those of the layers that stand with the embedding."""
+        return _adapters_of(self.first_runs)
+
+    @cached_property
+    def last_adapters(self) -> Adapters:
+        """Those of the layers that stand with the head."""
+        return _adapters_of(self.last_runs)
+
+    @cached_property
+    def adapter_parameters(self) -> int:
+        """Parameters of the adapters of the whole model."""
+        ends = self.first_adapters.parameters + self.last_adapters.parameters
+        return self.layers * self.layer_adapters.parameters + ends
 
     @cached_property
     def trained_layer_parameters(self) -> int:
@@ -1050,10 +1148,10 @@ class ModelSpec(Frozen):
         if not self.frozen:
             return self.layer_parameters
         if self.runs:
-            return sum(run.weights * run.kind.trained_layer_parameters for run in self.runs)
-        matrices = self._attention_elements
+            return _trained_of(self.runs)
+        mixer = self._attention_elements + self._attention_biases + self._sinks + self._mixer_other
         of_part = {
-            "attention": matrices + self._attention_biases + self._sinks,
+            "attention": mixer,
             "mlp": self.mlp_matrices * self.hidden * self.common_ffn
             + self._router
             + self.expert_parameters
@@ -1061,14 +1159,42 @@ class ModelSpec(Frozen):
             - self._attention_biases,
         }
         of_part["norms"] = self.layer_parameters - sum(of_part.values())
-        return self.adapter_parameters + sum(
+        return self.layer_adapters.parameters + sum(
             count for part, count in of_part.items() if part not in self.frozen
         )
 
     @cached_property
+    def trained_ahead(self) -> int:
+        """Parameters of what stands with the embedding that are trained, adapters included."""
+        ends = 0
+        if self.tower is not None and self.training.lora is None:
+            ends = self.tower.projector_parameters
+            ends += 0 if self.tower_frozen else self.tower.embedding_parameters
+        if self.encoder is not None and "embedding" not in self.frozen:
+            ends += self._encoder_ends(self.encoder)
+        return ends + _trained_of(self.first_runs)
+
+    @cached_property
+    def trained_behind(self) -> int:
+        """Those of what stands with the head."""
+        return _trained_of(self.last_runs)
+
+    @cached_property
     def quantised_layer_parameters(self) -> int:
         """Parameters of one layer that rest in four bits: its matrices."""
+        if self.runs:
+            return _quantised_of(self.runs)
         return sum(inputs * outputs for inputs, outputs in self.linears.values()) if self.quantised else 0
+
+    @cached_property
+    def quantised_ahead(self) -> int:
+        """Those of what stands with the embedding."""
+        return _quantised_of(self.first_runs)
+
+    @cached_property
+    def quantised_behind(self) -> int:
+        """Those of what stands with the head."""
+        return _quantised_of(self.last_runs)
 
     @cached_property
     def trained_embedding_parameters(self) -> int:
@@ -1085,7 +1211,7 @@ class ModelSpec(Frozen):
         """Parameters of the whole model that are trained, adapters included."""
         layers = self.layers * self.trained_layer_parameters
         ends = self.trained_embedding_parameters + self.trained_head_parameters
-        return layers + ends + self.ahead_parameters - self.frozen_ahead + self.behind_parameters
+        return layers + ends + self.trained_ahead + self.trained_behind
 
     @property
     def drops(self) -> bool:
@@ -1187,10 +1313,14 @@ class ModelSpec(Frozen):
         attention = self._attention_elements
         mlp = self.mlp_matrices * self.hidden * self.common_ffn
         norms = self.layer_norms * self._norm_parameters + self._inner_norms
-        own = self._sinks
-        own += self.attention_other if self.attends and self.mixer != "cross" else 0
-        own += 0 if self.carried is None else self.carried.own_parameters
+        own = self._sinks + self._mixer_other
         return attention + mlp + self._router + self.expert_parameters + self._layer_biases + norms + own
+
+    @property
+    def _mixer_other(self) -> int:
+        """Parameters of what mixes tokens beside its matrices, biases and sinks."""
+        own = self.attention_other if self.attends and self.mixer != "cross" else 0
+        return own + (0 if self.carried is None else self.carried.own_parameters)
 
     @property
     def _sinks(self) -> int:
@@ -1269,16 +1399,6 @@ class ModelSpec(Frozen):
         front = sum(each.outputs * (each.inputs + each.bias) for each in encoder.front)
         return (
             tables + (encoder.embedding_norm + encoder.final_norm) * norm + front + encoder.other_parameters
-        )
-
-    @cached_property
-    def frozen_ahead(self) -> int:
-        """Those of them that are not trained."""
-        if self.tower is None or not self.tower.frozen:
-            return 0
-        return (
-            self.tower.embedding_parameters
-            + self.first_runs[0].layers * self.first_runs[0].kind.layer_parameters
         )
 
     @cached_property

@@ -48,6 +48,8 @@ class Encoder(nn.Module):  # type: ignore[misc]
         self.front = Front(encoder.front, own.hidden) if encoder.front else None
         self.norm_first = norm_of(own, own.hidden, encoder.embedding_norm)
         self.norm_last = norm_of(own, own.hidden, encoder.final_norm)
+        for parameter in self.parameters():
+            parameter.requires_grad_(not shape.freezes("embedding"))
         self.layers = nn.ModuleList()
         for kind in own.kinds:
             layer = Layer(own, recompute, checkpoint, kind=kind)

@@ -380,9 +380,10 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.widen = Linear(shape.embedding_width, shape.hidden, bias=False) if narrow else nn.Identity()
         back = narrow and shape.labels is None
         self.narrow = Linear(shape.hidden, shape.embedding_width, bias=False) if back else nn.Identity()
-        tied_bias = shape.head_bias and shape.tied_embeddings
-        self.bias = nn.Parameter(torch.zeros(shape.vocab)) if tied_bias else None
         self.requires_grad_(not shape.freezes("embedding"))
+        self.bias = None
+        if shape.head_bias and shape.tied_embeddings:
+            self.bias = nn.Parameter(torch.zeros(shape.vocab), requires_grad=not shape.freezes("head"))
 
     def forward(self, inputs: torch.Tensor, *, alone: bool = False) -> torch.Tensor:
         """Rows of tokens, ``alone`` without positions and norm; of hidden states the logits."""
@@ -527,11 +528,28 @@ class FeedForward(nn.Module):  # type: ignore[misc]
     def __init__(self, shape: Shape, width: int) -> None:
         super().__init__()
         self.gated = shape.gated_mlp
-        self.into = Linear(shape.hidden, (2 if self.gated else 1) * width, bias=shape.mlp_bias)
-        self.out = Linear(width, shape.hidden, bias=shape.mlp_bias)
+        into = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
+        self.into = adapted(shape, width)(shape.hidden, width, shape.mlp_bias, *into)
+        self.out = adapted(shape)(width, shape.hidden, shape.mlp_bias, "down_proj")
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.out(activated(self.into(hidden), self.gated))
+
+
+def adapted(shape: Shape, width: int = 1) -> Callable[..., nn.Module]:
+    """What makes a linear layer: of its inputs, of the outputs of each of its parts, bias, names of the parts.
+
+    Named ones have the adapters of their parts, which stand side by side, ``width`` outputs of each by turns.
+    """
+
+    def linear(inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
+        lora, whole = shape.lora, max(1, len(names)) * outputs
+        if lora is None or not names:
+            return Linear(inputs, whole, bias=bias)
+        base = Nf4Linear if lora.base == "nf4" else Linear
+        return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, width, lora)
+
+    return linear
 
 
 PART_OF = {
@@ -574,62 +592,58 @@ class Layer(nn.Module):  # type: ignore[misc]
                 trained = not shape.freezes("attention")
                 self.sinks = nn.Parameter(torch.zeros(shape.heads), requires_grad=trained)
         carries = self.mixer in ("state", "both") and shape.state is not None
-        self.state = State(hidden, shape.state, Linear) if carries and shape.state is not None else None
+        self.state = (
+            State(hidden, shape.state, adapted(shape)) if carries and shape.state is not None else None
+        )
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1 if both else self.feeds != "none")
         self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2 and self.mixer != "none")
         self.norm_after_mlp = norm_of(shape, hidden, shape.layer_norms > 3 and self.feeds != "none")
         self.experts = Experts(shape) if self.feeds == "experts" else None
         if self.feeds == "dense":
             bias = shape.mlp_bias
-            self.gate = self._linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
-            self.up = self._linear(hidden, shape.ffn, bias, "up_proj")
-            self.down = self._linear(shape.ffn, hidden, bias, "down_proj")
+            linear = adapted(shape)
+            self.gate = linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
+            self.up = linear(hidden, shape.ffn, bias, "up_proj")
+            self.down = linear(shape.ffn, hidden, bias, "down_proj")
         for name, module in self.named_children():
             for each, parameter in module.named_parameters():
                 if "adapters." not in each and shape.freezes(PART_OF.get(name, "norms")):
                     parameter.requires_grad_(False)
 
     def _add_attention(self, shape: Shape) -> None:
-        width, hidden = shape.head_dim, shape.hidden
+        width, hidden, linear = shape.head_dim, shape.hidden, adapted(shape, shape.head_dim)
         queries = (2 if shape.output_gate else 1) * shape.heads * width
-        self.query = self._linear(hidden, queries, shape.qkv_bias, "q_proj")
+        self.query = linear(hidden, queries, shape.qkv_bias, "q_proj")
         biased = shape.qkv_bias and shape.key_bias
         source = shape.encoded[1] if self.mixer == "cross" else hidden
         self.value_width = width if shape.value_dim is None else shape.value_dim
         """Outputs of a head's value; 0 where it is the head's key."""
         if self.value_width == width:
-            self.key_value = self._linear(source, shape.kv_heads * width, biased, "k_proj", "v_proj")
+            self.key_value = linear(source, shape.kv_heads * width, biased, "k_proj", "v_proj")
         else:
-            self.key_value = Linear(source, shape.kv_heads * (width + self.value_width), bias=biased)
+            self.key_value = linear(source, shape.kv_heads * (width + self.value_width), biased)
         lone = shape.qkv_bias and not shape.key_bias and self.value_width > 0
-        self.value_bias = nn.Parameter(torch.zeros(shape.kv_heads * self.value_width)) if lone else None
+        self.value_bias = None
+        if lone:
+            zeros = torch.zeros(shape.kv_heads * self.value_width)
+            self.value_bias = nn.Parameter(zeros, requires_grad=not shape.freezes("attention"))
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
         self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
         self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
-        self.output = self._linear(
-            shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj"
-        )
+        self.output = linear(shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj")
 
     def _add_latent(self, shape: Shape, latent: LatentShape) -> None:
         """Products to the low ranks and from them, with norms between (arXiv:2405.04434, section 2.1)."""
-        hidden, bias = shape.hidden, shape.qkv_bias
-        ranked = latent.q_rank is not None
-        self.query_rank = Linear(hidden, latent.q_rank, bias=bias) if ranked else nn.Identity()
+        hidden, bias, linear = shape.hidden, shape.qkv_bias, adapted(shape)
+        ranked, queries = latent.q_rank is not None, shape.heads * shape.head_dim
+        self.query_rank = linear(hidden, latent.q_rank, bias, "q_a_proj") if ranked else nn.Identity()
         self.norm_query = nn.RMSNorm(latent.q_rank) if ranked else nn.Identity()
-        self.query = Linear(latent.q_rank or hidden, shape.heads * shape.head_dim, bias=False)
-        self.key_value_rank = Linear(hidden, latent.kv_rank + latent.rope_dim, bias=bias)
+        self.query = linear(latent.q_rank or hidden, queries, False, "q_b_proj" if ranked else "q_proj")
+        self.key_value_rank = linear(hidden, latent.kv_rank + latent.rope_dim, bias, "kv_a_proj_with_mqa")
         self.norm_key_value = nn.RMSNorm(latent.kv_rank)
-        plain = shape.head_dim - latent.rope_dim
-        self.key_value = Linear(latent.kv_rank, shape.heads * (plain + latent.value_dim), bias=False)
-        self.output = Linear(shape.heads * latent.value_dim, hidden, bias=shape.output_bias)
-
-    def _linear(self, inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
-        """A linear layer of ``outputs`` for each of its parts, with the adapters of these."""
-        lora, whole = self.shape.lora, len(names) * outputs
-        if lora is None:
-            return Linear(inputs, whole, bias=bias)
-        base = Nf4Linear if lora.base == "nf4" else Linear
-        return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, self.shape.head_dim, lora)
+        expanded = shape.heads * (shape.head_dim - latent.rope_dim + latent.value_dim)
+        self.key_value = linear(latent.kv_rank, expanded, False, "kv_b_proj")
+        self.output = linear(shape.heads * latent.value_dim, hidden, shape.output_bias, "o_proj")
 
     def forward(self, hidden: torch.Tensor, encoded: Any = None) -> torch.Tensor:
         """``encoded`` is an encoder's output, which a layer of mixer ``cross`` attends to."""

@@ -40,7 +40,7 @@ class StateShape:
 
 
 class State(nn.Module):  # type: ignore[misc]
-    """One such mixer. ``linear`` makes its projections."""
+    """One such mixer. ``linear`` makes its projections of inputs, outputs, bias and the name that adapters go by."""
 
     def __init__(self, hidden: int, shape: StateShape, linear: Callable[..., nn.Module]) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class State(nn.Module):  # type: ignore[misc]
         further = {"mamba": [], "conv": (shape.gates - 1) * [self.inner], "mamba2": [shape.heads]}
         further["linear"] = [keys, self.inner]
         self.parts += further.get(shape.kind, 2 * [shape.heads])
-        self.into = linear(hidden, sum(self.parts), bias=shape.bias)
-        self.out = linear(self.inner, hidden, bias=shape.bias)
+        self.into = linear(hidden, sum(self.parts), shape.bias, "in_proj")
+        self.out = linear(self.inner, hidden, shape.bias, "out_proj")
         if shape.kind == "linear":
             self.norm = nn.Parameter(torch.ones(self.inner)) if shape.norm else None
             return
@@ -75,8 +75,8 @@ class State(nn.Module):  # type: ignore[misc]
     def _add_scan(self, linear: Callable[..., nn.Module]) -> None:
         shape = self.shape
         assert shape.rank is not None
-        self.selecting = linear(self.inner, shape.rank + 2 * shape.size, bias=False)
-        self.steps = linear(shape.rank, self.inner, bias=False)
+        self.selecting = linear(self.inner, shape.rank + 2 * shape.size, False)
+        self.steps = linear(shape.rank, self.inner, False)
         self.step_bias = nn.Parameter(_steps(self.inner))
         self.decay = nn.Parameter(torch.arange(1, shape.size + 1.0).log().repeat(self.inner))
         self.skip = nn.Parameter(torch.ones(self.inner))

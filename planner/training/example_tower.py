@@ -63,7 +63,9 @@ class Tower(nn.Module):  # type: ignore[misc]
         """``place`` is called with each layer as soon as it is there."""
         super().__init__()
         self.shape = tower
-        own = layer_shape(shape, tower)
+        # Adapters stand in the text's layers.
+        frozen = tower.frozen or shape.lora is not None
+        own = layer_shape(shape, tower, frozen)
         width = tower.hidden
         self.patches = Linear(tower.patch, width, bias=tower.patch_bias)
         self.positions = table(tower.positions, width)
@@ -71,10 +73,10 @@ class Tower(nn.Module):  # type: ignore[misc]
         self.norm_first = norm_of(own, width, tower.norm_first)
         self.norm_last = norm_of(own, width, tower.norm_last)
         for each in (self.patches, self.norm_first, self.norm_last):
-            each.requires_grad_(not tower.frozen)
+            each.requires_grad_(not frozen)
         for parameter in (self.positions, self.first_token):
             if parameter is not None:
-                parameter.requires_grad_(not tower.frozen)
+                parameter.requires_grad_(not frozen)
         self.layers = nn.ModuleList()
         for _ in range(tower.layers):
             layer = Layer(own, recompute)
@@ -85,6 +87,8 @@ class Tower(nn.Module):  # type: ignore[misc]
         self.projector = nn.ModuleList(
             Linear(inputs, outputs, bias=tower.projector_bias) for inputs, outputs in pairwise(widths)
         )
+        for each in (self.norm, self.projector):
+            each.requires_grad_(shape.lora is None)
 
     def forward(self, tokens: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         made = self._images(tokens, hidden.dtype).view(len(tokens), -1, hidden.shape[-1])[
@@ -118,7 +122,7 @@ class Tower(nn.Module):  # type: ignore[misc]
         return inner
 
 
-def layer_shape(shape: Shape, tower: TowerShape) -> Shape:
+def layer_shape(shape: Shape, tower: TowerShape, frozen: bool) -> Shape:
     """That of a model of the tower's layers alone."""
     changes: dict[str, Any] = {
         "kind": "encoder",
@@ -132,7 +136,7 @@ def layer_shape(shape: Shape, tower: TowerShape) -> Shape:
         "layer_norms": 2,
         "qk_norm": False,
         "learned_positions": tower.positions,
-        "freeze": EVERY if tower.frozen else (),
+        "freeze": EVERY if frozen else (),
         "mixer": "attention",
         "feed_forward": "dense",
         "output_gate": False,

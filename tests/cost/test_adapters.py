@@ -234,7 +234,7 @@ def test_gradients_of_whole_halves_are_added_up() -> None:
         found = divided(zero, steps, lora=lora, precision="bf16").breakdown
         return found.tensor_parallel_seconds, found.gradient_sync_seconds
 
-    assert model.whole_adapter_parameters == 6 * 256 * 2048
+    assert model.layer_adapters.whole == 6 * 256 * 2048
     once, several = (traffic(0, steps) for steps in (1, 8))
     assert several[1] - once[1] == pytest.approx(summed(4) - summed(2))
     for steps in (1, 8):

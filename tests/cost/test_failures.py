@@ -99,8 +99,7 @@ def test_a_checkpoint_has_weights_and_moments() -> None:
     assert checkpoint_bytes(plain) == 12 * plain.parameters
     assert checkpoint_bytes(gpt(optimizer="sgd")) == 8 * plain.parameters
     adapted = model(8, precision="bf16", lora=LoraSpec(rank=4))
-    adapters = adapted.layers * adapted.adapter_parameters
-    assert checkpoint_bytes(adapted) == 12 * adapters + 2 * adapted.parameters
+    assert checkpoint_bytes(adapted) == 12 * adapted.adapter_parameters + 2 * adapted.parameters
 
 
 def test_storage_says_what_a_checkpoint_takes() -> None:

@@ -235,13 +235,25 @@ def test_what_is_refused(tmp_path: Path, text: str, key: str, what: str) -> None
     assert what in problem.what
 
 
-@pytest.mark.parametrize("key", ["lora: {rank: 8}", "freeze: [embedding]"])
-def test_unlike_layers_are_trained_whole(tmp_path: Path, key: str) -> None:
-    """No adapters and no frozen parts yet."""
+@pytest.mark.parametrize(
+    ("key", "what"),
+    [
+        ("lora: {rank: 8, targets: [q_proj]}", "nothing of the state and dense layers is trained, expected"),
+        ("lora: {rank: 8, targets: [in_proj, kv_b_proj]}", "the layers have no kv_b_proj, expected q_proj"),
+        ("freeze: [attention, norms]", "freezes all of the state layers, expected something in them"),
+    ],
+)
+def test_something_is_trained_in_every_kind_of_layers(tmp_path: Path, key: str, what: str) -> None:
+    """Whatever adapters are beside, and whatever is frozen; else no gradient would come to them."""
+    feeds = "none" if "freeze" in key else "dense"
+    state = "state: {kind: mamba2, heads: 4, head_dim: 16, size: 8}"
     path = tmp_path / "model.yaml"
-    path.write_text(f"{HEAD}block: [{{layers: 2}}]\n{TRAINING.replace('}', f', {key}}}')}")
-    with pytest.raises(SpecError, match="are trained whole, expected none"):
+    path.write_text(
+        f"{HEAD}{state}\nblock: [{{mixer: state, feed_forward: {feeds}}}, {{}}]\n{TRAINING.replace('}', f', {key}}}')}"
+    )
+    with pytest.raises(SpecError) as found:
         load_model(path)
+    assert what in str(found.value)
 
 
 def test_layers_without_runs_have_the_bar_of_what_is_not_known() -> None:

@@ -298,12 +298,12 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
         (
             "lora: {rank: 8, targets: [gate_proj]}",
             "",
-            "the layers have no gate_proj: its feed-forward is not gated",
+            "the layers have no gate_proj, expected q_proj, k_proj, v_proj, o_proj, up_proj, down_proj",
         ),
         (
             "lora: {rank: 8, targets: [up_proj]}",
             "experts: {number: 4, top_k: 2, ffn: 64}",
-            "the layers have no up_proj: its feed-forward has experts",
+            "the layers have no up_proj, expected q_proj, k_proj, v_proj, o_proj",
         ),
         ("lora: {rank: 8, base: fp16}", "", 'expected nf4, or the training\'s precision "bf16", got fp16'),
         ("lora: {rank: 8}\n  freeze: [head]", "", "training.freeze: expected none with lora"),

@@ -19,7 +19,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.dims.pipeline import interleavings
-from planner.dims.sharding import holds_groups, parts_of, shard_sizes, zeros_at
+from planner.dims.sharding import holds_groups, parts_of, shard_sizes, trains_whole, zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -598,7 +598,7 @@ def _with_second_copies(
     (stage,) = plan.stages
     if row.name != "deepspeed" or plan.zero != 3 or plan.offload.anything:
         return
-    if estimator.model.frozen or estimator.model.frozen_ahead or estimator.model.training.preference:
+    if not trains_whole(estimator.model):
         return
     nodes = {item.key: item.per_node for item in usable_device_types(estimator.topology, estimator.model)}
     used = Counter((group.pool, group.gpu) for group in stage.replicas)

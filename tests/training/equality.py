@@ -316,6 +316,9 @@ FROZEN: dict[str | None, dict[str, Any]] = {
     "freeze": {"freeze": ("embedding", "attention")},
 }
 WITH_FROZEN = [
+    Case("data", 3, "sgd", lora="every", unlike="latent", experts=True, dense=1),
+    Case("pp2", 1, "sgd", lora="nf4", unlike="mamba2"),
+    Case("data", 1, "sgd", lora="every", encoder=True),
     *(Case("data", zero, "adamw", lora="whole") for zero in (0, 1, 3)),
     Case("data", 3, "sgd", lora="nf4"),
     Case("data", 2, "sgd", lora="freeze"),
@@ -390,6 +393,8 @@ SLOW = frozenset(
         Case("pp2", 1, "sgd", documents="pairs", lora="whole"),
         Case("pp4", 0, "sgd", lora="nf4"),
         Case("pp2", 0, "sgd", lora="freeze"),
+        Case("pp2", 1, "sgd", lora="nf4", unlike="mamba2"),
+        Case("data", 1, "sgd", lora="every", encoder=True),
         *(Case("data", 3, "sgd", unlike=name) for name in ("halves", "mamba")),
         *(Case("data", 1, "sgd", unlike=name) for name in ("linear", "conv")),
         Case("pp2", 1, "sgd", unlike="mamba2"),

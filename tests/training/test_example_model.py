@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.job.batches import model_shape
-from planner.model.spec import LoraSpec
+from planner.model.spec import PARTS, LoraSpec
 from tests.worlds import model
 
 torch = pytest.importorskip("torch")
@@ -171,6 +171,40 @@ def test_parameters_are_those_of_the_plan(tmp_path: Path, changes: dict[str, Any
     network = Transformer(shape_of(tmp_path, **changes))
     counted = sum(parameter.numel() for parameter in network.parameters())
     assert counted == model(1, **changes).parameters
+
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "adapters": {"lora": LoraSpec(rank=2)},
+    "adapters on four bits": {"lora": LoraSpec(rank=2, base="nf4")},
+    **{f"frozen {part}": {"freeze": (part,)} for part in PARTS},
+}
+
+
+@every_kind
+@pytest.mark.parametrize("training", TRAINED.values(), ids=TRAINED)
+def test_what_is_trained_is_what_the_plan_says(
+    tmp_path: Path, changes: dict[str, Any], training: dict[str, Any]
+) -> None:
+    """As many parameters, each with a gradient, some in every layer; what rests in four bits is none."""
+    wanted = model(1, **changes, **training)
+    if not all(kind.trained_layer_parameters for kind in wanted.trained_kinds):
+        pytest.skip("the model file would be refused")
+    shape = shape_of(tmp_path, **changes, **training)
+    network = Transformer(shape)
+    packed = wanted.layers * wanted.quantised_layer_parameters + wanted.quantised_ahead
+    packed += wanted.quantised_behind
+    counted = sum(parameter.numel() for parameter in network.parameters())
+    assert counted == wanted.parameters + wanted.adapter_parameters - packed
+    codes = sum(each.numel() for name, each in network.named_buffers() if name.endswith("packed"))
+    assert codes == packed / 2
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    assert sum(parameter.numel() for parameter in trained) == wanted.trained_parameters
+    for layer in network.layers:
+        assert any(parameter.requires_grad for parameter in layer.parameters())
+    tokens = torch.arange(32).view(2, 16) % shape.vocab
+    loss_of(network(tokens), tokens).backward()
+    for parameter in network.parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad
 
 
 @every_kind

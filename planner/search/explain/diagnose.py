@@ -191,8 +191,8 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
 
 def _frozen_bytes(model: ModelSpec) -> float:
     """Bytes of what is not trained."""
-    packed = model.layers * model.quantised_layer_parameters
-    whole = model.parameters + model.layers * model.adapter_parameters - model.trained_parameters - packed
+    packed = model.layers * model.quantised_layer_parameters + model.quantised_ahead + model.quantised_behind
+    whole = model.parameters + model.adapter_parameters - model.trained_parameters - packed
     return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
 
 
@@ -330,7 +330,7 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
     adapted: list[Training] = []
-    if not model.frozen and model.linears:
+    if not model.frozen and all(kind.linears for kind in model.trained_kinds):
         for base in (None, "nf4"):
             text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}

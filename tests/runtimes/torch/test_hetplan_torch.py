@@ -413,7 +413,13 @@ BIASED: dict[str, Any] = {
 """Adapters on all products, beside biases of columns and of rows."""
 WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "output_bias": True}
 """Of which two ranks have whole blocks of each product."""
+ALL: dict[str, Any] = {"lora": LoraSpec(rank=4), "optimizer": "sgd"}
+PACKED_BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), "optimizer": "sgd"}
+DEEPSEEK = {**LATENT, "gated_mlp": True, "dense_layers": 1, "experts": GATED_EXPERTS}
+"""Low ranks, a dense layer ahead, and shared experts."""
 FROZEN = [
+    named("deepseek", pair(3, **DEEPSEEK, **ALL)),
+    named("states", pipeline(1, [2, 1], steps=2, ranks=2, **DUALITY, **PACKED_BITS)),
     pair(3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
     pair(2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, fewer=1, **{**ADAPTERS, "tied_embeddings": True}),
@@ -566,6 +572,17 @@ OTHERS = [
     pipeline(3, [1, 2], steps=2, optimizer="sgd", freeze=("head", "norms"), **LLAMA),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", freeze=("mlp",), **LLAMA),
     frozen("nf4", 0, **NF4),
+    named("deepseek", pipeline(0, [1, 2], steps=2, **DEEPSEEK, **PACKED_BITS)),
+    *(named("all", uneven(3, tower=TOWER, beside=BESIDE, **training)) for training in (ALL, PACKED_BITS)),
+    named("all", pipeline(2, [1, 2], steps=2, kv_heads=2, tower=TOWER, **ALL)),
+    named("t5", uneven(1, **T5, **ALL)),
+    named("t5", pipeline(1, [1, 2], steps=2, **T5, **PACKED_BITS)),
+    named("t5", pipeline(1, [1, 2], steps=2, optimizer="sgd", freeze=("embedding",), **T5)),
+    named("hearing", uneven(3, **HEARING, **ALL)),
+    named("delta", uneven(2, output_gate=True, **DELTA, **ALL)),
+    named("sizes", tensor_parallel(1, **SIZED, **ALL)),
+    named("halves", uneven(3, **HALVES, **ALL)),
+    named("states", uneven(1, optimizer="sgd", freeze=("mlp", "norms"), **DUALITY)),
     resumed("lora", alike(3, **ADAPTERS), pipeline(1, [2, 1], steps=3, **ADAPTERS)),
     named("freeze", tensor_parallel(2, freeze=("embedding", "attention"), optimizer="sgd", qk_norm=True)),
     named("mlp", tensor_parallel(3, freeze=("head", "mlp", "norms"), **{**LLAMA, "head_bias": True})),
