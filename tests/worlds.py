@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from planner.calibration.values import ASSUMED, Calibration, Framework, GpuFamily, LayerPoint, Link, LinkPoint
 from planner.capabilities import StateKind
 from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import (
+    AdapterTarget,
     EncoderSpec,
     ExpertsSpec,
     FeedForwardKind,
@@ -806,6 +807,29 @@ def with_adapters(seed: int) -> Problem:
         changes |= {"lora": None, "freeze": tuple(frozen)}
     training = model.training.model_copy(update=changes)
     return spec, model.model_copy(update={"training": training}), calibration
+
+
+def with_adapters_of_unlike_layers(seed: int) -> Problem:
+    """Blocks of unlike layers, of several sizes, towers and encoders, with adapters beside some kinds of products, or
+    with frozen parts; something of every kind of layers is trained."""
+    spec, model, calibration = (with_unlike_layers, with_unlike_sizes, with_encoders)[seed % 3](seed)
+    draw = random.Random(seed + 37)
+    if model.experts is not None:
+        # Torch drops no tokens.
+        routed = model.experts.model_copy(update={"capacity_factor": None})
+        model = model.model_copy(update={"experts": routed})
+    bases: tuple[Literal["nf4"] | None, ...] = (None, "nf4")
+    names = get_args(AdapterTarget)
+    ways: list[dict[str, Any]] = [
+        {"lora": LoraSpec(rank=draw.choice([4, 64]), base=draw.choice(bases), targets=targets)}
+        for targets in (tuple(draw.sample(names, 5)), None)
+    ]
+    for parts in (["embedding", "head", "attention", "norms"], ["embedding", "mlp", "head"], ["embedding"]):
+        ways.append({"freeze": tuple(draw.sample(parts, draw.randint(1, len(parts))))})
+    draw.shuffle(ways)
+    changed = (model.trained_with(**way) for way in ways)
+    fits = (each for each in changed if all(kind.trained_layer_parameters for kind in each.trained_kinds))
+    return spec, next(fits), calibration
 
 
 def with_all_at_once(seed: int) -> Problem:

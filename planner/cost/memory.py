@@ -19,7 +19,16 @@ from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
-from planner.model.spec import NF4_BYTES, Adapters, AdapterTarget, LatentSpec, LayerRun, ModelSpec, StateSpec
+from planner.model.spec import (
+    NF4_BYTES,
+    Adapters,
+    AdapterTarget,
+    LatentSpec,
+    LayerRun,
+    ModelSpec,
+    Part,
+    StateSpec,
+)
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
 BUCKET_ELEMENTS = 2e8
@@ -333,21 +342,30 @@ def scan_bytes(state: StateSpec, length: int) -> float:
 def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     """Bytes a token that layers in two-byte formats do not keep: inputs of products whose weights are not trained.
 
-    ``ways`` devices of a replica share the outputs of norms.
-
-    That of attention's output product is kept by attention, and norms keep their own.
+    ``ways`` devices of a replica share the outputs of norms. Attention keeps what its output product takes, where
+    no gate is between, and norms keep their inputs.
     """
-    if not model.frozen or model.experts is not None or model.latent is not None:
+    if not model.frozen:
         return 0.0
-    mixer, feeds = "attention" not in model.frozen, "mlp" not in model.frozen
-    mixer |= bool({"q_proj", "k_proj", "v_proj", "in_proj"} & {*model.adapted}) or model.mixer == "none"
-    into = feeds or bool({"gate_proj", "up_proj"} & {*model.adapted}) or model.feed_forward_kind == "none"
-    out = feeds or "down_proj" in model.adapted
-    return 2.0 * (
-        (not mixer) * model.hidden / ways
-        + (not into) * model.hidden / ways
-        + (not out) * model.common_ffn / tp
-    )
+
+    def idle(part: Part, *names: AdapterTarget) -> bool:
+        return part in model.frozen and not {*names} & {*model.adapted}
+
+    whole = divided = 0.0
+    if model.mixer != "none":
+        first = idle("attention", "q_proj", "k_proj", "v_proj", "q_a_proj", "kv_a_proj_with_mqa", "in_proj")
+        whole += first * model.hidden
+    if model.latent is not None and model.attends:
+        whole += idle("attention", "q_b_proj") * (model.latent.q_rank or 0)
+        whole += idle("attention", "kv_b_proj") * model.latent.kv_rank
+    if model.output_gate and model.attends:
+        divided += idle("attention", "o_proj") * model.output_width
+    if model.carried is not None:
+        divided += idle("attention", "out_proj") * model.carried.inner
+    if model.feed_forward_kind != "none":
+        whole += idle("mlp", "gate_proj", "up_proj") * model.hidden
+        divided += idle("mlp", "down_proj") * model.common_ffn
+    return 2.0 * (whole / ways + divided / tp)
 
 
 def adapter_inputs(model: ModelSpec) -> float:
@@ -366,7 +384,10 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
     mlp -= 2.0 if discards else narrow
-    return (4.0 if plain else 2.0 - narrow) * etp * model.expert_width + mlp * experts.ffn
+    # Products whose weights are not trained keep no inputs.
+    frozen = 2.0 * ("mlp" in model.frozen)
+    inputs = (4.0 if plain else 2.0 - narrow) - frozen
+    return inputs * etp * model.expert_width + (mlp - frozen) * experts.ffn
 
 
 def largest_tensor(model: ModelSpec) -> int:

@@ -483,8 +483,9 @@ class Experts(nn.Module):  # type: ignore[misc]
         rows = order // self.top_k
         inputs = self.brought(tokens)
         outputs = self.owners.apply(self._work, inputs[rows], torch.bincount(expert, minlength=self.number))
-        mixed = torch.zeros_like(inputs).index_add(0, rows, outputs * weights.flatten()[order].unsqueeze(-1))
-        mixed = self.back(mixed)
+        # Those of a token side by side again: an addition by index would keep what it adds.
+        each = outputs.index_select(0, order.argsort()).view(*weights.shape, -1)
+        mixed = self.back((each * weights.unsqueeze(-1)).sum(1))
         if self.shared is not None:
             shared = self.shared(tokens)
             gate = 1.0 if self.shared_gate is None else self.shared_gate(tokens).sigmoid()

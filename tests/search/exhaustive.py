@@ -401,6 +401,8 @@ def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | Non
     experts = model.experts
     if experts is None or row.experts not in ("parallel", "replicas") or tp is None or dp is None:
         return [Folding()]
+    if row.experts == "replicas" and not trains_whole(model):
+        return [Folding()]
     return [
         Folding(ep=ep, etp=etp)
         for etp, ep in product(range(1, tp + 1), range(1, tp * dp + 1))

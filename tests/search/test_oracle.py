@@ -32,6 +32,7 @@ from tests.worlds import (
     Problem,
     small_problem,
     with_adapters,
+    with_adapters_of_unlike_layers,
     with_all_at_once,
     with_beside,
     with_constants,
@@ -914,6 +915,31 @@ def test_many_problems_with_long_sequences(part: int, seed: int, target: str | N
 def test_adapters_and_frozen_parts_in_pipelines(seed: int, target: str) -> None:
     """Stages train what they have of it."""
     check(with_adapters(seed), limits(seed, target, (2, 3, 4)), QUICK)
+
+
+def check_adapters_of_unlike_layers(seed: int, most: int = QUICK) -> None:
+    """Without a pipeline and in pipelines, as if torch had all matrices of attention."""
+    target = ("torch", "torch", "deepspeed")[seed // 3 % 3]
+    with patch("planner.plan.checks._unusual", lambda row, model: ""):
+        check(
+            with_adapters_of_unlike_layers(seed), limits(seed, target, (None, (2, 3, 4))[seed // 9 % 2]), most
+        )
+
+
+@given(SEEDS)
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_adapters_and_frozen_parts_of_unlike_layers(seed: int) -> None:
+    """Each stage and each end trains what its layers have of it."""
+    check_adapters_of_unlike_layers(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_adapters_and_frozen_parts_of_unlike_layers(part: int, seed: int) -> None:
+    """The same of more of them."""
+    check_adapters_of_unlike_layers(PARTS * seed + part, most=2 * MANY)
 
 
 @pytest.mark.slow
