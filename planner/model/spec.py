@@ -1097,7 +1097,7 @@ class ModelSpec(Frozen):
             return {}
         return {name: sizes for name, sizes in self.linears.items() if name in (lora.targets or self.linears)}
 
-    @cached_property
+    @property
     def trained_kinds(self) -> tuple[ModelSpec, ...]:
         """A model of each kind of layer alone, of those that are not frozen whole."""
         runs = (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
