@@ -19,7 +19,7 @@ from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import Numbers, as_array, as_number, larger
 from planner.frozen import dataclass
-from planner.model.spec import ROW_TARGETS, FrontSpec, ModelSpec, StateSpec, TrainingSpec
+from planner.model.spec import NF4_BLOCK, ROW_TARGETS, FrontSpec, ModelSpec, StateSpec, TrainingSpec
 from planner.plan.values import WHOLE_EXPERTS, Folding
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -72,12 +72,15 @@ The products of eight experts take 33 microseconds each to launch, next to which
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
 
-NF4_KERNELS = 4
-"""More of them for each matrix in four bits: index, table, scale, reshape."""
+NF4_KERNELS = {"nf4": 4, "nf4-double": 11}
+"""More of them for each matrix in four bits: index, table, scale, reshape; of scales in eight bits cast, shift, part,
+repetition, scale, mean, bound."""
 
-NF4_STREAMED = 0.5 + 2.0 + 2.0 + 2.0 + 2.0 + 2.0
+NF4_STREAMED = {"nf4": 0.5 + 2.0 + 2.0 + 2.0 + 2.0 + 2.0}
+NF4_STREAMED["nf4-double"] = NF4_STREAMED["nf4"] + (5.0 + 8.0 + 8.0 + 8.0 + 12.0 + 8.0 + 8.0) / NF4_BLOCK
 """Bytes that the example streams to bring an element from four bits to two bytes: half a byte read, an index of four
-bytes for two elements written and read, two bytes from the table written, read, scaled and written."""
+bytes for two elements written and read, two bytes from the table written, read, scaled and written; of a block's
+scale in eight bits, what its seven operations read and write."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -367,10 +370,9 @@ def layer_product_seconds(
         ahead, back = device.products(thin)
         forward += ahead + device.stream(3.0 * device.size * tokens * outputs / columns)
         backward += back + device.stream(3.0 * device.size * tokens * inputs / rows)
-    if model.quantised:
-        again = device.stream(
-            NF4_STREAMED * model.quantised_layer_parameters / tp, NF4_KERNELS * len(model.linears)
-        )
+    if lora is not None and lora.base in NF4_STREAMED:
+        streamed = NF4_STREAMED[lora.base] * model.quantised_layer_parameters / tp
+        again = device.stream(streamed, NF4_KERNELS[lora.base] * len(model.linears))
         forward, backward = forward + again, backward + again
     return forward, backward
 
@@ -640,7 +642,8 @@ def layer_pass(
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
     launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
-    launches += NF4_KERNELS * len(model.linears) if model.quantised else 0
+    base = model.training.lora.base if model.training.lora else None
+    launches += NF4_KERNELS.get(base or "", 0) * len(model.linears)
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)

@@ -20,7 +20,6 @@ from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
 from planner.model.spec import (
-    NF4_BYTES,
     Adapters,
     AdapterTarget,
     LatentSpec,
@@ -546,8 +545,8 @@ class Footprint:
         self._layer_elements = trained + (tp - 1) * adapters.whole
         self._end_elements = end_trained + (tp - 1) * end_adapters.whole
         return (
-            ((layer - trained - base) * size + base * NF4_BYTES) / tp,
-            ((rest - end_trained - end_base) * size + end_base * NF4_BYTES) / tp,
+            ((layer - trained - base) * size + base * model.quantised_bytes) / tp,
+            ((rest - end_trained - end_base) * size + end_base * model.quantised_bytes) / tp,
         )
 
     def _elements(self, layers: int) -> float:

@@ -45,6 +45,10 @@ class FrozenParts(Dimension):
 
 def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
     """True when tensor parallelism divides what a target trains of such a model, and what it does not train."""
+    lora = model.training.lora
+    if lora is not None and lora.base == "nf4-double":
+        # Scales of scales would be torn.
+        return False
     able = ("linear", "all") if not model.quantised else ("all",)
     return not model.frozen or target.splits_frozen in able
 

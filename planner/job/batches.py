@@ -229,5 +229,5 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     if training.lora is not None:
         rank, alpha = training.lora.rank, training.lora.alpha
         adapters = {"rank": rank, "alpha": alpha or 2 * rank, "targets": list(model.adapter_targets)}
-        shape["lora"] = {**adapters, **({"base": "nf4"} if model.quantised else {})}
+        shape["lora"] = {**adapters, **({"base": training.lora.base} if model.quantised else {})}
     return shape

@@ -483,7 +483,7 @@ def _frozen_problems(document: Document) -> list[Problem]:
         problems.append(document.problem(("training", "optimizer"), what))
     base, precision = lora.get("base"), training.get("precision", "bf16")
     if base in ("bf16", "fp16") and base != precision:
-        what = f"expected nf4, or the training's precision {shown(precision)}, got {base}"
+        what = f"expected nf4, nf4-double, or the training's precision {shown(precision)}, got {base}"
         problems.append(document.problem(("training", "lora", "base"), what, "remove it"))
     return problems
 

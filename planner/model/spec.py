@@ -71,13 +71,17 @@ AdapterTarget = Literal[
 ]
 """Linear layers by the names that transformers gives them: of attention, of low ranks (DeepSeek), of states (Mamba),
 of a feed-forward and of shared experts."""
-BaseFormat = Literal["bf16", "fp16", "nf4"]
+BaseFormat = Literal["bf16", "fp16", "nf4", "nf4-double"]
 Part = Literal["embedding", "attention", "mlp", "norms", "head"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
 NF4_BLOCK = 64
 """Elements of a 4-bit base that share a scale (arXiv:2305.14314, section 3)."""
-NF4_BYTES = 0.5 + 4.0 / NF4_BLOCK
-"""Bytes of an element: half a byte, and an fp32 scale for each block."""
+NF4_BYTES: dict[BaseFormat, float] = {
+    "nf4": 0.5 + 4.0 / NF4_BLOCK,
+    "nf4-double": 0.5 + (1.0 + 4.0 / 256) / NF4_BLOCK,
+}
+"""Bytes of an element of a 4-bit base: half a byte, and a scale for each block, in fp32 or of eight bits, with an fp32
+scale for each 256 of those (double quantisation)."""
 ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj", "out_proj"))
 """Linear layers whose inputs tensor parallelism divides; of the others it divides the outputs."""
 
@@ -100,7 +104,8 @@ class LoraSpec(Frozen):
     targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] | None = None
     """Linear layers that have adapters; absent, all that the model's layers have."""
     base: BaseFormat | None = None
-    """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314)."""
+    """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314), whose
+    scales have eight bits in nf4-double."""
 
 
 class LossCurveSpec(Frozen):
@@ -1050,7 +1055,13 @@ class ModelSpec(Frozen):
     @property
     def quantised(self) -> bool:
         """True when the linear layers rest in four bits, whole on every device."""
-        return self.training.lora is not None and self.training.lora.base == "nf4"
+        return self.quantised_bytes > 0
+
+    @property
+    def quantised_bytes(self) -> float:
+        """Bytes of an element of these; 0 where none rests in four bits."""
+        lora = self.training.lora
+        return 0.0 if lora is None or lora.base is None else NF4_BYTES.get(lora.base, 0.0)
 
     @cached_property
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:

@@ -370,7 +370,8 @@ def _trained(model: ModelSpec) -> str:
     """``, adapters of rank 16 on a frozen base (41.9 M parameters trained)``; empty where all are."""
     lora, size = model.training.lora, f"({format_count(model.trained_parameters)} parameters trained)"
     if lora is not None:
-        return f", adapters of rank {lora.rank} on {'a base in nf4' if model.quantised else 'a frozen base'} {size}"
+        base = f"a base in {lora.base}" if model.quantised else "a frozen base"
+        return f", adapters of rank {lora.rank} on {base} {size}"
     return f", frozen {' and '.join(sorted(model.frozen))} {size}" if model.frozen else ""
 
 

@@ -12,8 +12,12 @@ import torch.nn.functional as functional
 from torch import nn
 
 INITIAL_STD = 0.02
+FOUR_BITS = ("nf4", "nf4-double")
+"""Bases in four bits; in the second one scales have eight bits."""
 BLOCK = 64
 """Elements that share a scale."""
+SCALES = 256
+"""Scales of eight bits that share one."""
 NF4 = (
     -1.0,
     -0.6961928009986877,
@@ -44,7 +48,7 @@ class AdapterShape:
     targets: tuple[str, ...]
     """Linear layers that have adapters: ``q_proj``, ``k_proj`` and so on."""
     base: str | None = None
-    """``nf4`` for linear layers in four bits."""
+    """One of ``FOUR_BITS`` for linear layers in four bits."""
 
 
 class Narrow(nn.Linear):  # type: ignore[misc]
@@ -128,29 +132,50 @@ class Adapted(nn.Module):  # type: ignore[misc]
         return added
 
 
-def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantised(weight: torch.Tensor, double: bool = False) -> tuple[torch.Tensor, ...]:
     """Codes of a matrix, two a byte, [row][block of the row][byte], and the scale of each block as the bits of an fp32
     number; one block a row where those of the matrix are no whole blocks.
 
-    Bits, as runtimes cast all floating-point numbers of a model to its working format.
+    Bits, as runtimes cast all floating-point numbers of a model to its working format. ``double``: see ``_narrow``.
     """
     rows, width = weight.shape
     flat = functional.pad(weight.detach().float().flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
     scales = flat.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
     codes = torch.tensor(NF4, device=weight.device)
+    kept = _narrow(scales) if double else ()
+    if double:
+        scales = _wide(*kept)
     indices = torch.bucketize(flat / scales[:, None], (codes[1:] + codes[:-1]) / 2).to(torch.uint8).flatten()
     each = (rows, width // BLOCK) if width % BLOCK == 0 else (-1, 1)
     packed = (indices[0::2] << 4 | indices[1::2]).view(*each, BLOCK // 2)
-    return packed, scales.view(torch.int32).view(each)
+    return (packed, *kept) if double else (packed, scales.view(torch.int32).view(each))
+
+
+def _narrow(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scales less their mean in eight bits, the scale of each ``SCALES`` of them, and the mean, both as bits of fp32
+    numbers (arXiv:2305.14314, section 3, which has eight-bit floating-point numbers)."""
+    mean = scales.mean()
+    flat = functional.pad(scales - mean, (0, -len(scales) % SCALES)).view(-1, SCALES)
+    largest = flat.abs().amax(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+    codes = (flat / largest[:, None] * 127).round().add(128).to(torch.uint8)
+    return codes.flatten()[: len(scales)], largest.view(torch.int32), mean.view(1).view(torch.int32)
+
+
+def _wide(codes: torch.Tensor, largest: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """The scales of these."""
+    each = largest.view(torch.float32).repeat_interleave(SCALES)[: len(codes)]
+    scales: torch.Tensor = (codes.float() - 128) / 127 * each + mean.view(torch.float32)
+    return scales.clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def dequantised(
-    packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...], form: torch.dtype
+    packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...], form: torch.dtype
 ) -> torch.Tensor:
     """The matrix of the codes in a working format."""
     codes = torch.tensor(NF4, device=packed.device, dtype=form)
     pairs = torch.stack((codes.repeat_interleave(16), codes.repeat(16)), dim=1)
-    values = pairs[packed.int()].view(-1, BLOCK) * scales.flatten().view(torch.float32).to(form)[:, None]
+    each = scales[0].flatten().view(torch.float32) if len(scales) == 1 else _wide(*scales)
+    values = pairs[packed.int()].view(-1, BLOCK) * each.to(form)[:, None]
     return values.flatten()[: sizes[0] * sizes[1]].view(sizes)
 
 
@@ -159,23 +184,28 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        context: Any, hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...]
+        context: Any,
+        hidden: torch.Tensor,
+        sizes: tuple[int, ...],
+        packed: torch.Tensor,
+        *scales: torch.Tensor,
     ) -> torch.Tensor:
-        context.save_for_backward(packed, scales)
+        context.save_for_backward(packed, *scales)
         context.sizes = sizes
         return functional.linear(hidden, dequantised(packed, scales, sizes, hidden.dtype))
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        packed, scales = context.saved_tensors
-        return gradient @ dequantised(packed, scales, context.sizes, gradient.dtype), None, None, None
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        packed, *scales = context.saved_tensors
+        into = gradient @ dequantised(packed, tuple(scales), context.sizes, gradient.dtype)
+        return into, None, None, *[None for _ in scales]
 
 
 def nf4_product(
-    hidden: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, sizes: tuple[int, ...]
+    hidden: torch.Tensor, packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...]
 ) -> torch.Tensor:
     """``hidden`` times a matrix in four bits of these (outputs, inputs)."""
-    outputs: torch.Tensor = _Product.apply(hidden, packed, scales, sizes)
+    outputs: torch.Tensor = _Product.apply(hidden, sizes, packed, *scales)
     return outputs
 
 
@@ -183,16 +213,19 @@ class Nf4Linear(nn.Module):  # type: ignore[misc]
     """A frozen linear layer in four bits; its codes are no parameters, so that no runtime shards or casts them."""
 
     packed: torch.Tensor
-    scales: torch.Tensor
 
-    def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool, *, double: bool = False) -> None:
+        """``double``: scales have eight bits."""
         super().__init__()
         self.sizes = outputs, inputs
-        packed, scales = quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD))
+        packed, *scales = quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD), double)
         self.register_buffer("packed", packed)
-        self.register_buffer("scales", scales)
+        self.names = ("scales", "scales_of_scales", "mean_scale")[: len(scales)]
+        for name, each in zip(self.names, scales, strict=True):
+            self.register_buffer(name, each)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        outputs = nf4_product(hidden, self.packed, self.scales, self.sizes)
+        scales = tuple(getattr(self, name) for name in self.names)
+        outputs = nf4_product(hidden, self.packed, scales, self.sizes)
         return outputs if self.bias is None else outputs + self.bias

@@ -15,7 +15,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from planner.training.example_adapters import Adapted, AdapterShape, Nf4Linear
+from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, Nf4Linear
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
@@ -547,8 +547,12 @@ def adapted(shape: Shape, width: int = 1) -> Callable[..., nn.Module]:
         lora, whole = shape.lora, max(1, len(names)) * outputs
         if lora is None or not names:
             return Linear(inputs, whole, bias=bias)
-        base = Nf4Linear if lora.base == "nf4" else Linear
-        return Adapted(base(inputs, whole, bias=bias), inputs, outputs, names, width, lora)
+        base: nn.Module
+        if lora.base in FOUR_BITS:
+            base = Nf4Linear(inputs, whole, bias, double=lora.base == "nf4-double")
+        else:
+            base = Linear(inputs, whole, bias=bias)
+        return Adapted(base, inputs, outputs, names, width, lora)
 
     return linear
 

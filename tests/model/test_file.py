@@ -305,7 +305,11 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
             "experts: {number: 4, top_k: 2, ffn: 64}",
             "the layers have no up_proj, expected q_proj, k_proj, v_proj, o_proj",
         ),
-        ("lora: {rank: 8, base: fp16}", "", 'expected nf4, or the training\'s precision "bf16", got fp16'),
+        (
+            "lora: {rank: 8, base: fp16}",
+            "",
+            'expected nf4, nf4-double, or the training\'s precision "bf16", got fp16',
+        ),
         ("lora: {rank: 8}\n  freeze: [head]", "", "training.freeze: expected none with lora"),
         (
             "lora: {rank: 8}\n  optimizer: muon",

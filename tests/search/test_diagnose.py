@@ -24,7 +24,7 @@ def test_two_changes_where_none_alone_is_enough() -> None:
     large = gpt(96, 8192, 64, precision="bf16", sequence_length=512)
     on = cluster(box, gpus={"RTX-3090": gpu_spec("RTX-3090")})
     hints = diagnose(Estimator(on, large), Limits(offload=OFFLOAD_PARTS)).hints
-    adapters = "training.lora: {rank: 16, base: nf4}, which trains adapters alone"
+    adapters = "training.lora: {rank: 16, base: nf4-double}, which trains adapters alone"
     assert re.fullmatch(rf"fits with .* in place of every device and {re.escape(adapters)}", hints[0])
     assert not any(hint.startswith("fits with training.lora") for hint in hints)
 

@@ -21,6 +21,7 @@ def test_other_trainings_of_a_whole_model() -> None:
         [
             "training.lora: {rank: 16}, which trains adapters alone",
             "training.lora: {rank: 16, base: nf4}, which trains adapters alone",
+            "training.lora: {rank: 16, base: nf4-double}, which trains adapters alone",
         ],
         ["training.optimizer_states: bf16", "training.optimizer_states: int8"],
         ["training.optimizer: sgd"],
@@ -33,6 +34,7 @@ def test_other_trainings_of_a_whole_model() -> None:
     assert [other.training.lora for other in adapters] == [
         LoraSpec(rank=16),
         LoraSpec(rank=16, base="nf4"),
+        LoraSpec(rank=16, base="nf4-double"),
     ]
     for other in shorter:
         assert other.training.global_batch * other.training.sequence_length == 64 * 2048
@@ -40,12 +42,14 @@ def test_other_trainings_of_a_whole_model() -> None:
 
 def test_other_trainings_of_adapters() -> None:
     """A base of four bits, where it has none yet; the rest of the sequence would be shorter than is tried."""
-    plain, packed = (
-        texts(gpt(sequence_length=1023, lora=LoraSpec(rank=4, base=base))) for base in (None, "nf4")
+    plain, packed, double = (
+        texts(gpt(sequence_length=1023, lora=LoraSpec(rank=4, base=base)))
+        for base in (None, "nf4", "nf4-double")
     )
-    assert plain[0] == ["base: nf4 in training.lora"]
-    assert packed[0] == []
-    assert plain[1:] == packed[1:]
+    assert plain[0] == ["base: nf4 in training.lora", "base: nf4-double in training.lora"]
+    assert packed[0] == plain[0][1:]
+    assert double[0] == []
+    assert plain[1:] == packed[1:] == double[1:]
     assert plain[-1] == []
 
 
@@ -55,7 +59,7 @@ def test_other_trainings_with_muon() -> None:
     assert found == [
         [
             f"training.lora: {{rank: 16{base}}} and training.optimizer: adamw, which trains adapters alone"
-            for base in ("", ", base: nf4")
+            for base in ("", ", base: nf4", ", base: nf4-double")
         ],
         ["training.optimizer: adafactor"],
         [],
@@ -73,5 +77,5 @@ def test_bytes_of_what_is_not_trained() -> None:
     assert _frozen_bytes(plain) == 2 * frozen
     layers = packed.layers * packed.quantised_layer_parameters
     assert 0 < layers < frozen
-    assert _frozen_bytes(packed) == pytest.approx(2 * (frozen - layers) + NF4_BYTES * layers)
-    assert 0.5 < NF4_BYTES < 0.6
+    assert _frozen_bytes(packed) == pytest.approx(2 * (frozen - layers) + NF4_BYTES["nf4"] * layers)
+    assert 0.5 < NF4_BYTES["nf4-double"] < 0.52 < NF4_BYTES["nf4"] < 0.6

@@ -176,6 +176,7 @@ def test_parameters_are_those_of_the_plan(tmp_path: Path, changes: dict[str, Any
 TRAINED: dict[str, dict[str, Any]] = {
     "adapters": {"lora": LoraSpec(rank=2)},
     "adapters on four bits": {"lora": LoraSpec(rank=2, base="nf4")},
+    "adapters on narrow scales": {"lora": LoraSpec(rank=2, base="nf4-double")},
     **{f"frozen {part}": {"freeze": (part,)} for part in PARTS},
 }
 

@@ -135,7 +135,7 @@ class SplitNf4(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if isinstance(hidden, DTensor):
             hidden = hidden.to_local(grad_placements=[Partial()])
-        outputs = nf4_product(hidden, self.packed.to_local(), self.scales.to_local(), self.sizes)
+        outputs = nf4_product(hidden, self.packed.to_local(), (self.scales.to_local(),), self.sizes)
         return outputs + self.bias.to_local() if self.bias is not None and self.adds_bias else outputs
 
 

@@ -193,7 +193,7 @@ def _frozen_bytes(model: ModelSpec) -> float:
     """Bytes of what is not trained."""
     packed = model.layers * model.quantised_layer_parameters + model.quantised_ahead + model.quantised_behind
     whole = model.parameters + model.adapter_parameters - model.trained_parameters - packed
-    return ELEMENT_BYTES[model.training.precision] * whole + NF4_BYTES * packed
+    return ELEMENT_BYTES[model.training.precision] * whole + model.quantised_bytes * packed
 
 
 def _nearest_miss(estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored | None:
@@ -330,16 +330,19 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
     adapted: list[Training] = []
+    narrow = [*NF4_BYTES]
     if not model.frozen and all(kind.linears for kind in model.trained_kinds):
-        for base in (None, "nf4"):
-            text = f"training.lora: {{rank: {RANK}{', base: nf4' if base else ''}}}"
+        for base in (None, *narrow):
+            text = f"training.lora: {{rank: {RANK}{f', base: {base}' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
             text += " and training.optimizer: adamw" if other else ""
             adapters = model.trained_with(lora=LoraSpec(rank=RANK, base=base), **other)
             adapted.append((f"{text}, which trains adapters alone", adapters))
-    elif training.lora and not model.quantised:
-        nf4 = training.lora.model_copy(update={"base": "nf4"})
-        adapted.append(("base: nf4 in training.lora", model.trained_with(lora=nf4)))
+    elif training.lora:
+        known = narrow.index(training.lora.base) + 1 if training.lora.base in narrow else 0
+        for base in narrow[known:]:
+            four_bits = training.lora.model_copy(update={"base": base})
+            adapted.append((f"base: {base} in training.lora", model.trained_with(lora=four_bits)))
     yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
         formats = ("bf16", "int8")

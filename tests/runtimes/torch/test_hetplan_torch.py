@@ -414,7 +414,7 @@ BIASED: dict[str, Any] = {
 WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "output_bias": True}
 """Of which two ranks have whole blocks of each product."""
 ALL: dict[str, Any] = {"lora": LoraSpec(rank=4), "optimizer": "sgd"}
-PACKED_BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), "optimizer": "sgd"}
+PACKED_BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4-double"), "optimizer": "sgd"}
 DEEPSEEK = {**LATENT, "gated_mlp": True, "dense_layers": 1, "experts": GATED_EXPERTS}
 """Low ranks, a dense layer ahead, and shared experts."""
 FROZEN = [
