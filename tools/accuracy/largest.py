@@ -1,18 +1,23 @@
-"""The largest models that fit, next to those that the ZeRO-Offload paper trained (arXiv:2101.06840, figure 7).
+"""The largest models that fit, next to those that published systems trained.
 
-Widths are those of its table 3 for models of that size, one sequence of 1,024 tokens a device, full recomputation.
+ZeRO-Offload (arXiv:2101.06840, figure 7): widths are those of its table 3 for models of that size, one sequence of
+1,024 tokens a device, full recomputation. QLoRA (arXiv:2305.14314, section 1): LLaMA on one device, one sequence of 512
+tokens (appendix B.2), adapters of rank 64, paged states, full recomputation.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from planner.calibration.file import shipped
 from planner.catalog import gpu_spec, link_spec
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import ModelSpec, TrainingSpec
+from planner.model.spec import LoraSpec, ModelSpec, TrainingSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from tools.accuracy.material import paragraph
 
@@ -50,6 +55,13 @@ ROWS = (
 """What plans can say; ZeRO-Offload on 4 and 16 devices is with tensor parallelism, which DeepSpeed's plans have not."""
 
 
+LLAMA: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("RTX-3090", {"layers": 60, "hidden": 6656, "heads": 52, "ffn": 17920}),
+    ("RTX-A6000", {"layers": 80, "hidden": 8192, "heads": 64, "ffn": 22016}),
+)
+"""Devices of 24 and 48 GB, and the sizes of the LLaMA that QLoRA trained on such a one (arXiv:2302.13971, table 2)."""
+
+
 def largest(row: Published) -> float:
     """Billions of parameters of the largest model that the cost model says fits."""
     hidden = next(width for most, width in WIDTHS if row.billions <= most)
@@ -71,11 +83,45 @@ def largest(row: Published) -> float:
         plan = Plan(target=row.target, zero=row.zero, stages=(stage,), offload=row.offload)
         return Estimator(cluster, _model(layers, hidden, group.count), shipped()).estimate(plan).fits
 
-    low, high = 0, MOST_LAYERS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return _model(max(1, low), hidden, 1).parameters / 1e9
+    return _model(_most(fits), hidden, 1).parameters / 1e9
+
+
+def _most(fits: Callable[[int], bool]) -> int:
+    """Layers of the largest model that fits; at least one."""
+    return max(1, bisect_left(range(1, MOST_LAYERS), True, key=lambda layers: not fits(layers)))
+
+
+def largest_with_adapters(gpu: str, sizes: dict[str, Any]) -> tuple[float, float]:
+    """Billions of parameters of a LLaMA, and of one of so many layers that it just fits on a device in four bits."""
+    node = PoolSpec(
+        name="box",
+        devices=(gpu,),
+        hosts=("box",),
+        intra_node=link_spec("pcie4"),
+        host=HostSpec(memory_gib=256),
+        reserve_gib=0.0,
+    )
+    cluster = ClusterSpec(name="box", pools=(node,), gpus={gpu: gpu_spec(gpu)})
+    group = ReplicaGroup(pool="box", gpu=gpu, tp=1, count=1, local_batch=16, accumulation_steps=16)
+    training = TrainingSpec(
+        sequence_length=512,
+        global_batch=16,
+        optimizer_states="paged-fp32",
+        lora=LoraSpec(rank=64, base="nf4-double"),
+    )
+
+    def llama(layers: int) -> ModelSpec:
+        shape = {**sizes, "layers": layers}
+        return ModelSpec(
+            name="llama", **shape, gated_mlp=True, tied_embeddings=False, vocab=32000, training=training
+        )
+
+    def fits(layers: int) -> bool:
+        stage = Stage(first_layer=0, end_layer=layers, replicas=(group,), recompute="full")
+        plan = Plan(target="deepspeed", zero=3, stages=(stage,))
+        return Estimator(cluster, llama(layers), shipped()).estimate(plan).fits
+
+    return llama(sizes["layers"]).parameters / 1e9, llama(_most(fits)).parameters / 1e9
 
 
 def _model(layers: int, hidden: int, batch: int) -> ModelSpec:
@@ -114,4 +160,15 @@ def largest_section() -> str:
         "with one sequence a device and full recomputation; the paper does not give its batches. What is said to fit "
         f"is a median of {middle:.0%} off."
     )
-    return paragraph(head) + "\n" + "\n".join(lines) + "\n"
+    more = (
+        "QLoRA (arXiv:2305.14314, section 1) trained LLaMA on one device in four bits with scales in eight; what "
+        "fits is a model of layers as wide, as many as there is room for."
+    )
+    rows = ["| device | published | fits |", "|---|---|---|"]
+    for gpu, sizes in LLAMA:
+        published, said = largest_with_adapters(gpu, sizes)
+        rows.append(f"| {gpu} | {published:.1f} B | {said:.1f} B |")
+    tables = ("\n".join(each) + "\n" for each in (lines, rows))
+    return "\n".join(
+        part for pair in zip((paragraph(head), paragraph(more)), tables, strict=True) for part in pair
+    )
