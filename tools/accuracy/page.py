@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.accuracy.adapters import adapters_section
 from tools.accuracy.constants import constants_section, newcomer_section, order_section
 from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
 from tools.accuracy.experts import experts_section
@@ -24,6 +25,7 @@ def page(found: Material) -> str:
         ("All sources", sources_section(found)),
         ("Next to other tools", others_section(found)),
         ("Models with experts", experts_section(found.left_out)),
+        ("Adapters", adapters_section()),
         ("The largest models that fit", largest_section()),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),
