@@ -168,6 +168,7 @@ class FamilyBounds:
         self._most = min(estimator.model.layers, MAX_DEPTH)
         self._uniform: dict[Family, UniformBounds] = {}
         self._lagrangians: dict[Family, LagrangianBound] = {}
+        self._parts: dict[Family, list[StagePart]] = {}
 
     def family_bound(self, family: Family, depth: int) -> float:
         """No plan of the family with at most ``depth`` stages is faster; infinite when it fits in no memory."""
@@ -256,7 +257,10 @@ class FamilyBounds:
 
     def parts(self, family: Family) -> list[StagePart]:
         """What stages may stand on where each has its own degrees, with every recomputation."""
-        return [part for kind in self.rates.device_types for part in self._parts_of(family, kind)]
+        if family not in self._parts:
+            kinds = self.rates.device_types
+            self._parts[family] = [part for kind in kinds for part in self._parts_of(family, kind)]
+        return self._parts[family]
 
     def _parts_of(self, family: Family, device_type: DeviceType) -> Iterator[StagePart]:
         """Stages with devices of one type; those whose sends are not known cannot be built, or not talk."""

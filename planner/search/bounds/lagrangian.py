@@ -252,20 +252,21 @@ class LagrangianBound:
                 heappush(heap, (key(part), next(order), part))
         return None
 
-    def _hold(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int) -> bool:
-        """False when the stages cannot hold all layers."""
-        enough, of_runs = self.layers - _ROUNDING, caps[len(places) :]
-        if self._held(places, caps[: len(places)]) < enough:
-            return False
-        return self._runs is None or self._runs.held(of_runs, depth) >= enough
-
-    def _least_once(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int) -> float:
-        """Seconds of one micro-batch through all stages, at least: the better of both bounds."""
-        once, of_runs = self._once(places, caps[: len(places)]), caps[len(places) :]
+    def _holding(
+        self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int
+    ) -> Iterator[float]:
+        """Seconds of one micro-batch through all stages, at least, as ever more is looked at; infinite where these
+        cannot hold all layers."""
+        enough, (of_stages, of_runs) = self.layers - _ROUNDING, (caps[: len(places)], caps[len(places) :])
+        if self._held(places, of_stages) < enough:
+            yield inf
+        yield self._once(places, of_stages)
         if self._runs is None:
-            return once
+            return
+        if self._runs.held(of_runs, depth) < enough:
+            yield inf
         prices = _LAYER_PRICES[:, 0, 0] * float(self._seconds.min())
-        return max(once, self._runs.once(of_runs, depth, self.layers, self._seconds, prices))
+        yield self._runs.once(of_runs, depth, self.layers, self._seconds, prices)
 
     def _rates(self, caps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Layers that a device of each device type holds at best, [device type]."""
@@ -364,9 +365,14 @@ class _Loads:
             _whole((load - self._forward * place.more) / each, cap)
             for place, cap in zip(self._every, caps, strict=True)
         ]
-        if bound._hold(self._places, caps, self._depth):
-            once = max(once, bound._least_once(self._places, caps, self._depth))
-            yield from self.between(low, load, load, once)
+        found: _Between | None = None
+        for least in bound._holding(self._places, caps, self._depth):
+            once = max(once, least)
+            found = next(self.between(low, load, load, once), None)
+            if found is None:
+                return
+        if found is not None:
+            yield found
 
     def between(self, low: float, high: float, seen: float, once: float) -> Iterator[_Between]:
         """The same where ``once`` is known for loads up to ``seen``."""

@@ -94,12 +94,13 @@ class RunsOnNodes:
         longest = self._pipeline(times[-1]) if times else None
         if longest is None:
             return []
+        # m busy + what the first micro-batch takes beyond that, which is least in the longest time
+        times = [time for time in times if longest.seconds + (self._steps - 1) * time < below]
+        if not times or self._pipeline(times[-1]) is None:
+            return []
         first = bisect_left(times, True, key=lambda time: self._pipeline(time) is not None)
         found: dict[tuple[Held, ...], tuple[float, Run]] = {}
         for time in times[first : first + MOST_TIMES]:
-            # m busy + what the first micro-batch takes beyond that, which is least in the longest time
-            if longest.seconds + (self._steps - 1) * time >= below:
-                break
             best = self._pipeline(time)
             if best is not None:
                 seconds = best.seconds + (self._steps - 1) * time
