@@ -168,13 +168,24 @@ def trained_of(
     if not model.frozen:
         whole = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
         return whole - (model.ahead_parameters - model.trained_ahead) / tp if first else whole
-    total = layers * model.trained_layer_parameters
+    experts, own = (
+        trained_experts_of(model, layers=layers, first=first, last=last, expert_ways=ways)
+        for ways in (1, expert_ways)
+    )
+    total = layers * model.trained_layer_parameters - experts
     total += model.trained_embedding_parameters + model.trained_ahead if first else 0
     if last:
         total += model.trained_head_parameters + model.trained_behind
         if model.tied_embeddings and not first and "embedding" not in model.frozen:
             total += model.vocab * model.embedding_width
-    return (total + (tp - 1) * adapters_of(model, layers=layers, first=first, last=last).whole) / tp
+    return (total + (tp - 1) * adapters_of(model, layers=layers, first=first, last=last).whole) / tp + own
+
+
+def trained_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool) -> float:
+    """Those of them in experts."""
+    if "mlp" in model.frozen:
+        return 0.0
+    return experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
 
 
 def gathered_of(
@@ -530,24 +541,29 @@ class Footprint:
 
     def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
         """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
-        size = ELEMENT_BYTES[model.training.precision] / parameter_ways(load.zero, load.dp)
+        element, tp = ELEMENT_BYTES[model.training.precision], load.tp
+        size = element / parameter_ways(load.zero, load.dp)
         if not model.frozen:
-            frozen = model.ahead_parameters - model.trained_ahead if load.first else 0
-            self._end_elements -= frozen
-            return 0.0, frozen * size / load.tp
-        ends, tp = {"first": load.first, "last": load.last}, load.tp
-        adapters, end_adapters = model.layer_adapters, adapters_of(model, layers=0, **ends)
-        layer = self._layer_elements + self._expert_elements + adapters.parameters
-        rest = self._end_elements + self._end_experts + end_adapters.parameters
-        trained, end_trained = model.trained_layer_parameters, trained_of(model, layers=0, tp=1, **ends)
-        base, end_base = model.quantised_layer_parameters, quantised_of(model, layers=0, **ends)
-        self._expert_elements = self._end_experts = 0.0
-        self._layer_elements = trained + (tp - 1) * adapters.whole
-        self._end_elements = end_trained + (tp - 1) * end_adapters.whole
-        return (
-            ((layer - trained - base) * size + base * model.quantised_bytes) / tp,
-            ((rest - end_trained - end_base) * size + end_base * model.quantised_bytes) / tp,
-        )
+            untrained = model.ahead_parameters - model.trained_ahead if load.first else 0
+            self._end_elements -= untrained
+            return 0.0, untrained * size / tp
+
+        def parted(held: float, layers: int, first: bool, last: bool) -> tuple[float, float]:
+            """Of elements beside experts those that are trained, and the bytes of the others."""
+            adapters = adapters_of(model, layers=layers, first=first, last=last)
+            base = quantised_of(model, layers=layers, first=first, last=last)
+            trained = trained_of(model, layers=layers, first=first, last=last, tp=1)
+            trained -= trained_experts_of(model, layers=layers, first=first, last=last, expert_ways=1)
+            others = (held + adapters.parameters - trained - base) * size + base * model.quantised_bytes
+            return trained + (tp - 1) * adapters.whole, others / tp
+
+        self._layer_elements, layer = parted(self._layer_elements, 1, False, False)
+        self._end_elements, ends = parted(self._end_elements, 0, load.first, load.last)
+        if "mlp" in model.frozen:
+            of_experts = element / parameter_ways(load.zero, load.expert_dp)
+            layer, ends = layer + self._expert_elements * of_experts, ends + self._end_experts * of_experts
+            self._expert_elements = self._end_experts = 0.0
+        return layer, ends
 
     def _elements(self, layers: int) -> float:
         """Parameters on the device that are trained."""

@@ -51,10 +51,10 @@ from planner.cost.memory import (
     Footprint,
     Load,
     activation_bytes_per_layer,
-    experts_of,
     gathered_of,
     layer_elements,
     replicas_with_experts,
+    trained_experts_of,
     trained_of,
 )
 from planner.cost.offload import (
@@ -1264,7 +1264,13 @@ class Pricer:
                 kept, self._device(device_type), self.model, eager=self.target.eager_layers
             )
             return larger(own, host - beside_seconds)
-        experts = self._trained_experts(shape.layers, shape.folding.ways, shape.first, shape.last)
+        experts = trained_experts_of(
+            self.model,
+            layers=shape.layers,
+            expert_ways=shape.folding.ways,
+            first=shape.first,
+            last=shape.last,
+        )
         share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)
@@ -1302,19 +1308,13 @@ class Pricer:
             expert_ways=shape.folding.ways,
         )
 
-    def _trained_experts(self, layers: int, expert_ways: int, first: bool, last: bool) -> float:
-        """Elements of experts on one device that are trained."""
-        if "mlp" in self.model.frozen:
-            return 0.0
-        return experts_of(self.model, layers=layers, expert_ways=expert_ways, first=first, last=last)
-
     def _held(
         self, shape: Shape, layers: int, first: bool, last: bool, tp: int, sequences: int, sharing: float
     ) -> Held:
         """``sharing`` replicas, or an array of such numbers, share the states; fewer those of divided experts."""
         ways = shape.folding.ways
         trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
-        experts = self._trained_experts(layers, ways, first, last)
+        experts = trained_experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
         alike = replicas_with_experts(sharing, tp, ways)
         gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
         return Held(

@@ -9,7 +9,7 @@ from planner.capabilities import Capabilities
 from planner.cost.arrays import finite, larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
-from planner.cost.memory import experts_of, gathered_of, trained_of
+from planner.cost.memory import experts_of, gathered_of, trained_experts_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.sharding import gradients_of
@@ -66,10 +66,13 @@ class Traffic:
         if ring.experts is None:
             return self._micro_batch_passes(shape, ring, trained, gathered, messages)
         # As at the end of a step.
-        experts = experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
+        experts, own = (
+            count(self.model, layers=layers, expert_ways=ways, first=first, last=last)
+            for count in (experts_of, trained_experts_of)
+        )
         others = replace(ring, experts=None)
-        dense = self._micro_batch_passes(shape, others, trained - experts, gathered - experts, messages)
-        routed = self._micro_batch_passes(shape, ring.experts, experts, experts, messages)
+        dense = self._micro_batch_passes(shape, others, trained - own, gathered - experts, messages)
+        routed = self._micro_batch_passes(shape, ring.experts, own, experts, messages)
         return dense[0] + routed[0], dense[1] + routed[1]
 
     def _micro_batch_passes(
@@ -135,7 +138,7 @@ class Traffic:
         layers = shape.layers * self.model.layers_each
         if ring.experts is not None:
             # Experts have a ring of their own; both share the links, one after the other.
-            experts = experts_of(
+            experts = trained_experts_of(
                 self.model,
                 layers=shape.layers,
                 expert_ways=shape.folding.ways,

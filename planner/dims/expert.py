@@ -149,7 +149,10 @@ def divides_experts(target: Capabilities, model: ModelSpec) -> bool:
     """True when a target has plans that divide a model's experts."""
     if model.experts is None:
         return False
-    return target.experts == "parallel" or (target.experts == "replicas" and trains_whole(model))
+    if target.experts == "parallel":
+        return True
+    alone = model.training.preference is None and not model.tower_frozen
+    return target.experts == "replicas" and (trains_whole(model) or (target.divides_beside_frozen and alone))
 
 
 def divides_at(target: Capabilities, zero: int, offload: Offload) -> bool:

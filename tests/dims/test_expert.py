@@ -91,9 +91,9 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
             "torch keeps experts whole on a device, expected 1, got 2",
         ),
         (
-            spread(target="torch", ep=2),
+            spread(target="deepspeed", ep=2),
             mixture(freeze=("embedding",)),
-            "torch divides the experts of models that are trained whole, expected 1, got 2",
+            "deepspeed divides the experts of models that are trained whole, expected 1, got 2",
         ),
         *(
             (

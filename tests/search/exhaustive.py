@@ -401,7 +401,8 @@ def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | Non
     experts = model.experts
     if experts is None or row.experts not in ("parallel", "replicas") or tp is None or dp is None:
         return [Folding()]
-    if row.experts == "replicas" and not trains_whole(model):
+    beside = row.divides_beside_frozen and model.training.preference is None and not model.tower_frozen
+    if row.experts == "replicas" and not (trains_whole(model) or beside):
         return [Folding()]
     return [
         Folding(ep=ep, etp=etp)
