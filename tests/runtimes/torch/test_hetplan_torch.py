@@ -509,7 +509,11 @@ OTHERS = [
     named("sizes", ordered(pipeline(0, [3, 2], steps=4, optimizer="sgd", **SIZED), "zb-v", 2)),
     named("halves", pipeline(1, [2, 1], steps=2, optimizer="sgd", **HALVES)),
     named("lightning", pipeline(0, [1, 2], steps=2, optimizer="sgd", **LIGHTNING)),
-    resumed("experts", pipeline(2, [1, 2], steps=2, experts=ROUTED), shared(0, stages=2)),
+    resumed(
+        "experts",
+        pipeline(2, [1, 2], steps=2, optimizer="sgd", experts=ROUTED),
+        shared(0, stages=2, optimizer="sgd"),
+    ),
     shared(2),
     *(shared(zero, optimizer="sgd") for zero in (1, 3)),
     *(shared(zero, ep=4, gated_mlp=True) for zero in (0, 3)),
