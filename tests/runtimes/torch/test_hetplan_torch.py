@@ -815,6 +815,30 @@ def test_a_tower_has_what_the_plan_counts(tmp_path: Path) -> None:
         assert trained_ones == case.spec.trained_parameters
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tower": TOWER, "beside": BESIDE, **ALL},
+        {"tower": TOWER, "freeze": ("embedding", "norms")},
+        {**T5, **PACKED_BITS},
+        {**HEARING, **ALL},
+        {**HEARING, "freeze": ("embedding",)},
+    ],
+    ids=["tower", "tower frozen", "t5", "hearing", "hearing frozen"],
+)
+def test_what_is_trained_ahead_is_what_the_plan_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Towers, encoders and what is beside layers: all parameters, and those that are trained."""
+    case = uneven(1, **changes)
+    folder = written(case, four_ranks(), tmp_path / "made")
+    network = whole_model(folder, load_shape(folder / "model.json"))
+    model = case.spec
+    packed = model.layers * model.quantised_layer_parameters + model.quantised_ahead
+    every = list(network.parameters())
+    wanted = model.parameters + model.adapter_parameters - packed
+    assert sum(each.numel() for each in every) == wanted
+    assert sum(each.numel() for each in every if each.requires_grad) == model.trained_parameters
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS, ids=[case.name for case in OTHERS])
 def test_others_equal_one_process(trained_slowly: Trained, case: Case) -> None:
