@@ -73,7 +73,8 @@ class Traffic:
         others = replace(ring, experts=None)
         dense = self._micro_batch_passes(shape, others, trained - own, gathered - experts, messages)
         routed = self._micro_batch_passes(shape, ring.experts, own, experts, messages)
-        return dense[0] + routed[0], dense[1] + routed[1]
+        # Of frozen experts nothing is reduced.
+        return dense[0] + routed[0], dense[1] + (0.0 if "mlp" in self.model.frozen else routed[1])
 
     def _micro_batch_passes(
         self, shape: Shape, ring: Ring, trained: float, gathered: float, messages: int
@@ -146,6 +147,8 @@ class Traffic:
                 last=shape.last,
             )
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
+            if "mlp" in self.model.frozen:
+                return dense
             routed = self._end_passes(shape, ring.experts, experts)
             return dense[0] + routed[0], dense[1] + routed[1]
         gather = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -10,12 +10,29 @@ from planner.calibration.values import ASSUMED
 from planner.capabilities import Schedule
 from planner.cluster.topology import Topology
 from planner.cost.communication import tensor_ring
-from planner.cost.compute import Device, Product, layer_product_seconds, layer_products, model_flops
+from planner.cost.compute import (
+    Device,
+    Product,
+    embedding_pass,
+    layer_product_seconds,
+    layer_products,
+    model_flops,
+)
 from planner.cost.estimate import estimate
 from planner.cost.memory import activation_bytes_per_layer
 from planner.cost.values import Estimate
 from planner.dims.tensor import tp_degrees
-from planner.model.spec import PARTS, AdapterTarget, LoraSpec, ModelSpec
+from planner.model.spec import (
+    NF4_BYTES,
+    PARTS,
+    AdapterTarget,
+    BaseFormat,
+    EncoderSpec,
+    ExpertsSpec,
+    LoraSpec,
+    ModelSpec,
+    RunSpec,
+)
 from planner.plan.checks import faults
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.targets import target as row_of
@@ -264,7 +281,7 @@ def test_blocks_of_four_bits_are_not_torn() -> None:
     stage = Stage(first_layer=0, end_layer=24, replicas=(group,))
     where = cluster(pool("a", per_node=4))
 
-    def refused(target: str, ffn: int, base: Literal["nf4"] | None) -> list[str]:
+    def refused(target: str, ffn: int, base: BaseFormat | None) -> list[str]:
         model = made(lora=LoraSpec(rank=4, base=base)).model_copy(update={"ffn": ffn})
         return [fault.what for fault in faults(Plan(target=target, zero=1, stages=(stage,)), where, model)]
 
@@ -272,9 +289,11 @@ def test_blocks_of_four_bits_are_not_torn() -> None:
     assert refused("torch", 8192, "nf4") == refused("torch", 8192 + 32 * 4, None) == []
     assert refused("torch", 8192 + 32 * 4, "nf4") == [f"{torn}expected whole ones with base nf4"]
     assert refused("deepspeed", 8192, None) == []
-    assert refused("deepspeed", 8192, "nf4") == [
-        "deepspeed trains adapters on four bits without tensor parallelism, expected 1, got 4"
-    ]
+    cannot: tuple[tuple[str, BaseFormat], ...] = (("deepspeed", "nf4"), ("torch", "nf4-double"))
+    for target, base in cannot:
+        assert refused(target, 8192, base) == [
+            f"{target} trains adapters on four bits without tensor parallelism, expected 1, got 4"
+        ]
     degrees = [
         tp_degrees(row_of("torch"), None, model, Topology(where).device_types)
         for model in (made(lora=LoraSpec(rank=4, base="nf4")).model_copy(update={"ffn": 8320}), made())
@@ -287,3 +306,59 @@ def test_parts_are_those_of_the_model() -> None:
     model = made()
     left = [made(freeze=(part,)).trained_parameters for part in PARTS]
     assert sum(model.parameters - each for each in left) == model.parameters
+
+
+def test_bytes_of_bases() -> None:
+    """A scale for each block, in fp32, or of eight bits with one in fp32 for each 256; none where nothing is packed."""
+    bases: tuple[BaseFormat | None, ...] = (None, "bf16", "nf4", "nf4-double")
+    each = [made(lora=LoraSpec(rank=4, base=base)).quantised_bytes for base in bases]
+    assert each == [0.0, 0.0, 0.5625, 0.5 + 1 / 64 + 4 / (64 * 256)]
+    assert dict(zip(bases[2:], each[2:], strict=True)) == NF4_BYTES
+
+
+@pytest.mark.parametrize("frozen", ["adapters", "attention", "mlp"])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_experts_are_divided_beside_frozen_parts(frozen: str, zero: int) -> None:
+    """Each device has half of the experts, trained or not; those that are have states, and are reduced by pairs."""
+    training: dict[str, Any] = {"lora": LoraSpec(rank=8)} if frozen == "adapters" else {"freeze": (frozen,)}
+    experts = ExpertsSpec(number=8, top_k=2, ffn=1024)
+    model = made(precision="bf16", **training).model_copy(update={"experts": experts})
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    whole, halved = (
+        estimate(
+            Plan(target="torch", zero=zero, stages=(stage,), ep=ep),
+            cluster(pool("a", per_node=4)),
+            model,
+        )
+        for ep in (1, 2)
+    )
+    routed = 24 * model.expert_parameters
+    trained = 0 if frozen in ("adapters", "mlp") else routed
+    one, other = (each.stages[0].groups[0].memory for each in (whole, halved))
+    # Of the states ZeRO has parts over four devices of all experts, or over two of half of them.
+    assert one.optimizer_bytes == pytest.approx(other.optimizer_bytes)
+    states = 12 * (model.trained_parameters - trained) / 4 + 12 * trained / 4
+    assert one.optimizer_bytes == pytest.approx(states)
+    ways = 4 if zero == 3 else 1
+    gone = 2 * routed * (1 / ways - 1 / 2 / (ways / 2 if zero == 3 else 1))
+    assert one.parameters_bytes - other.parameters_bytes == pytest.approx(gone)
+    if zero == 1 and not trained:
+        # What is added up over the replicas has no experts in it.
+        added = [each.breakdown.gradient_sync_seconds for each in (whole, halved)]
+        assert added[0] == pytest.approx(added[1], rel=0.02)
+
+
+def test_what_is_ahead_has_no_backward_beside_adapters() -> None:
+    """An encoder's own embedding, unlike where the whole model is trained."""
+    crossed = {
+        "encoder": EncoderSpec(layers=1, sequence_length=256),
+        "block": (RunSpec(mixer="cross"),),
+    }
+    device = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "bf16")
+    adapters, whole = (
+        embedding_pass(made(**each).model_copy(update=crossed), device, tp=1, micro_batch=1)
+        for each in ({"lora": LoraSpec(rank=4)}, {})
+    )
+    assert adapters.backward_seconds == 0.0 < whole.backward_seconds
+    assert adapters.forward_seconds == whole.forward_seconds

@@ -242,3 +242,15 @@ def test_lock_step_is_the_best_of_all(seed: int) -> None:
             assert np.dot(found.shares, counts) >= batch
             own = [-(-share // found.steps) for share in found.shares]
             assert last_end(micro, left, own, found.steps) <= best * (1 + 1e-9)
+
+
+def test_what_is_done_in_step_as_long_but_for_rounding_counts() -> None:
+    """Where traffic hides all of it, every size takes as long in step; three at once then wait for no other."""
+    seconds = np.array([0.025, 0.044, 0.062, 0.082])
+    same, hair = 0.116, float(np.nextafter(0.116, 1.0))
+    team = Team([seconds], [2], 7)
+    alone = Added(-seconds, np.append(-seconds[1:], -seconds[-1]))
+    in_step = Added(np.array([same, same, hair, same]), np.array([same, same, same, np.inf]))
+    found = least_in_step(team, alone, in_step, [True])
+    assert found.shares == (4,)
+    assert [team.steps(0, share, found.added) for share in (3, 4)] == [1, 1]
