@@ -198,8 +198,6 @@ class Capabilities:
     have some each; parallel: so may the devices of replicas, whatever divides all else."""
     experts_zero: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages with which experts may be divided."""
-    divides_beside_frozen: bool = False
-    """True where it may also divide experts over replicas beside adapters and frozen parts, or frozen ones."""
     experts_in_pipeline: bool = True
     """True when experts may be divided with several pipeline stages too."""
     splits_experts: bool = False

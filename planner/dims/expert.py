@@ -13,7 +13,6 @@ from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, node_devices, runs_of
-from planner.dims.sharding import trains_whole
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
     WHOLE_EXPERTS,
@@ -136,7 +135,7 @@ def _whole_in(plan: Plan, target: Capabilities, model: ModelSpec) -> str:
     """Why a target keeps all experts on every device in such a plan; empty where it may divide them."""
     if not divides_experts(target, model):
         able = target.experts == "replicas"
-        what = f"{target.name} divides the experts of models that are trained whole"
+        what = f"{target.name} divides no experts beside a frozen tower or pairs of answers"
         return what if able else f"{target.name} keeps all experts on every device"
     if plan.zero not in target.experts_zero:
         return f"{target.name} divides experts with ZeRO {in_words(target.experts_zero)} only"
@@ -151,8 +150,7 @@ def divides_experts(target: Capabilities, model: ModelSpec) -> bool:
         return False
     if target.experts == "parallel":
         return True
-    alone = model.training.preference is None and not model.tower_frozen
-    return target.experts == "replicas" and (trains_whole(model) or (target.divides_beside_frozen and alone))
+    return target.experts == "replicas" and model.training.preference is None and not model.tower_frozen
 
 
 def divides_at(target: Capabilities, zero: int, offload: Offload) -> bool:

@@ -16,7 +16,7 @@ from planner.cost.estimate import Estimator, estimate
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.shape import shapes_of
 from planner.dims.expert import ExpertParallelism, divides_at, holds_experts
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Folding, Offload, Plan, Sync, ZeroPlus
 from planner.targets import TARGETS
@@ -91,9 +91,9 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
             "torch keeps experts whole on a device, expected 1, got 2",
         ),
         (
-            spread(target="deepspeed", ep=2),
-            mixture(freeze=("embedding",)),
-            "deepspeed divides the experts of models that are trained whole, expected 1, got 2",
+            spread(target="torch", ep=2),
+            mixture(preference=PreferenceSpec()),
+            "torch divides no experts beside a frozen tower or pairs of answers, expected 1, got 2",
         ),
         *(
             (

@@ -401,8 +401,7 @@ def _foldings(row: Capabilities, model: ModelSpec, tp: int | None, dp: int | Non
     experts = model.experts
     if experts is None or row.experts not in ("parallel", "replicas") or tp is None or dp is None:
         return [Folding()]
-    beside = row.divides_beside_frozen and model.training.preference is None and not model.tower_frozen
-    if row.experts == "replicas" and not (trains_whole(model) or beside):
+    if row.experts == "replicas" and (model.training.preference is not None or model.tower_frozen):
         return [Folding()]
     return [
         Folding(ep=ep, etp=etp)

@@ -11,7 +11,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec
+from planner.model.spec import ExpertsSpec, LoraSpec
 from planner.plan.values import Plan
 from tests.training import reference
 from tests.training.launching import launch, losses
@@ -133,14 +133,15 @@ def test_deepspeed_keeps_moments_in_eight_bits(tmp_path: Path, zero: int) -> Non
 
 
 @pytest.mark.parametrize("zero", [1, 3])
-def test_deepspeed_keeps_divided_experts(tmp_path: Path, zero: int) -> None:
+@pytest.mark.parametrize("trains", [{}, {"lora": LoraSpec(rank=4)}], ids=["whole", "adapters"])
+def test_deepspeed_keeps_divided_experts(tmp_path: Path, trains: dict[str, Any], zero: int) -> None:
     """Those of each rank, in its own checkpoints, from which the same plan goes on."""
     pytest.importorskip("deepspeed")
-    saved, experts = str(tmp_path / "saved"), ExpertsSpec(number=4, top_k=2, ffn=24)
+    saved, spec = str(tmp_path / "saved"), {"experts": ExpertsSpec(number=4, top_k=2, ffn=24), **trains}
     chosen = plan("deepspeed", zero, [4], [(group("a", "A100", count=2, share=4, steps=2),)], ep=2)
-    whole = trained(tmp_path / "whole", chosen, HERE, "--steps", "4", experts=experts)
-    trained(tmp_path / "first", chosen, HERE, "--steps", "2", "--save", saved, experts=experts)
-    after = trained(tmp_path / "then", chosen, HERE, "--steps", "2", "--resume", saved, experts=experts)
+    whole = trained(tmp_path / "whole", chosen, HERE, "--steps", "4", **spec)
+    trained(tmp_path / "first", chosen, HERE, "--steps", "2", "--save", saved, **spec)
+    after = trained(tmp_path / "then", chosen, HERE, "--steps", "2", "--resume", saved, **spec)
     assert after == pytest.approx(whole[2:], rel=1e-5)
 
 

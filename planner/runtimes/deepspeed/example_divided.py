@@ -60,7 +60,7 @@ def dividing(ways: int, zero: int) -> Callable[[nn.Module], nn.Module]:
         for each in module.modules():
             if isinstance(each, Experts):
                 each.divide(owners, part)
-                if zero < 3:
+                if zero < 3 and each.into.requires_grad:
                     each.divided = Marked(name, each.number)
         return module
 

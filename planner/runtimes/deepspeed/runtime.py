@@ -12,10 +12,10 @@ from planner.cost.memory import (
     SWAP_BUFFERS,
     SWAPPED_ELEMENTS,
     SWAPPED_TENSORS,
-    experts_of,
     largest_tensor,
     layer_elements,
     sub_group_elements,
+    trained_experts_of,
 )
 from planner.dims.sharding import gradients_of
 from planner.job.batches import example_files
@@ -258,9 +258,9 @@ def bucket_elements(plan: Plan, model: ModelSpec) -> int:
 
 
 def experts_elsewhere(plan: Plan, model: ModelSpec) -> int:
-    """Elements of the experts that a device leaves to others."""
+    """Elements of experts that are trained and that a device leaves to others."""
     every, own = (
-        experts_of(model, layers=model.layers, expert_ways=ways, first=True, last=True)
+        trained_experts_of(model, layers=model.layers, expert_ways=ways, first=True, last=True)
         for ways in (1, plan.folding.ways)
     )
     return int(every - own)

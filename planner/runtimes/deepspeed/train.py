@@ -175,11 +175,19 @@ def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
         raise SystemExit(
             f"{origin}: universal checkpoints have all experts: go on under a plan that divides none"
         )
+    frozen = {
+        part: part.detach().clone()
+        for part in engine.module.parameters()
+        if not part.requires_grad and not getattr(part, "allreduce", True)
+    }
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
     if plan.expert_parallel > 1 and plan.zero < 3:
-        # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own.
+        # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own, and
+        # frozen ones are as they were before.
         engine.optimizer.update_lp_params()
+        for part, value in frozen.items():
+            part.data.copy_(value)
     return int(engine.global_steps)
 
 

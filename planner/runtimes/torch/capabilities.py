@@ -60,7 +60,6 @@ CAPABILITIES = Capabilities(
     encoder_decoders="any",
     own_ends=True,
     experts="replicas",
-    divides_beside_frozen=True,
     grids=True,
     syncs=("diloco", "average", "bf16", "fp8", "int8", "powersgd", "topk"),
     unequal_shards=True,
