@@ -175,14 +175,15 @@ def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
         raise SystemExit(
             f"{origin}: universal checkpoints have all experts: go on under a plan that divides none"
         )
+    divided = plan.expert_parallel > 1 and plan.zero < 3
     frozen = {
         part: part.detach().clone()
-        for part in engine.module.parameters()
+        for part in (engine.module.parameters() if divided else ())
         if not part.requires_grad and not getattr(part, "allreduce", True)
     }
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
-    if plan.expert_parallel > 1 and plan.zero < 3:
+    if divided:
         # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own, and
         # frozen ones are as they were before.
         engine.optimizer.update_lp_params()
