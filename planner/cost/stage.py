@@ -1264,13 +1264,7 @@ class Pricer:
                 kept, self._device(device_type), self.model, eager=self.target.eager_layers
             )
             return larger(own, host - beside_seconds)
-        experts = trained_experts_of(
-            self.model,
-            layers=shape.layers,
-            expert_ways=shape.folding.ways,
-            first=shape.first,
-            last=shape.last,
-        )
+        experts = self.traffic.trained_experts(shape)
         share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share)

@@ -132,6 +132,16 @@ class Traffic:
             reduction_seconds=reduced, gather_seconds=gathered, hidden_seconds=hidden + hidden_gather
         )
 
+    def trained_experts(self, shape: Shape) -> float:
+        """Elements of experts of a stage on one device that are trained."""
+        return trained_experts_of(
+            self.model,
+            layers=shape.layers,
+            expert_ways=shape.folding.ways,
+            first=shape.first,
+            last=shape.last,
+        )
+
     def _end_passes(self, shape: Shape, ring: Ring, parameters: float) -> tuple[float, float]:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
         if ring.alone:
@@ -139,13 +149,7 @@ class Traffic:
         layers = shape.layers * self.model.layers_each
         if ring.experts is not None:
             # Experts have a ring of their own; both share the links, one after the other.
-            experts = trained_experts_of(
-                self.model,
-                layers=shape.layers,
-                expert_ways=shape.folding.ways,
-                first=shape.first,
-                last=shape.last,
-            )
+            experts = self.trained_experts(shape)
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
             if "mlp" in self.model.frozen:
                 return dense

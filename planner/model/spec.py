@@ -889,8 +889,11 @@ class ModelSpec(Frozen):
     @property
     def kinds(self) -> tuple[ModelSpec, ...]:
         """A model of each kind of layer alone; of one whose layers are alike, itself."""
-        runs = (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
-        return tuple(run.kind for run in runs)
+        return tuple(run.kind for run in self._every_run)
+
+    @property
+    def _every_run(self) -> tuple[LayerRun, ...]:
+        return (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
 
     @cached_property
     def unlike(self) -> bool:
@@ -1111,8 +1114,7 @@ class ModelSpec(Frozen):
     @property
     def trained_kinds(self) -> tuple[ModelSpec, ...]:
         """A model of each kind of layer alone, of those that are not frozen whole."""
-        runs = (*(self.runs or (LayerRun(1, self),)), *self.first_runs, *self.last_runs)
-        return tuple(run.kind for run in runs if not run.frozen)
+        return tuple(run.kind for run in self._every_run if not run.frozen)
 
     @cached_property
     def adapter_targets(self) -> tuple[AdapterTarget, ...]:

@@ -362,3 +362,15 @@ def test_what_is_ahead_has_no_backward_beside_adapters() -> None:
     )
     assert adapters.backward_seconds == 0.0 < whole.backward_seconds
     assert adapters.forward_seconds == whole.forward_seconds
+
+
+def test_narrow_scales_are_widened_for_each_product() -> None:
+    """Seven operations on the scale of each block of each matrix, forward and backward."""
+    device = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "bf16")
+    bases: tuple[BaseFormat, ...] = ("nf4", "nf4-double")
+    one, other = (
+        layer_product_seconds(made(lora=LoraSpec(rank=4, base=base)), device, tp=1, tokens=1024)
+        for base in bases
+    )
+    more = device.stream(57.0 / 64 * MATRICES, 7 * 6)
+    assert [other[way] - one[way] for way in (0, 1)] == pytest.approx([more, more])

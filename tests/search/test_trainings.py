@@ -40,6 +40,14 @@ def test_other_trainings_of_a_whole_model() -> None:
         assert other.training.global_batch * other.training.sequence_length == 64 * 2048
 
 
+def test_no_adapters_where_a_model_file_would_be_refused() -> None:
+    """Beside modules that predict further tokens, and with matrices of attention that have no names alone."""
+    further = gpt(sequence_length=512, mtp_layers=1)
+    matrices = {"projections": ((1024, 3072, "columns"), (1024, 1024, "rows")), "feed_forward": "none"}
+    for model in (further, gpt(sequence_length=512).model_copy(update=matrices)):
+        assert texts(model)[0] == []
+
+
 def test_other_trainings_of_adapters() -> None:
     """A base of four bits, where it has none yet; the rest of the sequence would be shorter than is tried."""
     plain, packed, double = (

@@ -331,7 +331,9 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     training = model.training
     adapted: list[Training] = []
     narrow = [*NF4_BYTES]
-    if not model.frozen and all(kind.linears for kind in model.trained_kinds):
+    # Modules that predict further tokens are trained whole.
+    adaptable = not training.mtp_layers and all(kind.linears for kind in model.trained_kinds)
+    if not model.frozen and adaptable:
         for base in (None, *narrow):
             text = f"training.lora: {{rank: {RANK}{f', base: {base}' if base else ''}}}"
             other = {"optimizer": "adamw"} if training.optimizer == "muon" else {}
