@@ -88,6 +88,10 @@ UNFUSED_SOFTMAX_KERNELS = 8
 PLAIN_LOSS = (18.0, 14.0)
 """Bytes per logit that torch's own loss streams in fp32, forward and backward, one operation after the other."""
 
+CHUNKED_LOSS = (16.0, 16.0)
+"""The same of the examples' loss beside two elements each way: differences (4), exponents (8), and their sum or the
+gradient in place (4)."""
+
 LOSS_IN_STEPS = (32.0, 8.0)
 """The same of Megatron's loss of 2021: maximum (4), subtraction (8), exponent (8), sum (4), division (8); the gradient
 in place (8)."""
@@ -810,6 +814,9 @@ def loss_bytes(target: Capabilities, kernels: str, cross_entropy: str, size: int
     if cross_entropy == "fused" and kernels not in target.loss_in_steps:
         ahead, back = target.fused_loss
         return size * ahead, size * back
+    if cross_entropy == "chunked":
+        ahead, back = CHUNKED_LOSS
+        return ahead + 2.0 * size, back + 2.0 * size
     return _from_fp32(LOSS_IN_STEPS if cross_entropy == "fused" else PLAIN_LOSS, size)
 
 

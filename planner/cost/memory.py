@@ -36,6 +36,8 @@ BUCKET_ELEMENTS = 2e8
 MOST_CONTEXT = 0.08
 """Largest share of a device that context and libraries take: small devices run with less."""
 
+CHUNK = 2**24
+"""Logits that the loss of the examples has in fp32 at a time (``planner/training/hetplan_loss.py``)."""
 PLAIN_LOGIT_BYTES = 12.0
 """Bytes of an element of the logits in the backward of torch's own loss: fp32 log-probabilities and two gradients."""
 
@@ -835,12 +837,15 @@ def _logits(model: ModelSpec, load: Load, working: float) -> float:
     size = ELEMENT_BYTES[model.training.precision]
     # Fused, Megatron's has an fp32 copy that becomes the gradient; torch's libraries have the working format for both.
     fused = size + (size if load.eager else 4.0)
-    element = fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
+    chunked = load.cross_entropy == "chunked"
+    element = size if chunked else fused if load.cross_entropy == "fused" else PLAIN_LOGIT_BYTES
     # Those of the reference of pairs wait beside them.
     element += size * (model.training.forwards - 1)
     # Those of every token that is predicted wait for the same backward.
     tokens *= 1 + model.training.mtp_layers
-    return larger(0.0, element * tokens * model.outputs / load.tp - working)
+    logits = tokens * model.outputs / load.tp
+    # Those of one chunk are in fp32, too.
+    return larger(0.0, element * logits + (4.0 * smaller(CHUNK, logits) if chunked else 0.0) - working)
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

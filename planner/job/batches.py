@@ -184,6 +184,7 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
     """The table, the model's shape, and what examples need whatever the runtime."""
     modules = (
         "hetplan_runtime",
+        "hetplan_loss",
         "example_context",
         "example_experts",
         "example_model",
@@ -224,6 +225,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
         shape["preference"] = training.preference.model_dump()
     if training.documents is not None:
         shape["documents"] = training.documents.model_dump()
+    if training.cross_entropy is not None:
+        shape["cross_entropy"] = training.cross_entropy
     if training.freeze is not None:
         shape["freeze"] = list(training.freeze)
     if training.lora is not None:

@@ -160,7 +160,7 @@ class MeasuredRow(Frozen):
     gradient_sums: GradientSums | None = None
     """Who adds a weight's gradient to its buffer: fused (the product) or apart; the kernel set's own when absent."""
     cross_entropy: CrossEntropy = "fused"
-    """plain, fused or masked; published software seldom leaves the loss to plain torch."""
+    """chunked, plain, fused or masked; published software seldom leaves the loss to plain torch."""
     attention: Attention = "flash"
     """flash or unfused."""
     dropout: bool | None = None

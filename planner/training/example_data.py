@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from planner.training.example_context import Packed, Sharing
-from planner.training.example_model import IGNORED, Shape
+from planner.training.example_model import Shape
+from planner.training.hetplan_loss import IGNORED
 from planner.training.hetplan_runtime import MicroBatch, RankPlan
 
 Batch = tuple[torch.Tensor, torch.Tensor]

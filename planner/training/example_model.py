@@ -19,11 +19,10 @@ from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, 
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
+from planner.training.hetplan_loss import IGNORED, chunked_losses, plain_losses
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
-IGNORED = -100
-"""Label of a token that the loss leaves out."""
 
 
 class Kind(NamedTuple):
@@ -218,6 +217,8 @@ class Shape:
     """Each sequence is a pair of answers, the chosen one first."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
+    cross_entropy: str = "chunked"
+    """``chunked`` or ``plain``."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -816,34 +817,35 @@ def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
 
 
+Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of logits, [token][output], and labels: the cross-entropy of each token, 0 where its label is ``IGNORED``."""
+
+
+def objective(shape: Shape, losses: Losses | None = None) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """What is minimised, of a model's outputs and the labels; beside outputs for pairs stand those of the reference."""
+    each = losses or (plain_losses if shape.cross_entropy == "plain" else chunked_losses)
+    if shape.preference is None:
+        return partial(loss_of, losses=each)
+    beta = shape.preference.beta
+    return lambda outputs, labels: preference_loss(outputs[0], outputs[1], labels, beta, each)
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor, losses: Losses = chunked_losses) -> torch.Tensor:
+    """Mean cross-entropy over the tokens that have a label."""
+    return losses(logits.flatten(0, 1), labels.flatten()).sum() / (labels != IGNORED).sum()
+
+
 def preference_loss(
-    logits: torch.Tensor, before: torch.Tensor, labels: torch.Tensor, beta: float
+    logits: torch.Tensor, before: torch.Tensor, labels: torch.Tensor, beta: float, losses: Losses
 ) -> torch.Tensor:
     """Mean over pairs of what direct preference optimization minimises (arXiv:2305.18290, equation 7).
 
     ``before``: logits of the model as it was, which has no gradient.
     """
-    gained = likelihoods(logits, labels) - likelihoods(before, labels)
-    chosen, rejected = gained.unbind(dim=1)
-    return -functional.logsigmoid(beta * (chosen - rejected)).mean()
-
-
-def objective(shape: Shape) -> Callable[[Any, torch.Tensor], torch.Tensor]:
-    """What is minimised, of a model's outputs and the labels; beside outputs for pairs stand those of the reference."""
-    if shape.preference is None:
-        return loss_of
-    beta = shape.preference.beta
-    return lambda outputs, labels: preference_loss(outputs[0], outputs[1], labels, beta)
-
-
-def likelihoods(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Logarithms of the probabilities of both answers, [pair][answer]."""
-    losses = functional.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    # The loss of an answer's tokens is the logarithm of its likelihood, with its sign changed.
+    now, then = (
+        losses(each.flatten(0, 1), labels.flatten()).view(len(labels), 2, -1).sum(dim=2)
+        for each in (logits, before)
     )
-    return -losses.view(len(labels), 2, -1).sum(dim=2)
-
-
-def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the tokens that have a label."""
-    return functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    chosen, rejected = (then - now).unbind(dim=1)
+    return -functional.logsigmoid(beta * (chosen - rejected)).mean()

@@ -31,11 +31,12 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from planner.training.hetplan_loss import IGNORED, causal_loss
+
 FORMAT = 1
 """Version of batches.json that this file reads."""
-IGNORED = -100
-"""Label of a token that losses leave out."""
-
+USUAL_LOSS = "ForCausalLMLoss"
+"""Loss of a Hugging Face model that names none."""
 
 V_SHAPED = ("zb-v", "dualpipe-v")
 """Schedules in which each stage has two chunks, so that the first one has the first layers and the last."""
@@ -302,6 +303,8 @@ class RankPlan:
         class PlannedTrainer(trainer):  # type: ignore[misc]
             def __init__(self, *given: Any, **named: Any) -> None:
                 super().__init__(*given, **named)
+                self.shifts_labels = shifts_labels(self.model)
+                compute_in_chunks(self.model)
                 # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
                 self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = False
                 self.planned_weights = cycle(plan.weights)
@@ -329,7 +332,7 @@ class RankPlan:
             def get_batch_samples(self, *given: Any, **named: Any) -> Any:
                 samples, items = super().get_batch_samples(*given, **named)
                 # A loss function of the user's is a mean over sequences, the model's own one over tokens.
-                tokens = None if self.compute_loss_func else counted(samples, shifts_labels(self.model))
+                tokens = None if self.compute_loss_func else counted(samples, self.shifts_labels)
                 if tokens is not None:
                     self.planned_weights = cycle(plan.token_weights(tokens))
                 return samples, items
@@ -390,9 +393,14 @@ def shifts_labels(model: Any) -> bool:
     """True when a Hugging Face model's loss compares each position with the label of the next."""
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         return False
-    # What a model has that names no loss.
-    usual = "ForCausalLMLoss"
-    return getattr(getattr(model, "loss_function", None), "__name__", usual) == usual
+    return getattr(getattr(model, "loss_function", None), "__name__", USUAL_LOSS) == USUAL_LOSS
+
+
+def compute_in_chunks(model: Any) -> None:
+    """Have the usual loss of a Hugging Face model computed as the plan's memory counts on."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft's adapters
+    if getattr(getattr(inner, "loss_function", None), "__name__", "") == USUAL_LOSS:
+        inner.loss_function = causal_loss
 
 
 def counted(batches: Sequence[Any], shifted: bool) -> list[int] | None:

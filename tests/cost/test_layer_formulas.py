@@ -195,6 +195,9 @@ def test_ends_of_the_model() -> None:
         # In fp32, one operation after the other; from two bytes and back 6 more each way.
         ("torch", "torch", "plain", 2, (24, 20)),
         ("torch", "torch", "masked", 2, (24, 20)),
+        # The examples': differences, exponents, and their sum or the gradient, which takes the logits' place.
+        ("torch", "torch", "chunked", 2, (20, 20)),
+        ("deepspeed", "deepspeed-2021", "chunked", 4, (24, 24)),
         ("deepspeed", "deepspeed", "plain", 4, (18, 14)),
         ("megatron", "megatron", "plain", 2, (24, 20)),
         # FlashAttention's and compilers' read once, then read and write.

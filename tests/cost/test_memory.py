@@ -15,6 +15,7 @@ from planner.calibration.values import ASSUMED_FRAMEWORK, Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.memory import (
+    CHUNK,
     FRAGMENTS,
     MOST_CONTEXT,
     Load,
@@ -403,6 +404,10 @@ def test_plain_torch_has_twelve_bytes_a_logit_and_more_activations() -> None:
     assert memory(model, KIND, ASSUMED_FRAMEWORK, plain).logits_bytes == 12 * tokens
     fused = replace(plain, cross_entropy="fused")
     assert memory(model, KIND, ASSUMED_FRAMEWORK, fused).logits_bytes == 4 * tokens
+    chunked = replace(plain, cross_entropy="chunked")
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, chunked).logits_bytes == 2 * tokens + 4 * CHUNK
+    few = memory(gpt(vocab=1024), KIND, ASSUMED_FRAMEWORK, chunked).logits_bytes
+    assert few == (2 + 4) * 3 * 1024 * 1024
     again = memory(model, KIND, ASSUMED_FRAMEWORK, replace(plain, recompute="full"))
     whole = 3 * activation_bytes_per_layer(
         model, tp=1, micro_batch=1, recompute="none", sequence_parallel=False, eager=True

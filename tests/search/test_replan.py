@@ -150,7 +150,7 @@ def test_fewer_nodes_may_keep_more_in_host_memory() -> None:
     """Optimizer states rest on the hosts of two nodes; one holds the parameters no more, where nobody forbade that."""
     host = HostSpec(link_gBps=24, memory_gib=4000)
     where = cluster(pool("a", "A100", 2, per_node=1).model_copy(update={"host": host}))
-    trained = gpt(190, 4096, 32, global_batch=8)
+    trained = gpt(190, 4096, 32, global_batch=8, cross_entropy="plain")
     limits = Limits(gap=0.2, target="deepspeed")
     told = replace(limits, offload=("none", "optimizer"))
     chosen = search(where, trained, limits=told, explain=False).best

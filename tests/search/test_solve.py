@@ -267,7 +267,7 @@ def test_a_model_that_fits_with_offload_alone() -> None:
     assert refused.status == "infeasible"
     assert refused.diagnosis is not None
     first, second, *_ = refused.diagnosis.hints
-    assert first.startswith("fits with --offload optimizer,parameters instead of --offload none: about ")
+    assert first.startswith("fits with --offload activations,optimizer instead of --offload none: about ")
     assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
 
 
@@ -295,7 +295,7 @@ def test_what_is_not_known_to_fit_nowhere_is_not_diagnosed() -> None:
     """The states would fit, and there was no time to look further."""
     spec = cluster(pool("a", "V100", per_node=1), pool("b", "V100", per_node=2))
     deepspeed = Limits(target="deepspeed", offload=("none",))
-    found = search(spec, gpt(24, 4096, 32, global_batch=8), limits=deepspeed, deadline=Deadline.after(0.0))
+    found = search(spec, gpt(25, 4096, 32, global_batch=8), limits=deepspeed, deadline=Deadline.after(0.0))
     assert (found.status, found.best, found.diagnosis) == ("unknown", None, None)
 
 

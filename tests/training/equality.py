@@ -325,7 +325,7 @@ WITH_FROZEN = [
     *(Case("data", zero, "adamw", lora="whole") for zero in (0, 1, 3)),
     Case("data", 3, "sgd", lora="nf4"),
     Case("data", 2, "sgd", lora="freeze"),
-    Case("pp2", 1, "adamw", lora="whole"),
+    Case("pp2", 1, "sgd", lora="whole"),
     Case("pp4", 0, "sgd", lora="nf4"),
     Case("pp2", 0, "sgd", lora="freeze"),
     Case("data", 1, "sgd", tp=2, lora="every", vocabulary="own"),

@@ -68,7 +68,7 @@ def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
         trained: Any = fully_shard(model)
     else:
         trained = DistributedDataParallel(model)
-    optimizer = module.make_optimizer(trained, shape, options)
+    optimizer, minimised = module.make_optimizer(trained, shape, options), module.objective(shape)
     for step in range(options.steps):
         optimizer.zero_grad()
         for number, micro in enumerate(plan.micro_batches(step), start=1):
@@ -76,7 +76,7 @@ def train_with_torch(folder: Path, arguments: list[str], wrapper: str) -> None:
             # DDP takes any number of micro-batches when only the last one is reduced, as ZeRO 0 and 1 do it.
             apart = wrapper == "ddp" and number < plan.steps
             with trained.no_sync() if apart else contextlib.nullcontext():
-                (module.loss_of(trained(inputs), labels) * micro.torch_weight).backward()
+                (minimised(trained(inputs), labels) * micro.torch_weight).backward()
         torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
         optimizer.step()
     whole = {name: full_tensor(value).float() for name, value in model.named_parameters()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from planner.training import example_model
+from planner.training import example_model, hetplan_loss
 from planner.training.example_data import lengths_of, sequences
 from planner.training.example_encoder import Encoder
 from planner.training.example_optimizers import Lion
@@ -94,7 +94,7 @@ def loss_by_document(network: Any, indices: tuple[int, ...], shape: example_mode
         for length in lengths_of(index, shape):
             mine = wanted[at : at + length]
             logits = network(row[None, at : at + length])[0]
-            assert int((mine != example_model.IGNORED).sum()) == length - 1
+            assert int((mine != hetplan_loss.IGNORED).sum()) == length - 1
             total = total + torch.nn.functional.cross_entropy(logits, mine, reduction="sum")
             at, count = at + length, count + length - 1
     return total / count
@@ -110,7 +110,7 @@ def loss_of_pairs(network: Any, indices: tuple[int, ...], shape: example_model.S
     for row, wanted in zip(inputs, labels, strict=True):
         gained = []
         for answer in (slice(0, half), slice(half, None)):
-            counted = torch.nonzero(wanted[answer] != example_model.IGNORED).flatten()
+            counted = torch.nonzero(wanted[answer] != hetplan_loss.IGNORED).flatten()
             now, then = (
                 torch.log_softmax(each(row[None, answer])[0], dim=-1)[counted, wanted[answer][counted]].sum()
                 for each in (network, network.__dict__["began"])
@@ -128,7 +128,9 @@ def loss_of(network: Any, indices: tuple[int, ...], shape: example_model.Shape) 
     if shape.documents is not None:
         return loss_by_document(network, indices, shape)
     inputs, labels = sequences(indices, shape, None)
-    return example_model.loss_of(network(inputs), labels)
+    return torch.nn.functional.cross_entropy(
+        network(inputs).float().flatten(0, 1), labels.flatten(), ignore_index=hetplan_loss.IGNORED
+    )
 
 
 def optimizer_of(network: Any, name: str, lr: float) -> Any:

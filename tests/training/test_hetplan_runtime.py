@@ -213,7 +213,7 @@ def test_trainer_class(tmp_path: Path) -> None:
         model_accepts_loss_kwargs = True
 
         def __init__(self, train_dataset: list[int]) -> None:
-            self.train_dataset, self.data_collator = train_dataset, sum
+            self.train_dataset, self.data_collator, self.model = train_dataset, sum, None
             self.args = SimpleNamespace(dataloader_num_workers=0, dataloader_pin_memory=False)
 
         def _get_collator_with_removed_columns(self, collator: Any) -> Any:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
 from planner.model.spec import EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
+from planner.training import hetplan_loss  # noqa: E402
 from planner.training.example_adapters import AdapterShape  # noqa: E402
 from planner.training.example_model import (  # noqa: E402
     Layer,
@@ -23,6 +24,7 @@ from planner.training.example_model import (  # noqa: E402
     loss_of,
     shape_of,
 )
+from planner.training.hetplan_loss import chunked_losses, plain_losses  # noqa: E402
 from tests.quick import first  # noqa: E402
 from tests.worlds import model  # noqa: E402
 
@@ -236,12 +238,18 @@ def test_what_is_trained_is_counted(frozen: str) -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
-def test_bytes_of_a_logit(precision: Any) -> None:
+@pytest.mark.parametrize("losses", [plain_losses, chunked_losses])
+def test_bytes_of_a_logit(monkeypatch: pytest.MonkeyPatch, losses: Any, precision: Any) -> None:
     """The peak of the loss and its backward."""
     logits, tokens = 5000, 256
+    chunk = 2**17
+    monkeypatch.setattr(hetplan_loss, "CHUNK", chunk)
     hidden = torch.randn(2, 128, 16, dtype=precision, requires_grad=True)
     weight = torch.randn(logits, 16, dtype=precision, requires_grad=True)
     labels = torch.randint(0, logits, (2, 128))
     with Held(hidden, weight) as held:
-        loss_of(torch.nn.functional.linear(hidden, weight), labels).backward()
-    assert held.most == pytest.approx(PLAIN_LOGIT_BYTES * logits * tokens, rel=0.05)
+        loss_of(torch.nn.functional.linear(hidden, weight), labels, losses).backward()
+    wanted = PLAIN_LOGIT_BYTES * logits * tokens
+    if losses is chunked_losses:
+        wanted = precision.itemsize * logits * tokens + 4 * chunk
+    assert held.most == pytest.approx(wanted, rel=0.05)

@@ -20,6 +20,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
 from planner.plan.values import Plan
 from planner.training.example_optimizers import EightBitAdamW, Lion
+from planner.training.hetplan_loss import IGNORED, chunked_losses
 from planner.training.hetplan_runtime import packed
 from tests.training import ranks, reference, trainer_program
 from tests.worlds import cluster, group, model, nic, plan, pool
@@ -194,9 +195,12 @@ def one_process(
 
 
 def loss_of(network: Any, tokens: Any, labels: Any) -> Any:
-    """Mean cross-entropy of the next token over those that have a label."""
-    logits = network(tokens).logits[:, :-1]
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+    """Mean cross-entropy of the next token over those that have a label, rounded as Trainer's.
+
+    Biases of keys have no gradient but what rounding leaves, of which Lion takes the sign.
+    """
+    losses = chunked_losses(network(tokens).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    return losses.sum() / (labels[:, 1:] != IGNORED).sum()
 
 
 def loss_by_document(network: Any, tokens: Any, labels: Any, places: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,8 @@ from deepspeed.utils import groups
 from torch import nn
 
 from planner.training.example_context import Sharing
-from planner.training.example_model import IGNORED, Embedding, Shape
+from planner.training.example_model import Embedding, Shape, objective
+from planner.training.hetplan_loss import IGNORED, chunked_losses
 
 COLUMNS, ROWS = ("query", "key_value", "gate", "up", "project"), ("output", "down")
 """Products whose outputs are dealt, and those whose inputs are: one sum after attention, one after the feed-forward."""
@@ -88,6 +91,14 @@ def part_of(vocab: int) -> tuple[int, int]:
     size, rest = divmod(vocab, ways)
     first = place * size + min(place, rest)
     return first, first + size + (place < rest)
+
+
+def split_objective(shape: Shape) -> Callable[[Any, torch.Tensor], torch.Tensor]:
+    """What is minimised, of logits that no rank has all of and the labels."""
+    if shape.cross_entropy == "plain":
+        return partial(split_loss, vocab=shape.vocab)
+    first, group = part_of(shape.vocab)[0], groups.get_tensor_model_parallel_group()
+    return objective(shape, partial(chunked_losses, first=first, group=group))
 
 
 def split_loss(logits: torch.Tensor, labels: torch.Tensor, vocab: int) -> torch.Tensor:

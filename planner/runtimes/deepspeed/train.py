@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -33,15 +32,20 @@ from planner.training.example_model import (
     Transformer,
     kept_on_device,
     load_shape,
-    loss_of,
-    preference_loss,
+    objective,
 )
 from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
 from planner.runtimes.deepspeed.example_divided import dividing
 from planner.runtimes.deepspeed.example_pipeline import Steps, modules_of
-from planner.runtimes.deepspeed.example_tensor import SplitEmbedding, join, replicas, split_loss, with_layers
+from planner.runtimes.deepspeed.example_tensor import (
+    SplitEmbedding,
+    join,
+    replicas,
+    split_objective,
+    with_layers,
+)
 
 FOLDER = Path(__file__).parent
 
@@ -99,7 +103,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=make_optimizer(model, shape, options, on_host), config=config
     )
-    mean_loss = loss_of if plan.tensor_parallel == 1 else partial(split_loss, vocab=shape.vocab)
+    minimised = (objective if plan.tensor_parallel == 1 else split_objective)(shape)
     before = reference_of(engine, plan, shape, config, options.seed, sharing)
     begin = resumed(engine, plan, options)
     log = StepLog(plan)
@@ -107,11 +111,9 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         losses = []
         for micro, (inputs, labels) in dealt(plan, step, shape, options.text, sharing):
             inputs, labels = inputs.to(engine.device), labels.to(engine.device)
-            if shape.preference is None:
-                loss = mean_loss(engine(inputs), labels) * micro.weight
-            else:
-                known = before(inputs)
-                loss = preference_loss(engine(inputs), known, labels, shape.preference.beta) * micro.weight
+            known = None if shape.preference is None else before(inputs)
+            outputs = engine(inputs)
+            loss = minimised(outputs if known is None else (outputs, known), labels) * micro.weight
             engine.backward(loss)
             engine.step()
             losses.append(loss)
