@@ -75,7 +75,7 @@ def test_a_causal_model_of_hugging_face_computes_its_loss_in_chunks(wrapped: boo
     network = small("GPT2LMHeadModel").eval()
     tokens = torch.arange(8)[None].repeat(2, 1)
     labels = tokens.where(tokens > 2, torch.tensor(IGNORED))
-    found = []
+    found: list[list[Any]] = []
     for made in (network, SimpleNamespace(get_base_model=lambda: network) if wrapped else network):
         if found:
             compute_in_chunks(made)
