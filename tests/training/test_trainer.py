@@ -10,13 +10,14 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    for package in ("deepspeed", "accelerate", "transformers"):
+    for package in ("deepspeed", "accelerate", "transformers", "peft"):
         pytest.importorskip(package, reason=f"{package} is not installed, see make test")
 
 import torch
 
 from tests.training.once import once
 from tests.training.trainer_runs import (
+    ADAPTED,
     BATCH,
     HALF,
     MASKED,
@@ -53,6 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         HALF[3],
         OWN_LOSS,
         *PLANNED,
+        *ADAPTED,
         *PACKED[1:],
         *MASKED[1:],
         *resumption(3),
@@ -84,6 +86,19 @@ def test_the_plans_optimizer_is_trainers(trained: Path, run: Run) -> None:
     if near:
         usual, _ = one_process("adamw")
         assert wanted.losses[1:] != pytest.approx(usual.losses[1:], rel=1e-6)
+
+
+@pytest.mark.parametrize("run", ADAPTED, ids=lambda run: run.name)
+def test_adapters_of_peft_equal_one_process(trained: Path, run: Run) -> None:
+    """As the folder's README has them; all else stays as it was."""
+    wanted, _ = one_process(run.optimizer, adapters=trained / run.name)
+    assert weight_error(trained, run) < ALLOWED
+    assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED)
+    moved = {name for name, value in wanted.end.items() if not value.equal(wanted.start[name])}
+    assert moved == {name for name in wanted.end if ".lora_" in name}
+    assert len(moved) == 2 * 2 * 3  # halves, layers, targets
+    for mine in weights(trained, run):
+        assert all(mine[name].equal(value) for name, value in wanted.start.items() if name not in moved)
 
 
 @pytest.mark.parametrize("run", PACKED[1:], ids=lambda run: run.name)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ import torch
 
 from planner.cluster.spec import ClusterSpec
 from planner.emit.interface import emit, write_folder
+from planner.model.spec import LoraSpec
 from planner.plan.values import Plan
 from planner.training.example_optimizers import EightBitAdamW, Lion
 from planner.training.hetplan_loss import IGNORED, chunked_losses
@@ -53,7 +56,8 @@ class Run:
     recompute: str = "none"
     kind: str = "once"
     """``once``; ``own``: with a loss function of the user's; ``masked``: with masked labels; ``packed``: on documents;
-    ``whole``: two shuffled passes with dropout and a checkpoint in the second; ``resumed`` from there."""
+    ``peft``: of its adapters; ``whole``: two shuffled passes with dropout and a checkpoint in the second; ``resumed``
+    from there."""
 
     @property
     def name(self) -> str:
@@ -74,6 +78,11 @@ PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
 PACKED = [Run(zero, "momentum", kind="packed") for zero in (3, 0)]
 """Rows of several documents."""
 RECOMPUTED = [Run(zero, recompute="full") for zero in (1, 3)]
+ADAPTED = [
+    Run(zero, "momentum", recompute=how, kind="peft") for zero, how in ((0, "none"), (2, "full"), (3, "none"))
+]
+"""Adapters of peft."""
+LORA = LoraSpec(rank=4, alpha=8, targets=("q_proj", "v_proj", "down_proj"))
 OWN_LOSS = Run(0, kind="own")
 MASKED = [Run(zero, kind="masked") for zero in (3, 0)]
 """Labels of another number in each micro-batch, as in fine-tuning."""
@@ -99,6 +108,8 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
             BATCH,
             layers=2,
             precision=run.precision,
+            lora=LORA if run.kind == "peft" else None,
+            gated_mlp=run.kind == "peft",
             **OTHERS.get(run.optimizer, {"optimizer": run.optimizer}),
         )
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
@@ -122,6 +133,7 @@ def order(root: Path, run: Run) -> dict[str, Any]:
         "own_loss": run.kind == "own",
         "masked": run.kind == "masked",
         "packed": run.kind == "packed",
+        "adapters": peft_arguments(root / run.name) if run.kind == "peft" else None,
         "resume": str(saved) if run.kind == "resumed" else None,
         "arguments": {
             **(
@@ -141,6 +153,14 @@ def order(root: Path, run: Run) -> dict[str, Any]:
     }
 
 
+def peft_arguments(folder: Path) -> dict[str, Any]:
+    """Those that the folder's README has for ``LoraConfig``."""
+    (found,) = re.findall(r"`LoraConfig\((.+?)\)`", (folder / "README.md").read_text())
+    call = ast.parse(f"f({found})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+
+
 def weights(root: Path, run: Run) -> list[dict[str, Any]]:
     """The final weights on each rank."""
     return [torch.load(root / run.name / "out" / f"weights-{rank}.pt") for rank in range(RANKS)]
@@ -154,10 +174,17 @@ def logged(root: Path, run: Run, key: str) -> list[float]:
 
 @lru_cache
 def one_process(
-    optimizer: str, step_on_zeros: bool = False, masked: bool = False, packs: bool = False
+    optimizer: str,
+    step_on_zeros: bool = False,
+    masked: bool = False,
+    packs: bool = False,
+    adapters: Path | None = None,
 ) -> tuple[reference.Outcome, tuple[float, ...]]:
-    """A plain loop over whole global batches, and its losses of evaluation."""
-    network = trainer_program.network(dropout=0.0)
+    """A plain loop over whole global batches, and its losses of evaluation; ``adapters``: as in a folder."""
+    if adapters is None:
+        network = trainer_program.network(dropout=0.0)
+    else:
+        network = trainer_program.adapted(peft_arguments(adapters))
     start = reference.copy_of(network)
     rows = trainer_program.sequences(STEPS * BATCH, masked)
     rows = packed(trainer_program.documents(), trainer_program.TOKENS)[: STEPS * BATCH] if packs else rows
@@ -218,7 +245,10 @@ def loss_by_document(network: Any, tokens: Any, labels: Any, places: Any) -> Any
 
 def weight_error(root: Path, run: Run) -> float:
     """The largest distance of a rank's weights from one process, of the way travelled."""
-    wanted, _ = one_process(run.optimizer, masked=run.kind == "masked", packs=run.kind == "packed")
+    adapters = root / run.name if run.kind == "peft" else None
+    wanted, _ = one_process(
+        run.optimizer, masked=run.kind == "masked", packs=run.kind == "packed", adapters=adapters
+    )
     return max(reference.relative_error(got, wanted.end, wanted.start) for got in weights(root, run))
 
 
