@@ -838,7 +838,7 @@ def with_all_at_once(seed: int) -> Problem:
     spec, model, calibration = (with_long_sequences, with_experts)[draw.random() < 0.5](seed)
     trained: dict[str, Any] = {}
     if draw.random() < 0.5 and not model.dense_layers:
-        bases: tuple[Literal["nf4"] | None, ...] = (None,) if model.experts else (None, "nf4")
+        bases: tuple[Literal["nf4"] | None, ...] = (None, "nf4")
         lora = LoraSpec(rank=draw.choice([4, 16]), base=draw.choice(bases))
         trained = draw.choice([{"lora": lora}, {"freeze": ("embedding", "attention")}])
     training = model.training.model_copy(update=trained)

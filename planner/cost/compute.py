@@ -82,6 +82,10 @@ NF4_STREAMED["nf4-double"] = NF4_STREAMED["nf4"] + (5.0 + 8.0 + 8.0 + 8.0 + 12.0
 bytes for two elements written and read, two bytes from the table written, read, scaled and written; of a block's
 scale in eight bits, what its seven operations read and write."""
 
+NF4_AT_A_TIME = 2**24
+"""Elements of experts that are brought from four bits together, of one expert at least
+(``planner/training/example_adapters.py``)."""
+
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
 
@@ -375,10 +379,22 @@ def layer_product_seconds(
         forward += ahead + device.stream(3.0 * device.size * tokens * outputs / columns)
         backward += back + device.stream(3.0 * device.size * tokens * inputs / rows)
     if lora is not None and lora.base in NF4_STREAMED:
-        streamed = NF4_STREAMED[lora.base] * model.quantised_layer_parameters / tp
-        again = device.stream(streamed, NF4_KERNELS[lora.base] * len(model.linears))
+        packed = model.quantised_layer_parameters / tp + model.quantised_expert_parameters / folding.ways
+        kernels = NF4_KERNELS[lora.base] * nf4_matrices(model, folding)
+        again = device.stream(NF4_STREAMED[lora.base] * packed, kernels)
         forward, backward = forward + again, backward + again
     return forward, backward
+
+
+def nf4_matrices(model: ModelSpec, folding: Folding) -> int:
+    """Matrices of a layer that are brought from four bits one after the other; experts together up to a limit."""
+    matrices = len(model.linears)
+    if model.experts is None or not model.quantised:
+        return matrices
+    own, out = model.experts.number // folding.ways, model.expert_width * model.experts.ffn
+    for each in ((model.mlp_matrices - 1) * out, out):
+        matrices += ceil(own / max(1, NF4_AT_A_TIME // each))
+    return matrices
 
 
 def trained_matrices(
@@ -647,7 +663,7 @@ def layer_pass(
     launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = model.training.lora.base if model.training.lora else None
-    launches += NF4_KERNELS.get(base or "", 0) * len(model.linears)
+    launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model, folding)
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)

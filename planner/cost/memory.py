@@ -197,6 +197,7 @@ def gathered_of(
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     adapters = adapters_of(model, layers=layers, first=first, last=last)
     quantised = quantised_of(model, layers=layers, first=first, last=last)
+    parameters -= quantised_experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
     return parameters + (adapters.parameters + (tp - 1) * adapters.whole - quantised) / tp
 
 
@@ -207,9 +208,17 @@ def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Ad
 
 
 def quantised_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> int:
-    """Those of a stage that rest in four bits."""
+    """Those of a stage that rest in four bits, beside experts."""
     ends = first * model.quantised_ahead + last * model.quantised_behind
     return layers * model.quantised_layer_parameters + ends
+
+
+def quantised_experts_of(
+    model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool
+) -> float:
+    """Those in experts, on one device."""
+    ends = first * model.quantised_experts_ahead + last * model.quantised_experts_behind
+    return (layers * model.quantised_expert_parameters + ends) / expert_ways
 
 
 def optimizer_bytes(model: ModelSpec) -> float:
@@ -563,7 +572,15 @@ class Footprint:
         self._end_elements, ends = parted(self._end_elements, 0, load.first, load.last)
         if "mlp" in model.frozen:
             of_experts = element / parameter_ways(load.zero, load.expert_dp)
-            layer, ends = layer + self._expert_elements * of_experts, ends + self._end_experts * of_experts
+
+            def kept(held: float, layers: int, first: bool, last: bool) -> float:
+                """Bytes of experts."""
+                ways = load.folding.ways
+                packed = quantised_experts_of(model, layers=layers, expert_ways=ways, first=first, last=last)
+                return (held - packed) * of_experts + packed * model.quantised_bytes
+
+            layer += kept(self._expert_elements, 1, False, False)
+            ends += kept(self._end_experts, 0, load.first, load.last)
             self._expert_elements = self._end_experts = 0.0
         return layer, ends
 
@@ -889,18 +906,25 @@ def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     ways, adapters = load.folding.ways, kind.layer_adapters
     others = kind.layer_parameters - kind.expert_parameters
     others += adapters.parameters + (load.tp - 1) * adapters.whole - kind.quantised_layer_parameters
-    return others + kind.expert_parameters * (load.tp / ways if ways > 1 else 1)
+    experts = kind.expert_parameters - kind.quantised_expert_parameters
+    return others + experts * (load.tp / ways if ways > 1 else 1)
 
 
-def _largest_quantised(model: ModelSpec, load: Load) -> int:
+def _largest_quantised(model: ModelSpec, load: Load) -> float:
     """Elements of the largest matrix in four bits."""
     if not model.quantised:
         return 0
     kinds = [run.kind for run in _held_runs(model, load)]
-    sizes = [
+    sizes: list[float] = [
         (2 if name in _joined(kind) else 1) * inputs * outputs
         for kind in kinds
         for name, (inputs, outputs) in kind.linears.items()
+    ]
+    # Gates and factors of all experts that a device has are one matrix.
+    sizes += [
+        kind.quantised_expert_parameters * (kind.mlp_matrices - 1) / kind.mlp_matrices / load.folding.ways
+        for kind in kinds
+        if kind.experts is not None
     ]
     return max(sizes, default=0)
 

@@ -679,8 +679,13 @@ def _trained_of(runs: tuple[LayerRun, ...]) -> int:
 
 
 def _quantised_of(runs: tuple[LayerRun, ...]) -> int:
-    """Parameters of runs that rest in four bits."""
+    """Parameters of runs that rest in four bits, beside experts."""
     return sum(run.weights * run.kind.quantised_layer_parameters for run in runs)
+
+
+def _quantised_experts_of(runs: tuple[LayerRun, ...]) -> int:
+    """Those in experts."""
+    return sum(run.weights * run.kind.quantised_expert_parameters for run in runs)
 
 
 class ModelSpec(Frozen):
@@ -1194,7 +1199,7 @@ class ModelSpec(Frozen):
 
     @cached_property
     def quantised_layer_parameters(self) -> int:
-        """Parameters of one layer that rest in four bits: its matrices."""
+        """Parameters of one layer that rest in four bits, beside experts: its matrices."""
         if self.runs:
             return _quantised_of(self.runs)
         return sum(inputs * outputs for inputs, outputs in self.linears.values()) if self.quantised else 0
@@ -1208,6 +1213,25 @@ class ModelSpec(Frozen):
     def quantised_behind(self) -> int:
         """Those of what stands with the head."""
         return _quantised_of(self.last_runs)
+
+    @cached_property
+    def quantised_expert_parameters(self) -> int:
+        """Parameters of one layer's experts that rest in four bits: their matrices."""
+        if self.runs:
+            return _quantised_experts_of(self.runs)
+        if self.experts is None or not self.quantised:
+            return 0
+        return self.experts.number * self.mlp_matrices * self.expert_width * self.experts.ffn
+
+    @cached_property
+    def quantised_experts_ahead(self) -> int:
+        """Those of what stands with the embedding."""
+        return _quantised_experts_of(self.first_runs)
+
+    @cached_property
+    def quantised_experts_behind(self) -> int:
+        """Those of what stands with the head."""
+        return _quantised_experts_of(self.last_runs)
 
     @cached_property
     def trained_embedding_parameters(self) -> int:

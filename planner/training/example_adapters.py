@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ BLOCK = 64
 """Elements that share a scale."""
 SCALES = 256
 """Scales of eight bits that share one."""
+AT_A_TIME = 2**24
+"""Elements of experts that are brought from four bits together, of one expert at least."""
 NF4 = (
     -1.0,
     -0.6961928009986877,
@@ -162,8 +164,8 @@ def _narrow(scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 def _wide(codes: torch.Tensor, largest: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """The scales of these."""
-    each = largest.view(torch.float32).repeat_interleave(SCALES)[: len(codes)]
+    """The scales of these, [..., block]."""
+    each = largest.view(torch.float32).repeat_interleave(SCALES, dim=-1)[..., : codes.shape[-1]]
     scales: torch.Tensor = (codes.float() - 128) / 127 * each + mean.view(torch.float32)
     return scales.clamp(min=torch.finfo(torch.float32).tiny)
 
@@ -171,12 +173,25 @@ def _wide(codes: torch.Tensor, largest: torch.Tensor, mean: torch.Tensor) -> tor
 def dequantised(
     packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...], form: torch.dtype
 ) -> torch.Tensor:
-    """The matrix of the codes in a working format."""
+    """The matrix of the codes in a working format, or those of experts, [expert, ...]."""
     codes = torch.tensor(NF4, device=packed.device, dtype=form)
     pairs = torch.stack((codes.repeat_interleave(16), codes.repeat(16)), dim=1)
-    each = scales[0].flatten().view(torch.float32) if len(scales) == 1 else _wide(*scales)
-    values = pairs[packed.int()].view(-1, BLOCK) * each.to(form)[:, None]
-    return values.flatten()[: sizes[0] * sizes[1]].view(sizes)
+    experts = packed.shape[:-3]
+    each = scales[0].view(torch.float32) if len(scales) == 1 else _wide(*scales)
+    values = pairs[packed.int()].view(*experts, -1, BLOCK) * each.to(form).reshape(*experts, -1, 1)
+    return values.flatten(-2)[..., : sizes[0] * sizes[1]].view(*experts, *sizes)
+
+
+def dequantised_experts(
+    packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...], form: torch.dtype
+) -> torch.Tensor:
+    """The matrices of experts in a working format, brought to it some at a time."""
+    whole = torch.empty(len(packed), *sizes, device=packed.device, dtype=form)
+    step = max(1, AT_A_TIME // (sizes[0] * sizes[1]))
+    for begin in range(0, len(packed), step):
+        some = slice(begin, begin + step)
+        whole[some] = dequantised(packed[some], tuple(each[some] for each in scales), sizes, form)
+    return whole
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
@@ -209,6 +224,10 @@ def nf4_product(
     return outputs
 
 
+STORED = ("packed", "scales", "scales_of_scales", "mean_scale")
+"""Names of what ``quantised`` makes."""
+
+
 class Nf4Linear(nn.Module):  # type: ignore[misc]
     """A frozen linear layer in four bits; its codes are no parameters, so that no runtime shards or casts them."""
 
@@ -218,10 +237,9 @@ class Nf4Linear(nn.Module):  # type: ignore[misc]
         """``double``: scales have eight bits."""
         super().__init__()
         self.sizes = outputs, inputs
-        packed, *scales = quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD), double)
-        self.register_buffer("packed", packed)
-        self.names = ("scales", "scales_of_scales", "mean_scale")[: len(scales)]
-        for name, each in zip(self.names, scales, strict=True):
+        parts = quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD), double)
+        self.names = STORED[1 : len(parts)]
+        for name, each in zip(STORED, parts, strict=False):
             self.register_buffer(name, each)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
@@ -229,3 +247,56 @@ class Nf4Linear(nn.Module):  # type: ignore[misc]
         scales = tuple(getattr(self, name) for name in self.names)
         outputs = nf4_product(hidden, self.packed, scales, self.sizes)
         return outputs if self.bias is None else outputs + self.bias
+
+
+class Nf4Experts(nn.Module):  # type: ignore[misc]
+    """Frozen matrices of experts in four bits, each with scales of its own."""
+
+    packed: torch.Tensor
+
+    def __init__(self, number: int, inputs: int, outputs: int, *, double: bool = False) -> None:
+        """``double``: scales have eight bits."""
+        super().__init__()
+        self.sizes = inputs, outputs
+        drawn = [quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD), double) for _ in range(number)]
+        self.names = STORED[1 : len(drawn[0])]
+        for name, parts in zip(STORED, zip(*drawn, strict=True), strict=False):
+            self.register_buffer(name, torch.stack(parts))
+
+    def divide(self, part: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Leave this rank its part of the experts."""
+        for name in ("packed", *self.names):
+            setattr(self, name, part(getattr(self, name)))
+
+    def product(self, rows: torch.Tensor, ends: torch.Tensor, own: Callable[[Any], Any]) -> torch.Tensor:
+        """Rows in the order of experts, which end where ``ends`` says, times the matrices of theirs.
+
+        ``own`` takes this rank's part of what is divided.
+        """
+        scales = [own(getattr(self, name)) for name in self.names]
+        outputs: torch.Tensor = _Grouped.apply(rows, ends, self.sizes, own(self.packed), *scales)
+        return outputs
+
+
+class _Grouped(torch.autograd.Function):  # type: ignore[misc]
+    """Products by matrices in four bits, which are made whole again for the gradient of the inputs."""
+
+    @staticmethod
+    def forward(
+        context: Any,
+        rows: torch.Tensor,
+        ends: torch.Tensor,
+        sizes: tuple[int, ...],
+        packed: torch.Tensor,
+        *scales: torch.Tensor,
+    ) -> torch.Tensor:
+        context.save_for_backward(ends, packed, *scales)
+        context.sizes = sizes
+        return functional.grouped_mm(rows, dequantised_experts(packed, scales, sizes, rows.dtype), offs=ends)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        ends, packed, *scales = context.saved_tensors
+        whole = dequantised_experts(packed, tuple(scales), context.sizes, gradient.dtype)
+        into = functional.grouped_mm(gradient.contiguous(), whole.transpose(1, 2), offs=ends)
+        return into, None, None, None, *[None for _ in scales]

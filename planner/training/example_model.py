@@ -15,7 +15,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, Nf4Linear
+from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, Nf4Experts, Nf4Linear
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
@@ -466,8 +466,8 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.router = Linear(shape.hidden, self.number, bias=experts.router_bias)
         self.brought = Linear(shape.hidden, hidden, bias=False) if experts.hidden else nn.Identity()
         self.back = Linear(hidden, shape.hidden, bias=False) if experts.hidden else nn.Identity()
-        self.into = nn.Parameter(torch.empty(self.number, hidden, ways * width).normal_(std=INITIAL_STD))
-        self.out = nn.Parameter(torch.empty(self.number, width, hidden).normal_(std=INITIAL_STD))
+        self.into = matrices(shape, self.number, hidden, ways * width)
+        self.out = matrices(shape, self.number, width, hidden)
         self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if experts.bias else None
         self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if experts.bias else None
         self.shared = FeedForward(shape, experts.shared_ffn) if experts.shared_ffn else None
@@ -501,19 +501,37 @@ class Experts(nn.Module):  # type: ignore[misc]
     def _product(self, rows: torch.Tensor, weight: Any, bias: Any, counts: torch.Tensor) -> torch.Tensor:
         # An expert without rows gets a gradient of zeros.
         ends = counts.cumsum(0).to(torch.int32)
-        outputs = functional.grouped_mm(rows, self.owners.own(weight).to(rows.dtype), offs=ends)
+        if isinstance(weight, Nf4Experts):
+            outputs = weight.product(rows, ends, self.owners.own)
+        else:
+            outputs = functional.grouped_mm(rows, self.owners.own(weight).to(rows.dtype), offs=ends)
         if bias is None:
             return outputs
         return outputs + self.owners.own(bias).to(rows.dtype).repeat_interleave(
             counts, dim=0, output_size=len(rows)
         )
 
-    def divide(self, owners: Owners, part: Callable[[nn.Parameter], nn.Parameter]) -> None:
+    @property
+    def trained(self) -> bool:
+        """True when they have gradients."""
+        return isinstance(self.into, nn.Parameter) and self.into.requires_grad
+
+    def divide(self, owners: Owners, part: Callable[[Any], Any]) -> None:
         """Leave this rank its part of the experts; all owners have drawn the same ones."""
         self.owners = owners
         for name in ("into", "out", "into_bias", "out_bias"):
-            if (whole := getattr(self, name)) is not None:
+            whole = getattr(self, name)
+            if isinstance(whole, Nf4Experts):
+                whole.divide(part)
+            elif whole is not None:
                 setattr(self, name, part(whole))
+
+
+def matrices(shape: Shape, number: int, inputs: int, outputs: int) -> nn.Module | nn.Parameter:
+    """Those of experts, in four bits where linear layers are."""
+    if shape.lora is not None and shape.lora.base in FOUR_BITS:
+        return Nf4Experts(number, inputs, outputs, double=shape.lora.base == "nf4-double")
+    return nn.Parameter(torch.empty(number, inputs, outputs).normal_(std=INITIAL_STD))
 
 
 def activated(hidden: torch.Tensor, gated: bool) -> torch.Tensor:

@@ -17,6 +17,7 @@ from planner.cost.compute import (
     layer_product_seconds,
     layer_products,
     model_flops,
+    nf4_matrices,
 )
 from planner.cost.estimate import estimate
 from planner.cost.memory import activation_bytes_per_layer
@@ -34,7 +35,7 @@ from planner.model.spec import (
     RunSpec,
 )
 from planner.plan.checks import faults
-from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.plan.values import Folding, Plan, ReplicaGroup, Stage
 from planner.targets import target as row_of
 from tests.worlds import cluster, gpt, pool
 
@@ -347,6 +348,47 @@ def test_experts_are_divided_beside_frozen_parts(frozen: str, zero: int) -> None
         # What is added up over the replicas has no experts in it.
         added = [each.breakdown.gradient_sync_seconds for each in (whole, halved)]
         assert added[0] == pytest.approx(added[1], rel=0.02)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("zero", [1, 3])
+def test_experts_rest_in_four_bits(zero: int, bias: bool) -> None:
+    """Those of a device whatever ZeRO, which shards and gathers their biases alone; half of them are brought back."""
+    lora, experts = LoraSpec(rank=8, base="nf4"), ExpertsSpec(number=64, top_k=2, ffn=1024, bias=bias)
+    model = made(precision="bf16", lora=lora).model_copy(update={"experts": experts})
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    whole, halved = (
+        estimate(
+            Plan(target="torch", zero=zero, stages=(stage,), ep=ep), cluster(pool("a", per_node=4)), model
+        )
+        for ep in (1, 2)
+    )
+    one, other = (each.stages[0].groups[0].memory for each in (whole, halved))
+    matrices = 64 * 2 * 2048 * 1024
+    biases = model.expert_parameters - matrices
+    assert biases == bias * 64 * (2048 + 1024)
+    packed = 24 * 0.5625 * matrices
+    ways, pairs = (4, 2) if zero == 3 else (1, 1)
+    rest = one.parameters_bytes - packed - 2 * 24 * biases / ways
+    assert other.parameters_bytes == pytest.approx(rest + packed / 2 + 2 * 24 * biases / 2 / pairs)
+    assert rest == pytest.approx(
+        # With ZeRO 3 what is trained rests in fp32 alone.
+        2 * (model.parameters + (zero == 1) * model.adapter_parameters - 24 * model.expert_parameters) / ways
+        - (2 / ways - 0.5625) * 24 * model.quantised_layer_parameters
+    )
+    brought_back = 2 * (matrices / 2 / 2)
+    assert one.buffers_bytes - other.buffers_bytes == pytest.approx(brought_back, rel=0.05 if bias else 1e-6)
+    assert whole.breakdown.compute_seconds > halved.breakdown.compute_seconds
+
+
+def test_experts_are_brought_back_some_at_a_time() -> None:
+    """Eight of 2^21 elements, or one that is larger; another kernel for each time."""
+    lora = LoraSpec(rank=8, base="nf4")
+    for ffn, number, ways, times in ((1024, 64, 1, 8), (1024, 64, 4, 2), (1024, 12, 1, 2), (16384, 3, 1, 3)):
+        experts = ExpertsSpec(number=number, top_k=1, ffn=ffn)
+        model = made(lora=lora).model_copy(update={"experts": experts})
+        assert nf4_matrices(model, Folding(ep=ways)) == len(model.linears) + 2 * times
 
 
 def test_what_is_ahead_has_no_backward_beside_adapters() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner.cost.memory import quantised_experts_of, quantised_of
 from planner.job.batches import model_shape
 from planner.model.spec import PARTS, LoraSpec
 from tests.worlds import model
@@ -192,8 +193,8 @@ def test_what_is_trained_is_what_the_plan_says(
         pytest.skip("the model file would be refused")
     shape = shape_of(tmp_path, **changes, **training)
     network = Transformer(shape)
-    packed = wanted.layers * wanted.quantised_layer_parameters + wanted.quantised_ahead
-    packed += wanted.quantised_behind
+    everywhere: dict[str, Any] = {"layers": wanted.layers, "first": True, "last": True}
+    packed = quantised_of(wanted, **everywhere) + quantised_experts_of(wanted, **everywhere, expert_ways=1)
     counted = sum(parameter.numel() for parameter in network.parameters())
     assert counted == wanted.parameters + wanted.adapter_parameters - packed
     codes = sum(each.numel() for name, each in network.named_buffers() if name.endswith("packed"))

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
-from planner.model.spec import EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
-from planner.training import hetplan_loss  # noqa: E402
-from planner.training.example_adapters import AdapterShape  # noqa: E402
+from planner.model.spec import NF4_BYTES, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
+from planner.training import example_adapters, hetplan_loss  # noqa: E402
+from planner.training.example_adapters import AdapterShape, Nf4Experts  # noqa: E402
 from planner.training.example_model import (  # noqa: E402
     Layer,
     Shape,
@@ -186,7 +186,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("frozen", ["adapters", "attention", "mlp"])
+@pytest.mark.parametrize("frozen", ["adapters", "nf4", "attention", "mlp"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -235,6 +235,23 @@ def test_what_is_trained_is_counted(frozen: str) -> None:
     assert made.trained_parameters == trained
     codes = sum(each.numel() * each.element_size() for each in network.buffers())
     assert codes == pytest.approx(made.quantised_bytes * made.quantised_layer_parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_experts_in_four_bits(monkeypatch: pytest.MonkeyPatch, double: bool) -> None:
+    """They are as few bytes as is counted, and the matrices of all are whole while they are multiplied by."""
+    monkeypatch.setattr(example_adapters, "AT_A_TIME", 2**16)
+    number, inputs, outputs, rows = 16, 128, 256, 64
+    experts = Nf4Experts(number, inputs, outputs, double=double)
+    kept = sum(each.nbytes for each in experts.buffers())
+    elements = number * inputs * outputs
+    assert kept == pytest.approx(NF4_BYTES["nf4-double" if double else "nf4"] * elements, rel=0.01)
+    ends = torch.arange(1, number + 1, dtype=torch.int32) * (rows // number)
+    given = torch.randn(rows, inputs, requires_grad=True)
+    with Held(given, *experts.buffers()) as held:
+        experts.product(given, ends, lambda part: part).sum().backward()
+    assert held.most == pytest.approx(4 * elements, rel=0.4)  # and what of some is on the way
+    assert given.grad is not None
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])

@@ -44,7 +44,9 @@ def dividing(ways: int, zero: int) -> Callable[[nn.Module], nn.Module]:
     owners = Replicas(ways, groups._get_expert_parallel_group(name))
     place = groups._get_expert_parallel_rank(name)
 
-    def part(whole: Any) -> nn.Parameter:
+    def part(whole: Any) -> Any:
+        if not isinstance(whole, nn.Parameter):
+            return whole.chunk(ways)[place].clone()
         with GatheredParameters([whole]):
             own: Any = whole.detach().chunk(ways)[place].clone()
         own = nn.Parameter(own, requires_grad=whole.requires_grad)
@@ -60,7 +62,7 @@ def dividing(ways: int, zero: int) -> Callable[[nn.Module], nn.Module]:
         for each in module.modules():
             if isinstance(each, Experts):
                 each.divide(owners, part)
-                if zero < 3 and each.into.requires_grad:
+                if zero < 3 and each.trained:
                     each.divided = Marked(name, each.number)
         return module
 

@@ -22,7 +22,7 @@ from deepspeed.moe.utils import configure_moe_param_groups, is_moe_param
 from deepspeed.pipe import PipelineModule
 
 from planner.training.hetplan_runtime import RankPlan, load
-from planner.training.example_adapters import without_adapters
+from planner.training.example_adapters import Nf4Experts, without_adapters
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import dealt, packing_of
 from planner.training.example_encoder import Encoder
@@ -183,14 +183,17 @@ def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
         for part in (engine.module.parameters() if divided else ())
         if not part.requires_grad and not getattr(part, "allreduce", True)
     }
+    if plan.expert_parallel > 1:
+        experts = (each for each in engine.module.modules() if isinstance(each, Nf4Experts))
+        frozen |= {part: part.clone() for each in experts for part in each.buffers()}
     if engine.load_checkpoint(str(origin))[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
     if divided:
-        # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own, and
-        # frozen ones are as they were before.
+        # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own.
         engine.optimizer.update_lp_params()
-        for part, value in frozen.items():
-            part.data.copy_(value)
+    # Those of the first rank, too: they are as they were before.
+    for part, value in frozen.items():
+        part.data.copy_(value)
     return int(engine.global_steps)
 
 

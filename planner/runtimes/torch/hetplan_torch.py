@@ -128,11 +128,13 @@ class Layout:
         """True where there are several copies of what is sharded."""
         return self.plan.zero == 0 or self.plan.shard_size is not None
 
-    def deal(self, weight: nn.Parameter) -> nn.Parameter:
-        """This rank's part of a weight of all experts of a layer, the first dimension of which counts these."""
+    def deal(self, weight: torch.Tensor) -> torch.Tensor:
+        """This rank's part of what all experts of a layer have, the first dimension of which counts these."""
         mesh = self.experts["expert"]
         own = weight.detach().chunk(mesh.size())[mesh.get_local_rank()].to(mesh.device_type, copy=True)
-        return nn.Parameter(DTensor.from_local(own, mesh, [Shard(0)]), requires_grad=weight.requires_grad)
+        dealt = DTensor.from_local(own, mesh, [Shard(0)])
+        trained = weight.requires_grad
+        return nn.Parameter(dealt, requires_grad=trained) if isinstance(weight, nn.Parameter) else dealt
 
     def _spread_of(self, mesh: DeviceMesh) -> FSDPMeshInfo:
         if self._several:

@@ -15,7 +15,7 @@ from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import kept_free, optimizer_bytes
+from planner.cost.memory import kept_free, optimizer_bytes, quantised_experts_of, quantised_of
 from planner.dims.context import LEAST_TOKENS
 from planner.dims.offloading import allows, offload_text, offloads
 from planner.dims.recompute import recompute_text
@@ -191,7 +191,8 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
 
 def _frozen_bytes(model: ModelSpec) -> float:
     """Bytes of what is not trained."""
-    packed = model.layers * model.quantised_layer_parameters + model.quantised_ahead + model.quantised_behind
+    packed: float = quantised_of(model, layers=model.layers, first=True, last=True)
+    packed += quantised_experts_of(model, layers=model.layers, expert_ways=1, first=True, last=True)
     whole = model.parameters + model.adapter_parameters - model.trained_parameters - packed
     return ELEMENT_BYTES[model.training.precision] * whole + model.quantised_bytes * packed
 

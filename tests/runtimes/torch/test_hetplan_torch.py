@@ -415,6 +415,7 @@ WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "outpu
 """Of which two ranks have whole blocks of each product."""
 ALL: dict[str, Any] = {"lora": LoraSpec(rank=4), "optimizer": "sgd"}
 PACKED_BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4-double"), "optimizer": "sgd"}
+BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), "optimizer": "sgd"}
 DEEPSEEK = {**LATENT, "gated_mlp": True, "dense_layers": 1, "experts": GATED_EXPERTS}
 """Low ranks, a dense layer ahead, and shared experts."""
 FROZEN = [
@@ -422,6 +423,8 @@ FROZEN = [
     named("states", pipeline(1, [2, 1], steps=2, ranks=2, **DUALITY, **PACKED_BITS)),
     *(named("lora", shared(zero, gated_mlp=True, dense_layers=1, **ALL)) for zero in (1, 3)),
     named("freeze", shared(1, gated_mlp=True, optimizer="sgd", freeze=("mlp", "embedding"), stages=2)),
+    named("nf4", shared(3, gated_mlp=True, **PACKED_BITS)),
+    resumed("nf4-experts", shared(2, stages=2, **BITS), pipeline(1, [1, 2], steps=2, experts=ROUTED, **BITS)),
     pair(3, optimizer="sgd", preference=PAIRS, **ADAPTERS),
     pair(2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, fewer=1, **{**ADAPTERS, "tied_embeddings": True}),
@@ -582,6 +585,9 @@ OTHERS = [
     *(named("lora", shared(zero, gated_mlp=True, dense_layers=1, **ALL)) for zero in (0, 2)),
     named("freeze", shared(3, gated_mlp=True, optimizer="sgd", freeze=("norms",))),
     named("lora", shared(2, precision="bf16", gated_mlp=True, **ALL)),
+    named("nf4", shared(0, ep=4, **BITS)),
+    named("nf4", uneven(3, experts=BIASED_EXPERTS, **BITS)),
+    resumed("nf4-experts", pipeline(1, [1, 2], steps=2, experts=ROUTED, **BITS), shared(1, stages=2, **BITS)),
     resumed("lora-experts", shared(2, stages=2, **ALL), pipeline(1, [1, 2], steps=2, experts=ROUTED, **ALL)),
     *(named("all", uneven(3, tower=TOWER, beside=BESIDE, **training)) for training in (ALL, PACKED_BITS)),
     named("all", pipeline(2, [1, 2], steps=2, kv_heads=2, tower=TOWER, **ALL)),
