@@ -201,6 +201,15 @@ def gathered_of(
     return parameters + (adapters.parameters + (tp - 1) * adapters.whole - quantised) / tp
 
 
+def gathered_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool) -> float:
+    """Those of them in experts."""
+    held, packed = (
+        count(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
+        for count in (experts_of, quantised_experts_of)
+    )
+    return held - packed
+
+
 def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Adapters:
     """Parameters of the adapters of a stage."""
     parts = [(layers, model.layer_adapters), (first, model.first_adapters), (last, model.last_adapters)]

@@ -9,7 +9,7 @@ from planner.capabilities import Capabilities
 from planner.cost.arrays import finite, larger, smaller
 from planner.cost.communication import Ring
 from planner.cost.compute import ELEMENT_BYTES
-from planner.cost.memory import experts_of, gathered_of, trained_experts_of, trained_of
+from planner.cost.memory import gathered_experts_of, gathered_of, trained_experts_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
 from planner.dims.sharding import gradients_of
@@ -68,7 +68,7 @@ class Traffic:
         # As at the end of a step.
         experts, own = (
             count(self.model, layers=layers, expert_ways=ways, first=first, last=last)
-            for count in (experts_of, trained_experts_of)
+            for count in (gathered_experts_of, trained_experts_of)
         )
         others = replace(ring, experts=None)
         dense = self._micro_batch_passes(shape, others, trained - own, gathered - experts, messages)

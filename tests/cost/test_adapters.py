@@ -380,6 +380,10 @@ def test_experts_rest_in_four_bits(zero: int, bias: bool) -> None:
     brought_back = 2 * (matrices / 2 / 2)
     assert one.buffers_bytes - other.buffers_bytes == pytest.approx(brought_back, rel=0.05 if bias else 1e-6)
     assert whole.breakdown.compute_seconds > halved.breakdown.compute_seconds
+    gathers = [each.breakdown.zero_seconds + each.breakdown.hidden_seconds for each in (whole, halved)]
+    # Latencies apart, the same: experts are not gathered.
+    assert gathers[0] == pytest.approx(gathers[1], rel=0.1)
+    assert gathers[1] > 0.0
 
 
 def test_experts_are_brought_back_some_at_a_time() -> None:
