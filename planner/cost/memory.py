@@ -924,11 +924,12 @@ def _largest_quantised(model: ModelSpec, load: Load) -> float:
     if not model.quantised:
         return 0
     kinds = [run.kind for run in _held_runs(model, load)]
-    sizes: list[float] = [
-        (2 if name in _joined(kind) else 1) * inputs * outputs
-        for kind in kinds
-        for name, (inputs, outputs) in kind.linears.items()
-    ]
+    sizes: list[float] = []
+    for kind in kinds:
+        each = {name: inputs * outputs for name, (inputs, outputs) in kind.linears.items()}
+        for pair in _joined(kind):
+            each[pair[0]] = sum(each.pop(name, 0) for name in pair)
+        sizes += each.values()
     # Gates and factors of all experts that a device has are one matrix.
     sizes += [
         kind.quantised_expert_parameters * (kind.mlp_matrices - 1) / kind.mlp_matrices / load.folding.ways
@@ -938,10 +939,10 @@ def _largest_quantised(model: ModelSpec, load: Load) -> float:
     return max(sizes, default=0)
 
 
-def _joined(kind: ModelSpec) -> tuple[AdapterTarget, ...]:
+def _joined(kind: ModelSpec) -> list[tuple[AdapterTarget, AdapterTarget]]:
     """Linear layers that are one with another in the example: keys and values, gate and factor of shared experts."""
-    pairs: tuple[AdapterTarget, ...] = ("k_proj", "v_proj")
-    return (*pairs, "gate_proj", "up_proj") if kind.experts and kind.gated_mlp else pairs
+    pairs: list[tuple[AdapterTarget, AdapterTarget]] = [("k_proj", "v_proj")]
+    return [*pairs, ("gate_proj", "up_proj")] if kind.experts and kind.gated_mlp else pairs
 
 
 def _largest_matrix(model: ModelSpec) -> float:

@@ -1089,7 +1089,6 @@ class ModelSpec(Frozen):
 
     @property
     def _linears_of_attention(self) -> dict[AdapterTarget, tuple[int, int]]:
-        """Keys and values of several widths are one matrix, which has none."""
         if not self.attends or self.projections:
             return {}
         queries, latent = self.heads * self.head_dim, self.latent
@@ -1097,8 +1096,9 @@ class ModelSpec(Frozen):
         if latent is None:
             linears = {"q_proj": (self.hidden, (2 if self.output_gate else 1) * queries)}
             source = self.hidden if self.cross_matrix is None else self.encoder_width
-            pairs = source, self.kv_heads * self.head_dim
-            linears |= {"k_proj": pairs, "v_proj": pairs} if self._projected_value == self.head_dim else {}
+            linears["k_proj"] = source, self.kv_heads * self.head_dim
+            if self._projected_value:
+                linears["v_proj"] = source, self.kv_heads * self._projected_value
         else:
             linears = {"q_proj": (self.hidden, queries)}
             if latent.q_rank is not None:

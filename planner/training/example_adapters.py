@@ -102,35 +102,38 @@ class Adapted(nn.Module):  # type: ignore[misc]
         self,
         base: nn.Module,
         inputs: int,
-        outputs: int,
-        names: tuple[str, ...],
-        width: int,
+        heads: int,
+        widths: dict[str, int],
         shape: AdapterShape,
     ) -> None:
-        """``outputs`` of each of the parts ``names``; ``width`` of a head."""
+        """``widths``: outputs that each part has of a head, by name."""
         super().__init__()
-        self.base, self.names, self.width = base, names, width
+        self.base, self.widths = base, widths
         self.off = False
         self.adapters = nn.ModuleDict(
-            {name: Adapter(inputs, outputs, shape) for name in names if name in shape.targets}
+            {
+                name: Adapter(inputs, heads * width, shape)
+                for name, width in widths.items()
+                if name in shape.targets
+            }
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.base(hidden)
         if self.off:
             return outputs
-        if len(self.names) == 1 or not self.adapters:
+        if len(self.widths) == 1 or not self.adapters:
             for adapter in self.adapters.values():
                 outputs = outputs + adapter(hidden)
             return outputs
-        parts = outputs.unflatten(-1, (-1, len(self.names), self.width))
-        added = [self._added(name, hidden, parts) for name in self.names]
-        return (parts + torch.stack(added, dim=-2)).flatten(-3)
+        heads = outputs.unflatten(-1, (-1, sum(self.widths.values())))
+        added = [self._added(name, hidden, heads) for name in self.widths]
+        return (heads + torch.cat(added, dim=-1)).flatten(-2)
 
-    def _added(self, name: str, hidden: torch.Tensor, parts: torch.Tensor) -> torch.Tensor:
+    def _added(self, name: str, hidden: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
         if name not in self.adapters:
-            return torch.zeros_like(parts[..., 0, :])
-        added: torch.Tensor = self.adapters[name](hidden).unflatten(-1, (-1, self.width))
+            return torch.zeros_like(heads[..., : self.widths[name]])
+        added: torch.Tensor = self.adapters[name](hidden).unflatten(-1, (-1, self.widths[name]))
         return added
 
 

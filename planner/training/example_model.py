@@ -549,29 +549,31 @@ class FeedForward(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.gated = shape.gated_mlp
         into = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
-        self.into = adapted(shape, width)(shape.hidden, width, shape.mlp_bias, *into)
+        self.into = adapted(shape)(shape.hidden, 1, shape.mlp_bias, **dict.fromkeys(into, width))
         self.out = adapted(shape)(width, shape.hidden, shape.mlp_bias, "down_proj")
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.out(activated(self.into(hidden), self.gated))
 
 
-def adapted(shape: Shape, width: int = 1) -> Callable[..., nn.Module]:
-    """What makes a linear layer: of its inputs, of the outputs of each of its parts, bias, names of the parts.
+def adapted(shape: Shape) -> Callable[..., nn.Module]:
+    """What makes a linear layer: of its inputs, outputs, bias, and the name that its adapter has, if any.
 
-    Named ones have the adapters of their parts, which stand side by side, ``width`` outputs of each by turns.
+    Parts that stand side by side by head have adapters of their own: ``outputs`` are heads then, and names come with how
+    many outputs of each head are theirs.
     """
 
-    def linear(inputs: int, outputs: int, bias: bool, *names: str) -> nn.Module:
-        lora, whole = shape.lora, max(1, len(names)) * outputs
-        if lora is None or not names:
+    def linear(inputs: int, outputs: int, bias: bool, *name: str, **widths: int) -> nn.Module:
+        lora, widths = shape.lora, widths or dict.fromkeys(name, 1)
+        whole = outputs * (sum(widths.values()) or 1)
+        if lora is None or not widths:
             return Linear(inputs, whole, bias=bias)
         base: nn.Module
         if lora.base in FOUR_BITS:
             base = Nf4Linear(inputs, whole, bias, double=lora.base == "nf4-double")
         else:
             base = Linear(inputs, whole, bias=bias)
-        return Adapted(base, inputs, outputs, names, width, lora)
+        return Adapted(base, inputs, outputs, widths, lora)
 
     return linear
 
@@ -635,17 +637,15 @@ class Layer(nn.Module):  # type: ignore[misc]
                     parameter.requires_grad_(False)
 
     def _add_attention(self, shape: Shape) -> None:
-        width, hidden, linear = shape.head_dim, shape.hidden, adapted(shape, shape.head_dim)
+        width, hidden, linear = shape.head_dim, shape.hidden, adapted(shape)
         queries = (2 if shape.output_gate else 1) * shape.heads * width
         self.query = linear(hidden, queries, shape.qkv_bias, "q_proj")
         biased = shape.qkv_bias and shape.key_bias
         source = shape.encoded[1] if self.mixer == "cross" else hidden
         self.value_width = width if shape.value_dim is None else shape.value_dim
         """Outputs of a head's value; 0 where it is the head's key."""
-        if self.value_width == width:
-            self.key_value = linear(source, shape.kv_heads * width, biased, "k_proj", "v_proj")
-        else:
-            self.key_value = linear(source, shape.kv_heads * (width + self.value_width), biased)
+        values = {"v_proj": self.value_width} if self.value_width else {}
+        self.key_value = linear(source, shape.kv_heads, biased, k_proj=width, **values)
         lone = shape.qkv_bias and not shape.key_bias and self.value_width > 0
         self.value_bias = None
         if lone:

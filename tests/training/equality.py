@@ -318,6 +318,7 @@ FROZEN: dict[str | None, dict[str, Any]] = {
 WITH_FROZEN = [
     Case("data", 3, "sgd", lora="every", unlike="latent", experts=True, dense=1),
     Case("pp2", 1, "sgd", lora="nf4", unlike="mamba2"),
+    Case("data", 2, "sgd", lora="every", unlike="sizes"),
     Case("data", 1, "sgd", lora="every", encoder=True),
     *(Case("data", zero, "sgd", experts=True, ep=2, lora="every") for zero in (1, 2, 3)),
     Case("data", 2, "sgd", experts=True, ep=2, lora="freeze"),
@@ -399,6 +400,7 @@ SLOW = frozenset(
         Case("pp2", 0, "sgd", lora="freeze"),
         Case("pp2", 1, "sgd", lora="nf4", unlike="mamba2"),
         Case("data", 1, "sgd", lora="every", encoder=True),
+        Case("data", 2, "sgd", lora="every", unlike="sizes"),
         *(Case("data", zero, "sgd", experts=True, ep=2, lora="every") for zero in (1, 2)),
         Case("data", 2, "sgd", experts=True, ep=2, lora="freeze"),
         Case("data", 1, "sgd", experts=True, ep=2, lora="nf4"),

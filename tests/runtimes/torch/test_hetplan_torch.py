@@ -507,7 +507,7 @@ OTHERS = [
         tensor_parallel(1, optimizer="sgd", block=(RunSpec(mixer="none"), RunSpec(feed_forward="none"))),
     ),
     named("sizes", divided(2, optimizer="sgd", **SIZED)),
-    named("sizes", pipeline(0, [2, 1, 1, 2], steps=4, **SIZED)),
+    named("sizes", pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **SIZED)),
     named("sizes", ordered(pipeline(1, [3, 1], steps=2, optimizer="sgd", **SIZED), "zero-bubble")),
     named("sizes", ordered(pipeline(0, [3, 2], steps=4, optimizer="sgd", **SIZED), "zb-v", 2)),
     named("halves", pipeline(1, [2, 1], steps=2, optimizer="sgd", **HALVES)),
