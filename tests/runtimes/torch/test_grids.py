@@ -65,7 +65,7 @@ ON_FOUR = [
         head_bias=True,
         qkv_bias=True,
     ),
-    on_grid("square-norms", 2, SQUARE, 4, 2, ranks=4, qk_norm=True, head_dim=16, **LLAMA),
+    on_grid("square-norms", 2, SQUARE, 4, 2, ranks=4, qk_norm=True, optimizer="sgd", head_dim=16, **LLAMA),
     on_grid("square-bf16", 0, SQUARE, 4, 2, ranks=4, precision="bf16", **LLAMA),
 ]
 ON_EIGHT = [
