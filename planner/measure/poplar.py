@@ -24,7 +24,7 @@ from planner.measure.backend import DTYPES, Backend, Mark, out_of_memory, repeat
 from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import Event, Limit, ProfilePoint, Sample, StageProfile, grow, sample
 from planner.model.spec import ModelSpec
-from planner.training.example_model import Embedding, Finish, Head, Layer, loss_of
+from planner.training.example_model import Embedding, Finish, Head, Layer, objective
 
 
 def state_bytes(model: ModelSpec, zero: int, devices: int) -> float:
@@ -60,6 +60,7 @@ class WholeModel:
         self.layer: Any = Layer(shape).to(**place)
         self.finish: Any = Finish(shape).to(**place)
         self.head: Any = None if model.tied_embeddings else Head(shape).to(**place)
+        self.minimised = objective(shape)
         self.points: list[ProfilePoint] = []
         self.layers: list[LayerPoint] = []
         self.run(1)  # gradients exist from here on
@@ -97,7 +98,7 @@ class WholeModel:
         last = self.backend.now()
         hidden = self.finish(hidden)
         logits = self.embedding(hidden) if self.head is None else self.head(hidden)
-        loss_of(logits, tokens).backward()
+        self.minimised(logits, tokens).backward()
         return begin, first, last, marks["begun"], marks["ended"], self.backend.now()
 
     def measure(self, micro_batch: int) -> bool:
