@@ -40,6 +40,15 @@ def test_other_trainings_of_a_whole_model() -> None:
         assert other.training.global_batch * other.training.sequence_length == 64 * 2048
 
 
+def test_a_plain_loss_may_be_computed_in_chunks() -> None:
+    """Ahead of all else, as it trains the same."""
+    first, *others = _trainings(gpt(sequence_length=512, cross_entropy="plain"))
+    assert [(what, made.training.cross_entropy) for what, made in first] == [
+        ("training.cross_entropy: chunked", "chunked")
+    ]
+    assert [[what for what, _ in ways] for ways in others] == texts(gpt(sequence_length=512))
+
+
 def test_no_adapters_where_a_model_file_would_be_refused() -> None:
     """Beside modules that predict further tokens, and with matrices of attention that have no names alone."""
     further = gpt(sequence_length=512, mtp_layers=1)

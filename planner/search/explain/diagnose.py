@@ -330,6 +330,8 @@ def _first(tried: Iterable[tuple[str, Scored | None]]) -> list[tuple[str, Scored
 def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
+    if training.cross_entropy == "plain":
+        yield [("training.cross_entropy: chunked", model.trained_with(cross_entropy="chunked"))]
     adapted: list[Training] = []
     narrow = [*NF4_BYTES]
     # Modules that predict further tokens are trained whole.
