@@ -19,7 +19,7 @@ from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, 
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
-from planner.training.hetplan_loss import IGNORED, chunked_losses, plain_losses
+from planner.training.hetplan_loss import Losses, chunked_losses, mean_loss, plain_losses
 
 ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
@@ -559,8 +559,8 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 def adapted(shape: Shape) -> Callable[..., nn.Module]:
     """What makes a linear layer: of its inputs, outputs, bias, and the name that its adapter has, if any.
 
-    Parts that stand side by side by head have adapters of their own: ``outputs`` are heads then, and names come with how
-    many outputs of each head are theirs.
+    Parts that stand side by side by head have adapters of their own: ``outputs`` are heads then, and names come with
+    how many outputs of each head are theirs.
     """
 
     def linear(inputs: int, outputs: int, bias: bool, *name: str, **widths: int) -> nn.Module:
@@ -835,22 +835,13 @@ def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.cat((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
 
 
-Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Of logits, [token][output], and labels: the cross-entropy of each token, 0 where its label is ``IGNORED``."""
-
-
 def objective(shape: Shape, losses: Losses | None = None) -> Callable[[Any, torch.Tensor], torch.Tensor]:
     """What is minimised, of a model's outputs and the labels; beside outputs for pairs stand those of the reference."""
     each = losses or (plain_losses if shape.cross_entropy == "plain" else chunked_losses)
     if shape.preference is None:
-        return partial(loss_of, losses=each)
+        return partial(mean_loss, losses=each)
     beta = shape.preference.beta
     return lambda outputs, labels: preference_loss(outputs[0], outputs[1], labels, beta, each)
-
-
-def loss_of(logits: torch.Tensor, labels: torch.Tensor, losses: Losses = chunked_losses) -> torch.Tensor:
-    """Mean cross-entropy over the tokens that have a label."""
-    return losses(logits.flatten(0, 1), labels.flatten()).sum() / (labels != IGNORED).sum()
 
 
 def preference_loss(

@@ -1,14 +1,15 @@
 """The cross-entropy that the plan's memory counts on: beside the logits it keeps a few rows of them in fp32.
 
-In a script of your own, with logits of as many rows as there are labels::
+In a script of your own, with logits [sequence][token][output] and labels [sequence][token]::
 
-    from hetplan_loss import chunked_losses
+    from hetplan_loss import mean_loss
 
-    loss = chunked_losses(logits, labels).mean()
+    loss = mean_loss(logits, labels)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ IGNORED = -100
 """Label of a token that the loss leaves out."""
 CHUNK = 2**24
 """Logits that are in fp32 at a time."""
+
+Losses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Of logits, [token][output], and labels: the cross-entropy of each token, 0 where its label is ``IGNORED``."""
 
 
 def plain_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -40,6 +44,11 @@ def chunked_losses(
         logits, group = logits.to_local(), mesh.get_group()
     losses: torch.Tensor = _Chunked.apply(logits, labels, first, group)
     return losses
+
+
+def mean_loss(logits: torch.Tensor, labels: torch.Tensor, losses: Losses = chunked_losses) -> torch.Tensor:
+    """Mean cross-entropy over the tokens that have a label."""
+    return losses(logits.flatten(0, 1), labels.flatten()).sum() / (labels != IGNORED).sum()
 
 
 def causal_loss(

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 
 from planner.measure.backend import Backend, open_backend, out_of_memory  # noqa: E402
-from planner.training.example_model import loss_of  # noqa: E402
+from planner.training.hetplan_loss import mean_loss  # noqa: E402
 from tools.benchmarks.training import Configuration, Training, fits, train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -69,7 +69,7 @@ def test_recomputation_saves_memory_and_changes_no_gradient(cpu: Backend) -> Non
         peaks[recompute] = found.peak_bytes
         torch.manual_seed(0)
         once = Training(cpu, asked)
-        loss_of(once.model(once.tokens[:, :-1]), once.tokens[:, 1:]).backward()
+        mean_loss(once.model(once.tokens[:, :-1]), once.tokens[:, 1:]).backward()
         gradients[recompute] = [weight.grad for weight in once.model.parameters()]
     assert peaks["full"] < peaks["selective"] < peaks["none"]
     for recompute in ("selective", "full"):

@@ -55,7 +55,7 @@ class Case:
     wrapper: str = "deepspeed"
     """``deepspeed`` runs the emitted ``train.py``, ``ddp`` and ``fsdp2`` a loop around torch's own."""
     formats: tuple[tuple[str, str], ...] = ()
-    """Number formats of gradients and moments by their key, where they are not DeepSpeed's own."""
+    """Settings of the training by their key, number formats first of all, where they are not DeepSpeed's own."""
     lora: str | None = None
     """Adapters alone are trained, on a base in this number format; ``freeze`` for frozen parts without adapters."""
     experts: bool = False
@@ -279,6 +279,7 @@ WITH_TENSOR = [
     *(Case("data", zero, "sgd", tp=2) for zero in range(4)),
     *(Case("data", zero, "adamw", tp=2, vocabulary="own") for zero in (1, 3)),
     Case("data", 2, "sgd", tp=2, vocabulary="own"),
+    Case("data", 1, "sgd", tp=2, formats=(("cross_entropy", "plain"),), vocabulary="own"),
 ]
 """Layers and vocabulary divided over the ranks of a replica, ZeRO over the two replicas."""
 WITH_SECOND_COPY = [Case("data", 3, "sgd", secondary=2)]
@@ -380,6 +381,7 @@ SLOW = frozenset(
         Case("data", 1, "sgd", cp=2),
         *(Case("data", zero, "sgd", tp=2) for zero in (0, 2, 3)),
         Case("data", 1, "adamw", tp=2, vocabulary="own"),
+        Case("data", 1, "sgd", tp=2, formats=(("cross_entropy", "plain"),), vocabulary="own"),
         *(Case("data", zero, "adamw", lora="whole") for zero in (0, 3)),
         *(Case("data", zero, "sgd", tp=2, lora=lora) for zero, lora in ((3, "whole"), (2, "freeze"))),
         Case("data", 0, "adamw", tp=2, lora="freeze", vocabulary="own"),

@@ -16,7 +16,8 @@ from tests.worlds import model
 torch = pytest.importorskip("torch")
 
 from planner.training.example_context import ALONE  # noqa: E402
-from planner.training.example_model import Shape, Transformer, load_shape, loss_of  # noqa: E402
+from planner.training.example_model import Shape, Transformer, load_shape  # noqa: E402
+from planner.training.hetplan_loss import mean_loss  # noqa: E402
 
 KINDS: dict[str, dict[str, Any]] = {
     "gpt": {"learned_positions": 16},
@@ -204,7 +205,7 @@ def test_what_is_trained_is_what_the_plan_says(
     for layer in network.layers:
         assert any(parameter.requires_grad for parameter in layer.parameters())
     tokens = torch.arange(32).view(2, 16) % shape.vocab
-    loss_of(network(tokens), tokens).backward()
+    mean_loss(network(tokens), tokens).backward()
     for parameter in network.parameters():
         assert (parameter.grad is not None) == parameter.requires_grad
 
@@ -218,7 +219,7 @@ def test_recomputation_changes_nothing(tmp_path: Path, changes: dict[str, Any]) 
     for recompute in ("none", "full"):
         torch.manual_seed(0)
         network = Transformer(shape, recompute)
-        loss = loss_of(network(tokens), tokens)
+        loss = mean_loss(network(tokens), tokens)
         loss.backward()
         found.append([loss.item(), *(parameter.grad.norm().item() for parameter in network.parameters())])
     assert found[0] == pytest.approx(found[1], rel=1e-6)
@@ -279,6 +280,6 @@ def test_a_front_may_be_narrower_than_the_layers(tmp_path: Path) -> None:
     images = {"kind": "encoder", "labels": 5, "pooled": True, "tied_embeddings": False}
     shape = shape_of(tmp_path, front=(front,), **images)
     tokens = torch.arange(32).view(2, 16) % shape.vocab
-    loss = loss_of(Transformer(shape)(tokens), tokens % 5)
+    loss = mean_loss(Transformer(shape)(tokens), tokens % 5)
     loss.backward()
     assert loss.isfinite()

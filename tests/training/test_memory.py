@@ -21,10 +21,9 @@ from planner.training.example_model import (  # noqa: E402
     Layer,
     Shape,
     Transformer,
-    loss_of,
     shape_of,
 )
-from planner.training.hetplan_loss import chunked_losses, plain_losses  # noqa: E402
+from planner.training.hetplan_loss import chunked_losses, mean_loss, plain_losses  # noqa: E402
 from tests.quick import first  # noqa: E402
 from tests.worlds import model  # noqa: E402
 
@@ -265,7 +264,7 @@ def test_bytes_of_a_logit(monkeypatch: pytest.MonkeyPatch, losses: Any, precisio
     weight = torch.randn(logits, 16, dtype=precision, requires_grad=True)
     labels = torch.randint(0, logits, (2, 128))
     with Held(hidden, weight) as held:
-        loss_of(torch.nn.functional.linear(hidden, weight), labels, losses).backward()
+        mean_loss(torch.nn.functional.linear(hidden, weight), labels, losses).backward()
     wanted = PLAIN_LOGIT_BYTES * logits * tokens
     if losses is chunked_losses:
         wanted = precision.itemsize * logits * tokens + 4 * chunk

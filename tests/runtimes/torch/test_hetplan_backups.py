@@ -28,7 +28,8 @@ from tests.worlds import group, model, plan
 torch = pytest.importorskip("torch")
 
 from planner.training.example_data import sequences  # noqa: E402
-from planner.training.example_model import load_shape, loss_of  # noqa: E402
+from planner.training.example_model import load_shape  # noqa: E402
+from planner.training.hetplan_loss import mean_loss  # noqa: E402
 
 STEPS, SHARE, LR = 4, 3, {"adamw": 1e-2, "sgd": 0.5}
 CASES = {"zero0-of-1": (0, 1, "sgd"), "zero1-of-1": (1, 1, "adamw"), "zero1-of-2": (1, 2, "sgd")}
@@ -123,7 +124,7 @@ def test_equals_one_process_without_the_sequences_of_the_slowest(
         batch = tuple(first + rank * SHARE + index for rank in kept for index in range(SHARE))
         inputs, labels = sequences(batch, shape, None)
         trainer.zero_grad()
-        loss = loss_of(network(inputs), labels)
+        loss = mean_loss(network(inputs), labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP)
         trainer.step()

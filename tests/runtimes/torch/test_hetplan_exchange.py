@@ -28,7 +28,8 @@ from tests.worlds import group, model, plan
 torch = pytest.importorskip("torch")
 
 from planner.training.example_data import sequences  # noqa: E402
-from planner.training.example_model import load_shape, loss_of  # noqa: E402
+from planner.training.example_model import load_shape  # noqa: E402
+from planner.training.hetplan_loss import mean_loss  # noqa: E402
 
 STEPS, LR, CLIP = 4, {"adamw": 1e-2, "sgd": 0.5}, 1.0
 ISLANDS = (range(10), range(10, 13))
@@ -118,7 +119,7 @@ def backward(network: Any, shape: Any, island: range, step: int) -> float:
     """The gradient of the mean loss of an island's part of the batch."""
     inputs, labels = sequences(tuple(13 * step + index for index in island), shape, None)
     network.zero_grad()
-    loss = loss_of(network(inputs), labels)
+    loss = mean_loss(network(inputs), labels)
     loss.backward()
     return float(loss.item())
 

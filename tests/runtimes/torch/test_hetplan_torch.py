@@ -397,6 +397,7 @@ CASES = [
         "zero-bubble",
     ),
     named("halves", pair(3, optimizer="sgd", **HALVES)),
+    named("plain", tensor_parallel(1, optimizer="sgd", cross_entropy="plain")),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
 ]
@@ -624,6 +625,9 @@ OTHERS = [
     uneven(0, optimizer="muon"),
     uneven(0, optimizer="lion"),
     tensor_parallel(1, optimizer="lion"),
+    named("plain", tensor_parallel(3, stages=2, optimizer="sgd", cross_entropy="plain", head_bias=True)),
+    named("plain", pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", cross_entropy="plain")),
+    named("plain", uneven(2, optimizer="sgd", preference=PAIRS, cross_entropy="plain")),
     *(uneven(zero, precision="bf16", reduce_dtype="bf16") for zero in (0, 3)),
     uneven(1, optimizer="sgd", preference=PAIRS),
     ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", preference=PAIRS), "1f1b", 3),
