@@ -17,7 +17,8 @@ import torch
 from planner.cost.convergence import convergence
 from planner.logs.losses import Losses, fit_losses, read_losses
 from planner.model.spec import ModelSpec, TrainingSpec
-from planner.training.example_model import Transformer, loss_of, shape_of
+from planner.training.example_model import Transformer, shape_of
+from planner.training.hetplan_loss import mean_loss
 
 ROOT = Path(__file__).parents[2]
 LENGTH = 64
@@ -57,7 +58,7 @@ def trained(spec: ModelSpec, text: torch.Tensor, batch: int, log: Path) -> Losse
                 group["lr"] = rate * min(1.0, step / 50)
             starts = torch.randint(len(text) - LENGTH - 1, (batch,))
             rows = torch.stack([text[start : start + LENGTH + 1] for start in starts.tolist()])
-            loss = loss_of(net(rows[:, :-1]), rows[:, 1:])
+            loss = mean_loss(net(rows[:, :-1]), rows[:, 1:])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -20,7 +20,8 @@ from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
 from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
-from planner.training.example_model import Transformer, loss_of
+from planner.training.example_model import Transformer
+from planner.training.hetplan_loss import mean_loss
 
 FORMATS = ("bf16", "fp32", "tf32")
 """Number formats that need no scaling of the loss."""
@@ -109,7 +110,7 @@ class Training:
         """Forward and backward of all micro-batches, whose gradients are summed up."""
         inputs, labels = self.tokens[:, :-1], self.tokens[:, 1:]
         for _ in range(self.micro_batches):
-            (loss_of(self.model(inputs), labels) / self.micro_batches).backward()
+            (mean_loss(self.model(inputs), labels) / self.micro_batches).backward()
 
     def held(self) -> list[Any]:
         """All tensors that stay from step to step."""
