@@ -128,8 +128,8 @@ def test_runs_of_a_catalogue_device_need_no_cluster_file(tmp_path: Path) -> None
     fitting, large = load_table(results.rows).runs
     assert (fitting.step_seconds, fitting.peak_memory_bytes, fitting.fits) == (0.5, 2.5e9, True)
     assert (large.step_seconds, large.peak_memory_bytes, large.fits) == (None, None, False)
-    plain = spec.training.model_copy(update={"cross_entropy": "plain"})
-    assert fitting.model == spec.model_copy(update={"training": plain})
+    chunked = spec.training.model_copy(update={"cross_entropy": "chunked"})
+    assert fitting.model == spec.model_copy(update={"training": chunked})
     assert fitting.plan.target == "torch"
     assert (fitting.cluster.pools[0].devices, fitting.plan.stages[0].replicas[0].accumulation_steps) == (
         (gpu,),

@@ -123,7 +123,7 @@ class Results:
             "model": model.name,
             **{key: getattr(model, key) for key in _SHAPE},
             **{key: value for key, value in training.model_dump().items() if key in COLUMNS},
-            "cross_entropy": "plain",  # the examples leave the loss to torch
+            "cross_entropy": training.cross_entropy or "chunked",  # as the examples have it
             "target": "torch",
             "micro_batch": asked.micro_batch,
             "recompute": asked.recompute,
