@@ -61,9 +61,24 @@ def stage_rings(
         )
     inside = [_groups(slots, shard_size) for slots in placement]
     between = [_across(groups) for groups in inside]
-    return tuple(
+    rings = tuple(
         replace(shards, copies=copies)
         for shards, copies in zip(_slowest(inside, ring), _slowest(between, ring), strict=True)
+    )
+    if expert_ways in (1, placement[0][0].tp):
+        return rings
+    # Of the members of a copy those that have the same experts.
+    alike = [
+        [
+            bundle
+            for group in groups
+            for bundle in _across(_divided(group.members, expert_ways // slots[0].tp))
+        ]
+        for slots, groups in zip(placement, inside, strict=True)
+    ]
+    return tuple(
+        replace(one, experts=replace(experts, copies=one.copies))
+        for one, experts in zip(rings, _slowest(alike, ring), strict=True)
     )
 
 
@@ -106,19 +121,27 @@ class _Bundle:
 
 def _groups(slots: Sequence[Slot], size: int) -> list[_Bundle]:
     """Groups of ``size`` consecutive replicas, each with a ring of its own."""
+    replicas = (
+        (slot, (slot.pool, node), slot.replicas_per_node)
+        for slot in slots
+        for node in range(slot.first_node, slot.first_node + slot.nodes)
+    )
+    return _divided(replicas, size)
+
+
+def _divided(replicas: Iterable[tuple[Slot, Node, int]], size: int) -> list[_Bundle]:
+    """The same of replicas on each node."""
     bundles: list[_Bundle] = []
     members: list[tuple[Slot, Node, int]] = []
     room = size
-    for slot in slots:
-        for node in range(slot.first_node, slot.first_node + slot.nodes):
-            left = slot.replicas_per_node
-            while left:
-                taken = min(left, room)
-                members.append((slot, (slot.pool, node), taken))
-                left, room = left - taken, room - taken
-                if not room:
-                    bundles.append(_Bundle(tuple(members), 1))
-                    members, room = [], size
+    for slot, node, left in replicas:
+        while left:
+            taken = min(left, room)
+            members.append((slot, node, taken))
+            left, room = left - taken, room - taken
+            if not room:
+                bundles.append(_Bundle(tuple(members), 1))
+                members, room = [], size
     return bundles
 
 

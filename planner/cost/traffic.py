@@ -144,7 +144,7 @@ class Traffic:
 
     def _end_passes(self, shape: Shape, ring: Ring, parameters: float) -> tuple[float, float]:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
-        if ring.alone:
+        if ring.alone and ring.copies is None:
             return 0.0, 0.0
         layers = shape.layers * self.model.layers_each
         if ring.experts is not None:

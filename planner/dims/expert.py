@@ -115,7 +115,6 @@ class ExpertParallelism(Dimension):
 def _beside_faults(plan: Plan) -> Iterator[Fault]:
     """What plans do not have beside experts that are divided over replicas of one device each."""
     others = {
-        "shard_size": plan.shard_size is not None,
         "zero_plus": plan.zero_plus.anything,
         "offload": plan.offload.anything,
         "backup": plan.backup > 0,
@@ -123,6 +122,9 @@ def _beside_faults(plan: Plan) -> Iterator[Fault]:
     }
     for name in (name for name, used in others.items() if used):
         yield Fault((name,), f"ep {plan.ep} divides experts over replicas that share all else, expected none")
+    if plan.shard_size is not None and plan.shard_size % plan.ep:
+        what = f"each copy of the states has all experts, expected a multiple of ep {plan.ep}"
+        yield Fault(("shard_size",), f"{what}, got {plan.shard_size}")
     if plan.unequal_shards:
         yield Fault(("ep",), f"experts are divided with equal shards only, expected 1, got {plan.ep}")
     if plan.zero < 2 and len({group.accumulation_steps for _, group in groups_of(plan)}) > 1:

@@ -19,6 +19,7 @@ from planner.cost.measured_curves import LinkCurves
 from planner.cost.sends import Send, likeness, send
 from planner.cost.sharding import stage_rings
 from planner.cost.values import Estimate
+from planner.model.spec import ExpertsSpec
 from planner.plan.placement import place_stages
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from tests.worlds import cluster, gpt, pool
@@ -86,6 +87,42 @@ def test_adding_up_copies_moves_every_gradient_between_the_nodes_once() -> None:
         inside.copies_seconds(SIZE) - latency
     )
     assert replace(inside, copies=None).copies_seconds(SIZE) == 0.0
+
+
+@pytest.mark.parametrize(("ep", "alike"), [(2, 4), (4, 2), (8, 1)])
+def test_members_of_a_copy_that_have_the_same_experts_shard_them(ep: int, alike: int) -> None:
+    """Within a copy; copies of theirs are added up as all others are."""
+    spec = four_nodes()
+    (ring,) = stage_rings(
+        place_stages([(group("a", 32),)], spec), 8, Topology(spec), ASSUMED, "torch", expert_ways=ep
+    )
+    (dense,) = rings_of(spec, (group("a", 32),), shard_size=8)
+    assert ring.experts is not None
+    assert replace(ring, experts=None) == dense
+    assert (ring.experts.size, ring.experts.copies) == (alike, dense.copies)
+    assert ring.experts.crosses == ("node" if alike > 1 else "device")
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_divided_experts_with_copies(zero: int) -> None:
+    """States are sharded over those of a copy that have the same experts, and no traffic but the sums leaves a node."""
+    experts = ExpertsSpec(number=8, top_k=2, ffn=1024)
+    model = gpt(global_batch=512).model_copy(update={"experts": experts})
+    estimator = Estimator(four_nodes(), model)
+    whole, halved = (
+        estimator.estimate(replace(plan(zero, 8, group("a", 32, share=16)), ep=ep)) for ep in (1, 8)
+    )
+    one, other = (each.stages[0].groups[0].memory for each in (whole, halved))
+    assert one.optimizer_bytes == pytest.approx(other.optimizer_bytes)
+    # Whole experts are sharded by eight as well with ZeRO 3; without, each device has an eighth of them now.
+    routed = 24 * model.expert_parameters
+    gone = 0.0 if zero == 3 else 2 * routed * 7 / 8
+    assert one.parameters_bytes - other.parameters_bytes == pytest.approx(gone)
+    added = [each.breakdown.gradient_sync_seconds + each.breakdown.hidden_seconds for each in (whole, halved)]
+    assert added[1] > 0.0
+    if zero == 3:
+        # Gathers of experts are gone, sums over the copies are not.
+        assert halved.breakdown.zero_seconds < 0.7 * whole.breakdown.zero_seconds
 
 
 @pytest.mark.parametrize(("shard_size", "leave"), [(2, 2), (4, 4), (8, 8), (16, 8)])

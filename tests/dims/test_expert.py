@@ -102,10 +102,14 @@ def test_where_some_runtimes_divide_experts(zero: int, stages: int, what: list[s
                 "ep 2 divides experts over replicas that share all else, expected none",
             )
             for other in (
-                {"shard_size": 2},
                 {"offload": Offload(optimizer="cpu", parameters="cpu")},
                 {"sync": Sync(every=8, islands=(("a",), ("b",)))},
             )
+        ),
+        (
+            spread(target="torch", ep=4, shard_size=2),
+            mixture(),
+            "each copy of the states has all experts, expected a multiple of ep 4, got 2",
         ),
         (
             spread(target="deepspeed", ep=2, zero=0),

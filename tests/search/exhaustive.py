@@ -301,7 +301,8 @@ def _group_sizes(
     full = {item.key: item.per_node // tp for item in types}
     own = {full[groups[0].pool, groups[0].gpu] for groups in chosen}
     size = min(own)
-    if len(own) == 1 and 1 < size < dp and dp % size == 0:
+    # Each copy has all experts.
+    if len(own) == 1 and 1 < size < dp and dp % size == 0 and size * tp % family.folding.ways == 0:
         yield size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from planner.calibration.values import ASSUMED
 from planner.capabilities import OFFLOAD_PARTS, V_SHAPED, Recompute
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import DocumentsSpec, PreferenceSpec
+from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.placement import widths
 from planner.plan.values import ON_DEVICE, Plan, ReplicaGroup, Sync
@@ -293,6 +294,49 @@ def test_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
 def test_many_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None:
     """The same of more of them."""
     check_copies(seed, most=MANY)
+
+
+def check_copies_with_experts(seed: int, most: int | None = QUICK) -> Plan | None:
+    """Groups that share a copy of the states and divide the experts; trained whole, beside adapters or frozen."""
+    spec, model, calibration = (with_copies, with_fast_nodes)[seed % 3 == 0](seed)
+    draw = random.Random(seed)
+    experts = ExpertsSpec(
+        number=draw.choice([2, 4, 8]),
+        top_k=draw.randint(1, 2),
+        ffn=draw.choice([512, 1024, 2000]),
+        bias=draw.random() < 0.3,
+    )
+    model = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4)})
+    ways: list[dict[str, Any]] = [{}] * 4
+    ways += [{"lora": LoraSpec(rank=8, base=base)} for base in (None, "nf4")]
+    ways += [{"freeze": (part,)} for part in ("mlp", "attention")]
+    asked = Limits(
+        gap=0.0,
+        target="torch",
+        zero=(1 + seed // 7 % 3,),
+        recompute=(RECOMPUTES[seed % 3],),
+        micro_batch=((1,), (1, 2), None)[seed // 3 % 3],
+        tp=(1,),
+        pp=draw.choice([(1,), (1, 2), (2, 3)]),
+        ep=draw.choice([None, (2, 4, 8)]),
+    )
+    _, best = check((spec, model.trained_with(**draw.choice(ways)), calibration), asked, most)
+    return best.plan if best else None
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_copies_with_divided_experts(seed: int) -> None:
+    """HSDP over devices that divide the experts is searched and proven."""
+    check_copies_with_experts(seed)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_copies_with_divided_experts(seed: int) -> None:
+    """The same of more of them."""
+    check_copies_with_experts(seed, most=MANY)
 
 
 def test_copies_in_pipelines_are_the_best_now_and_then() -> None:

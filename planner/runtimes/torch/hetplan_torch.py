@@ -94,7 +94,7 @@ class Layout:
         plan = self.plan
         replicas = len(ranks) // (len(plan.stages) * plan.tensor_rows * plan.tensor_parallel * owners)
         # With ZeRO 0 each replica is a shard of one and all-reduces with its copies.
-        shard = 1 if plan.zero == 0 else plan.shard_size or replicas
+        shard = 1 if plan.zero == 0 else (plan.shard_size or replicas * owners) // owners
         rows = {"rows": plan.tensor_rows} if plan.tensor_rows > 1 else {}
         sizes = {"stage": len(plan.stages), "copy": replicas // shard, "shard": shard, **rows}
         sizes |= {"expert": owners} if owners > 1 else {"tensor": plan.tensor_parallel}

@@ -370,7 +370,10 @@ class Rates:
             able &= (between > 0) | (replicas <= here)
             able &= [fills_node(device_type, int(size), tp) for size in shards]
             ring = self._hybrid_rings(
-                rates, here, *(np.where(able, each, 1.0) for each in (replicas, shards))
+                rates,
+                here,
+                *(np.where(able, each, 1.0) for each in (replicas, shards)),
+                together=family.folding.ways // tp,
             )
         sharing = replicas if shards is None else shards
         return _Cases(
@@ -535,7 +538,7 @@ class Rates:
         )
 
     def _hybrid_rings(
-        self, rates: tuple[float, float, int], here: int, replicas: Numbers, shards: Numbers
+        self, rates: tuple[float, float, int], here: int, replicas: Numbers, shards: Numbers, *, together: int
     ) -> Ring:
         """The same of replicas of which so many share a copy, with the rings between copies; a node holds ``here``.
 
@@ -554,7 +557,9 @@ class Rates:
             latency_seconds=0.0,
             crosses="node",
         )
-        return replace(self._rings((between, inside, here), shards), copies=between_copies)
+        shared = self._rings((between, inside, here), shards, together)
+        experts = None if shared.experts is None else replace(shared.experts, copies=between_copies)
+        return replace(shared, copies=between_copies, experts=experts)
 
     def _room_with(
         self,

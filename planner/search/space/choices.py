@@ -270,9 +270,9 @@ def families(
                 offload=offload,
             )
             yield family
-            if tp and dp and context == WHOLE and folding == WHOLE_EXPERTS and not offload.anything:
+            if tp and dp and context == WHOLE and not offload.anything:
                 for size in sizes.get((zero, tp), ()):
-                    if size < dp and dp % size == 0:
+                    if size < dp and dp % size == 0 and size * tp % folding.ways == 0:
                         yield family._replace(shard_size=size)
 
     alone, several = (zeros(row, model, replicas, limits.zero) for replicas in (1, None))

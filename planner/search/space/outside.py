@@ -248,8 +248,11 @@ class _Left:
             ):
                 yield "HSDP groups that neither fit into a node nor fill whole nodes"
             nodes = sum(device_type.nodes for device_type in self.device_types)
-            if self.grouped and (nodes > 2 or any(len(divisors(size)) > 2 for size in sizes)):
+            others = nodes > 2 or any(len(divisors(size)) > 2 for size in sizes)
+            if self.grouped and others:
                 yield "HSDP groups of parts of a node or of several nodes, of replicas with equal batches"
+            if others and limits.ep != (1,) and divides_experts(row, model):
+                yield "HSDP groups of parts of a node or of several nodes, of replicas that share experts"
             if sizes and sum(device_type.nodes for device_type in self.device_types) > 1:
                 yield "HSDP groups on parts of several nodes"
             if len(self.device_types) > 1:

@@ -256,12 +256,20 @@ def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: 
 
 
 def shared(
-    zero: int, *, ep: int = 2, cp: int = 1, stages: int = 1, how: Recompute = "none", **changes: Any
+    zero: int,
+    *,
+    ep: int = 2,
+    cp: int = 1,
+    stages: int = 1,
+    how: Recompute = "none",
+    shard_size: int | None = None,
+    **changes: Any,
 ) -> Case:
     """Experts over pairs of ranks, which have batches of their own without a pipeline, or over all four."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, "experts": ROUTED, **changes}
-    name = name_of(f"experts-ep{ep}" + f"-cp{cp}" * (cp > 1) + f"-pp{stages}", zero, changes)
-    ways = {"ep": ep, **({"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {})}
+    what = f"experts-ep{ep}" + f"-cp{cp}" * (cp > 1) + f"-shard{shard_size}" * bool(shard_size)
+    name = name_of(f"{what}-pp{stages}", zero, changes)
+    ways = {"ep": ep, "shard_size": shard_size, **({"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {})}
     where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),))) if ep == 4 else None
     slots = [("big", "A100")] * 2 if ep == 4 else [("big", "A100"), ("small", "T4")]
     shares = (4, 4) if stages == 2 or ep == 4 else (5, 2)
@@ -271,6 +279,16 @@ def shared(
     own = [tuple(groups)] if stages == 1 else [(each,) for each in groups]
     chosen = plan("torch", zero, [2, 1] if stages == 2 else [2], own, recompute=how, **ways)
     return Case(name, chosen, model(chosen.global_batch, layers=len(own) + 1, **changes), where)
+
+
+def eight(zero: int) -> Case:
+    """Experts over pairs of ranks, and two copies of the states, in each of which two pairs share them."""
+    chosen = plan(
+        "torch", zero, [2], [(group("big", "A100", count=8, share=2, steps=2),)], ep=2, shard_size=4
+    )
+    training = {"precision": "fp32", "optimizer": "sgd", **NO_BIAS, "experts": ROUTED}
+    where = cluster(pool("big", ("A100",) * 8, 1, (nic("eth", "lo"),)))
+    return Case(f"eight-zero{zero}", chosen, model(chosen.global_batch, layers=2, **training), where)
 
 
 ROUTED = ExpertsSpec(number=8, top_k=2, ffn=24, shared_ffn=16)
@@ -400,6 +418,7 @@ CASES = [
     named("plain", tensor_parallel(1, optimizer="sgd", cross_entropy="plain")),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
+    shared(2, optimizer="sgd", shard_size=2),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
 
@@ -521,6 +540,9 @@ OTHERS = [
     shared(2),
     *(shared(zero, optimizer="sgd") for zero in (1, 3)),
     *(shared(zero, ep=4, gated_mlp=True) for zero in (0, 3)),
+    *(shared(zero, optimizer="sgd", shard_size=2, gated_mlp=True) for zero in (1, 3)),
+    named("lora", shared(3, shard_size=2, **ALL)),
+    *(eight(zero) for zero in (1, 2, 3)),
     named("biased", shared(3, optimizer="sgd", experts=BIASED_EXPERTS)),
     shared(1, precision="bf16", optimizer="sgd", how="selective"),
     shared(2, precision="fp16", optimizer="sgd"),
