@@ -185,10 +185,16 @@ def dequantised(
     return values.flatten(-2)[..., : sizes[0] * sizes[1]].view(*experts, *sizes)
 
 
-def dequantised_experts(
-    packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...], form: torch.dtype
+def _brought_back(
+    packed: torch.Tensor,
+    scales: tuple[torch.Tensor, ...],
+    sizes: tuple[int, ...],
+    form: torch.dtype,
+    ends: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The matrices of experts in a working format, brought to it some at a time."""
+    """The same, of experts some at a time."""
+    if ends is None:
+        return dequantised(packed, scales, sizes, form)
     whole = torch.empty(len(packed), *sizes, device=packed.device, dtype=form)
     step = max(1, AT_A_TIME // (sizes[0] * sizes[1]))
     for begin in range(0, len(packed), step):
@@ -198,32 +204,41 @@ def dequantised_experts(
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """A product by a matrix in four bits, which is made whole again for the gradient of the inputs."""
+    """A product by a matrix in four bits, or by those of experts, made whole again for the gradient of the inputs."""
 
     @staticmethod
     def forward(
         context: Any,
-        hidden: torch.Tensor,
+        inputs: torch.Tensor,
+        ends: torch.Tensor | None,
         sizes: tuple[int, ...],
         packed: torch.Tensor,
         *scales: torch.Tensor,
     ) -> torch.Tensor:
-        context.save_for_backward(packed, *scales)
+        context.save_for_backward(ends, packed, *scales)
         context.sizes = sizes
-        return functional.linear(hidden, dequantised(packed, scales, sizes, hidden.dtype))
+        return _times(inputs, _brought_back(packed, scales, sizes, inputs.dtype, ends).mT, ends)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        packed, *scales = context.saved_tensors
-        into = gradient @ dequantised(packed, tuple(scales), context.sizes, gradient.dtype)
-        return into, None, None, *[None for _ in scales]
+        ends, packed, *scales = context.saved_tensors
+        whole = _brought_back(packed, tuple(scales), context.sizes, gradient.dtype, ends)
+        return _times(gradient, whole, ends), None, None, None, *[None for _ in scales]
+
+
+def _times(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor | None) -> torch.Tensor:
+    return rows @ matrices if ends is None else functional.grouped_mm(rows.contiguous(), matrices, offs=ends)
 
 
 def nf4_product(
-    hidden: torch.Tensor, packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...]
+    inputs: torch.Tensor,
+    packed: torch.Tensor,
+    scales: tuple[torch.Tensor, ...],
+    sizes: tuple[int, ...],
+    ends: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``hidden`` times a matrix in four bits of these (outputs, inputs)."""
-    outputs: torch.Tensor = _Product.apply(hidden, sizes, packed, *scales)
+    """``inputs`` times a matrix in four bits of these (outputs, inputs), or those of experts, whose rows end there."""
+    outputs: torch.Tensor = _Product.apply(inputs, ends, sizes, packed, *scales)
     return outputs
 
 
@@ -260,7 +275,7 @@ class Nf4Experts(nn.Module):  # type: ignore[misc]
     def __init__(self, number: int, inputs: int, outputs: int, *, double: bool = False) -> None:
         """``double``: scales have eight bits."""
         super().__init__()
-        self.sizes = inputs, outputs
+        self.sizes = outputs, inputs
         drawn = [quantised(torch.empty(self.sizes).normal_(std=INITIAL_STD), double) for _ in range(number)]
         self.names = STORED[1 : len(drawn[0])]
         for name, parts in zip(STORED, zip(*drawn, strict=True), strict=False):
@@ -276,30 +291,5 @@ class Nf4Experts(nn.Module):  # type: ignore[misc]
 
         ``own`` takes this rank's part of what is divided.
         """
-        scales = [own(getattr(self, name)) for name in self.names]
-        outputs: torch.Tensor = _Grouped.apply(rows, ends, self.sizes, own(self.packed), *scales)
-        return outputs
-
-
-class _Grouped(torch.autograd.Function):  # type: ignore[misc]
-    """Products by matrices in four bits, which are made whole again for the gradient of the inputs."""
-
-    @staticmethod
-    def forward(
-        context: Any,
-        rows: torch.Tensor,
-        ends: torch.Tensor,
-        sizes: tuple[int, ...],
-        packed: torch.Tensor,
-        *scales: torch.Tensor,
-    ) -> torch.Tensor:
-        context.save_for_backward(ends, packed, *scales)
-        context.sizes = sizes
-        return functional.grouped_mm(rows, dequantised_experts(packed, scales, sizes, rows.dtype), offs=ends)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        ends, packed, *scales = context.saved_tensors
-        whole = dequantised_experts(packed, tuple(scales), context.sizes, gradient.dtype)
-        into = functional.grouped_mm(gradient.contiguous(), whole.transpose(1, 2), offs=ends)
-        return into, None, None, None, *[None for _ in scales]
+        scales = tuple(own(getattr(self, name)) for name in self.names)
+        return nf4_product(rows, own(self.packed), scales, self.sizes, ends)
