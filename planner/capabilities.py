@@ -74,6 +74,8 @@ class Gradients:
     """Of the sum over replicas while it travels."""
     zero: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages with which it has them."""
+    master_weights: tuple[str, ...] = ("fp32", "split")
+    """Weights that the optimizer may update by them."""
 
     @property
     def kept_bytes(self) -> int:
@@ -161,7 +163,11 @@ class Capabilities:
     unemitted_moments: tuple[str, ...] = ()
     """Those of ``moments`` that are priced, never proposed."""
     narrow_moments_zero: tuple[int, ...] = (0, 1, 2, 3)
-    """ZeRO stages with which it can keep them in less than fp32."""
+    """ZeRO stages with which it can keep them in less than fp32, and split weights."""
+    master_weights: tuple[str, ...] = ("fp32",)
+    """Formats of the weights that the optimizer updates in 16-bit training."""
+    unemitted_master_weights: tuple[str, ...] = ()
+    """Those of ``master_weights`` that are priced, never proposed."""
     cross_entropies: tuple[str, ...] = ("plain",)
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()

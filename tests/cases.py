@@ -569,6 +569,11 @@ CASES: dict[str, Case] = {
     "adafactor": _case(NODE, gpt(optimizer="adafactor"), "dp: 4, target: torch"),
     "8-bit moments": _case(NODE, gpt(optimizer_states="int8"), "dp: 4, target: torch, zero: 3"),
     "bf16 moments": _case(NODE, gpt(optimizer_states="bf16"), "dp: 4, target: megatron, zero: 1"),
+    "bf16 weights": _case(NODE, llama(master_weights="bf16"), "dp: 4, target: torch, zero: 3"),
+    "bf16 weights with DeepSpeed": _case(
+        NODE, gpt(master_weights="bf16", optimizer_states="int8"), "dp: 4, target: deepspeed, zero: 3"
+    ),
+    "split weights": _case(NODE, gpt(master_weights="split"), "dp: 4, target: megatron, zero: 1"),
     "paged moments": _case(HOSTS, gpt(optimizer_states="paged-int8"), "dp: 4, target: deepspeed, zero: 1"),
     "paged moments in fp32": _case(
         HOSTS, gpt(optimizer_states="paged-fp32", layers=12), "dp: 1, target: deepspeed"

@@ -873,16 +873,25 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward, weight_seconds=weight)
 
 
-EAGER_UPDATE_BYTES = {("adamw", "bf16"): 272.0, ("adamw", "int8"): 550.0, ("lion", "fp32"): 48.0}
+EAGER_UPDATE_BYTES = {
+    ("adamw", "bf16", "fp32"): 272.0,
+    ("adamw", "int8", "fp32"): 550.0,
+    ("lion", "fp32", "fp32"): 48.0,
+    ("adamw", "fp32", "bf16"): 206.0,
+    ("adamw", "bf16", "bf16"): 378.0,
+    ("adamw", "int8", "bf16"): 657.0,
+}
 """Bytes of one element that the operations of the example's own optimizers read and write, without the gradient, by
-optimizer and format of the moments, by count (``tests/training``): they bring narrow moments to fp32, update, round in
-proportion and keep them again, one operation of plain torch after the other."""
+optimizer and format of the moments and of the weights, by count (``tests/training``): they bring narrow ones to fp32,
+update, round in proportion and keep them again, one operation of plain torch after the other."""
 
 
 def update_bytes(training: TrainingSpec, eager: bool) -> float:
-    """Bytes read and written for the fp32 weight and the moments of one element; once each where that is one kernel."""
-    fused = 2.0 * (4.0 + training.moment_bytes)
-    return EAGER_UPDATE_BYTES.get((training.optimizer, training.optimizer_states), fused) if eager else fused
+    """Bytes read and written for the weight and the moments of one element; once each where that is one kernel."""
+    in_bf16 = training.master_weights == "bf16"
+    fused = 2.0 * ((2.0 if in_bf16 else 4.0) + training.moment_bytes)
+    key = training.optimizer, training.optimizer_states, "bf16" if in_bf16 else "fp32"
+    return EAGER_UPDATE_BYTES.get(key, fused) if eager else fused
 
 
 def optimizer_seconds(
@@ -897,12 +906,14 @@ def optimizer_seconds(
 
     The update reads the gradient and moves the states, or takes ``update_seconds`` where somebody has measured it.
     Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
-    is written.
+    is written; where the optimizer updates bf16 weights, gradients stay as they are and there is no copy.
     """
-    moved = (2.0 + 4.0 if model.training.precision in MIXED else 0.0) + 4.0 + 4.0
-    moved += device.size if model.training.precision in MIXED else 0.0
+    copied = model.training.precision in MIXED and model.training.master_weights != "bf16"
+    gradient = 2.0 if model.training.master_weights == "bf16" else 4.0
+    moved = (2.0 + 4.0 if copied else 0.0) + gradient + gradient
+    moved += device.size if copied else 0.0
     if update_seconds is None:
-        moved += update_bytes(model.training, eager) + 4.0
+        moved += update_bytes(model.training, eager) + gradient
     return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 

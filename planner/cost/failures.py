@@ -78,8 +78,8 @@ def checkpoint_bytes(model: ModelSpec) -> float:
 
 
 def state_bytes(model: ModelSpec) -> float:
-    """Bytes of one trained element from which training goes on: its weight in fp32 and its moments."""
-    return 4.0 + model.training.moment_bytes
+    """Bytes of one trained element from which training goes on: its weight as it is updated, and its moments."""
+    return (2.0 if model.training.master_weights == "bf16" else 4.0) + model.training.moment_bytes
 
 
 def checkpoint_interval(per_second: float, checkpoint_seconds: float) -> float:

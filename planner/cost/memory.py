@@ -20,13 +20,16 @@ from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
 from planner.model.spec import (
+    MASTER_BYTES,
     Adapters,
     AdapterTarget,
     LatentSpec,
     LayerRun,
+    MasterWeights,
     ModelSpec,
     Part,
     StateSpec,
+    TrainingSpec,
 )
 from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, Context, Folding, Offload
 
@@ -93,6 +96,7 @@ class Load:
     sequence_parallel: bool
     zero: int
     gradient_bytes: int
+    master_weights: MasterWeights = "fp32"
     offload: Offload = ON_DEVICE
     activation_ratio: float = 1.0
     """Measured activations that one layer keeps without recomputation over those of the formula."""
@@ -230,9 +234,9 @@ def quantised_experts_of(
     return (layers * model.quantised_expert_parameters + ends) / expert_ways
 
 
-def optimizer_bytes(model: ModelSpec) -> float:
-    """Bytes of the optimizer's states of one element of a layer: moments and, in mixed precision, an fp32 copy."""
-    return model.training.moment_bytes + (4.0 if model.training.precision in MIXED else 0.0)
+def optimizer_bytes(training: TrainingSpec, master_weights: MasterWeights) -> float:
+    """Bytes of the optimizer's states of one element of a layer: moments and, in 16-bit training, its own weights."""
+    return training.moment_bytes + (MASTER_BYTES[master_weights] if training.precision in MIXED else 0.0)
 
 
 def activation_bytes_per_layer(
@@ -505,7 +509,8 @@ class Footprint:
             ELEMENT_BYTES[model.training.precision],
             model.training.end_moment_bytes - model.training.moment_bytes,
         )
-        states, ends = optimizer_bytes(model) / ways, self._end_elements / load.tp * more / ways
+        states = optimizer_bytes(model.training, load.master_weights) / ways
+        ends = self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0
         gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.error_bytes
@@ -744,7 +749,8 @@ def _updated_beyond(model: ModelSpec, load: Load, ways: float) -> float:
 
 def _copies(model: ModelSpec, load: Load) -> float:
     """Working copies of each parameter: none beside the optimizer's, one, or with fp8 matrices of bf16 weights two."""
-    if load.rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
+    rests_in_fp32 = load.rests_in_fp32 and load.master_weights == "fp32"
+    if rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
         return 0.0
     doubled = model.training.precision == "fp8" and not load.eager
     return 1.0 + doubled * ((load.zero == 0) | (load.dp == 1))
@@ -877,8 +883,10 @@ def _logits(model: ModelSpec, load: Load, working: float) -> float:
 def _gradient_copy(model: ModelSpec, load: Load) -> float:
     """Bytes an element of the fp32 copy of half-precision gradients that an optimizer step works on.
 
-    ZeRO-3 makes it piece by piece.
+    ZeRO-3 makes it piece by piece; what updates split weights or those in bf16 reads them as they are.
     """
+    if load.master_weights != "fp32":
+        return 0.0
     half = model.training.precision in MIXED and load.gradient_bytes <= 2 and load.zero != 3
     return 4.0 if half and load.offload.optimizer == "none" else 0.0
 

@@ -86,7 +86,7 @@ from planner.cost.tensor import (
 )
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
-from planner.dims.sharding import gradients_of, optimizer_ways
+from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways
 from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.equal_pools import Joined
@@ -301,6 +301,8 @@ class Pricer:
         self.exchange_curves = ExchangeCurves(calibration)
         plain = target.runs_plain_torch and model.training.optimizer == "adamw"
         plain &= model.training.optimizer_states == "fp32"
+        self._master_weights = master_weights_of(target, model.training)
+        plain &= self._master_weights == "fp32"
         self.optimizer_curves = OptimizerCurves(calibration) if plain else None
         self._devices: dict[tuple[str, str], Device] = {}
         self._axes: dict[tuple[str, str], grids.Axes] = {}
@@ -813,6 +815,7 @@ class Pricer:
             sequence_parallel=shape.sequence_parallel or self.side > 1,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
+            master_weights=self._master_weights,
             offload=shape.offload,
             activation_ratio=measured[0],
             parameter_ratio=measured[1],

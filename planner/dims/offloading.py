@@ -119,6 +119,8 @@ def _updates(target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if training.optimizer_states != "fp32":
         yield Fault(path, f"moments on hosts are in fp32, expected none with {training.optimizer_states}")
+    if training.master_weights not in (None, "fp32"):
+        yield Fault(path, f"weights on hosts are in fp32, expected none with {training.master_weights}")
     if training.gradient_dtype or training.reduce_dtype:
         yield Fault(path, f"gradients for hosts are in {target.name}'s own format, expected no other")
 

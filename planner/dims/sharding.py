@@ -15,7 +15,7 @@ from math import gcd
 from planner.capabilities import Capabilities, Gradients
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, by_group, single_device_faults
-from planner.model.spec import HALVES, ModelSpec, TrainingSpec
+from planner.model.spec import HALVES, MasterWeights, ModelSpec, TrainingSpec
 from planner.plan.values import PLAIN_ZERO, Fault, Plan, groups_of, in_words
 from planner.units import divisors
 
@@ -33,11 +33,20 @@ def gradients_of(target: Capabilities, training: TrainingSpec, zero: int) -> Gra
     return gradients_at(target, training, zero) or next(_fitting(target, training), target.gradients[0])
 
 
+def master_weights_of(target: Capabilities, training: TrainingSpec) -> MasterWeights:
+    """What the optimizer updates: what the training says, else what the runtime has for such moments."""
+    if training.master_weights is not None:
+        return training.master_weights
+    splits = "split" in target.master_weights and training.precision == "bf16"
+    return "split" if splits and training.optimizer_states != "fp32" else "fp32"
+
+
 def _fitting(target: Capabilities, training: TrainingSpec) -> Iterator[Gradients]:
     kept, reduced = training.gradient_dtype, training.reduce_dtype
+    masters = master_weights_of(target, training)
     own = {"fp16": (Gradients("fp16", "fp16"),), "fp32": (FULL,), "tf32": (FULL,)}
     for each in own.get(training.precision, target.gradients):
-        if kept in (None, each.kept) and reduced in (None, each.reduced):
+        if masters in each.master_weights and kept in (None, each.kept) and reduced in (None, each.reduced):
             yield each
 
 
@@ -48,12 +57,21 @@ def gradient_faults(target: Capabilities, training: TrainingSpec, zeros: tuple[i
     """What is wrong where none of these ZeRO stages has the formats asked for."""
     if any(gradients_at(target, training, zero) for zero in zeros):
         return
-    given = {"gradient_dtype": training.gradient_dtype, "reduce_dtype": training.reduce_dtype}
+    names = ("gradient_dtype", "reduce_dtype", "master_weights")
+    given = {name: getattr(training, name) for name in names}
     asked = " and ".join(f"{key} {value}" for key, value in given.items() if value)
     if training.precision not in HALVES:
         yield f"gradients of {training.precision} training have its own format, expected no {asked}"
         return
-    able = (f"{each.kept} added up in {each.reduced}" for each in target.gradients if {*zeros} & {*each.zero})
+    masters = master_weights_of(target, training)
+    offered = [each for each in target.gradients if masters in each.master_weights]
+    able = [f"{each.kept} added up in {each.reduced}" for each in offered if {*zeros} & {*each.zero}]
+    if not offered:
+        return
+    if not able:
+        stages = in_words(sorted({zero for each in offered for zero in each.zero}))
+        yield f"{target.name} updates {masters} weights with ZeRO {stages}, got {in_words(zeros)}"
+        return
     stages = f" with ZeRO {', '.join(map(str, zeros))}" if len(zeros) == 1 else ""
     yield f"{target.name} keeps gradients{stages} in {' or '.join(dict.fromkeys(able))}, got {asked}"
 
@@ -163,9 +181,9 @@ class Sharding(Dimension):
             yield Fault(("zero",), f"{what}, got {plan.zero}")
         for what in gradient_faults(target, model.training, (plan.zero,)):
             yield Fault(("zero",), what)
-        if model.training.optimizer_states != "fp32" and plan.zero not in target.narrow_moments_zero:
-            able, states = in_words(target.narrow_moments_zero), model.training.optimizer_states
-            yield Fault(("zero",), f"{target.name} keeps {states} moments with ZeRO {able}, got {plan.zero}")
+        if plan.zero not in target.narrow_moments_zero and (what := _narrow(model.training)):
+            able = in_words(target.narrow_moments_zero)
+            yield Fault(("zero",), f"{target.name} keeps {what} with ZeRO {able}, got {plan.zero}")
 
     def neighbours(
         self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
@@ -219,9 +237,16 @@ def trains_at(target: Capabilities, model: ModelSpec, zero: int) -> bool:
     training = model.training
     if zero and training.optimizer not in target.sharding_optimizers:
         return False
-    if training.optimizer_states != "fp32" and zero not in target.narrow_moments_zero:
+    if zero not in target.narrow_moments_zero and _narrow(training):
         return False
     return gradients_at(target, training, zero) is not None
+
+
+def _narrow(training: TrainingSpec) -> str:
+    """What the optimizer keeps in a form that not every ZeRO stage has; empty where nothing is."""
+    if training.optimizer_states != "fp32":
+        return f"{training.optimizer_states} moments"
+    return "split weights" if training.master_weights == "split" else ""
 
 
 def shard_sizes(

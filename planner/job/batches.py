@@ -87,6 +87,7 @@ def table_text(job: Job) -> str:
         **({} if plan.schedule == "1f1b" else {"schedule": plan.schedule}),
         **({} if training.optimizer == "adamw" else {"optimizer": training.optimizer}),
         **({} if training.optimizer_states == "fp32" else {"optimizer_states": training.optimizer_states}),
+        **({} if training.master_weights != "bf16" else {"master_weights": "bf16"}),
     }
     return rows(
         head,
@@ -221,6 +222,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
         del shape["beside"]
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
+    if training.master_weights == "bf16":
+        shape["master_weights"] = "bf16"
     if training.preference is not None:
         shape["preference"] = training.preference.model_dump()
     if training.documents is not None:

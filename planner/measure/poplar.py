@@ -19,6 +19,7 @@ from scipy.interpolate import CubicSpline
 
 from planner.calibration.values import LayerPoint
 from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.memory import optimizer_bytes
 from planner.errors import UsageError
 from planner.measure.backend import DTYPES, Backend, Mark, out_of_memory, repeated
 from planner.measure.layers import numerics, peak_bytes, share_of
@@ -30,8 +31,7 @@ from planner.training.example_model import Embedding, Finish, Head, Layer, objec
 def state_bytes(model: ModelSpec, zero: int, devices: int) -> float:
     """Bytes of parameters, gradients and optimizer states on one of the devices that divide them."""
     element = ELEMENT_BYTES[model.training.precision]
-    copy = 0.0 if element == 4 else 4.0
-    optimizer = model.training.moment_bytes + copy
+    optimizer = optimizer_bytes(model.training, model.training.master_weights or "fp32")
     parts = (optimizer, 1), (element, 2), (element, 3)
     return sum(size / (devices if zero >= stage else 1) for size, stage in parts) * model.parameters
 

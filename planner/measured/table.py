@@ -50,6 +50,7 @@ from planner.model.spec import (
     GradientFormat,
     GradientSums,
     Kernels,
+    MasterWeights,
     ModelSpec,
     Optimizer,
     Precision,
@@ -153,6 +154,8 @@ class MeasuredRow(Frozen):
     """adamw, sgd, lion, muon or adafactor."""
     optimizer_states: StateFormat = "fp32"
     """Number format of the optimizer's moments: fp32, bf16 or int8."""
+    master_weights: MasterWeights | None = None
+    """Weights that the optimizer updates: fp32, split or bf16; the runtime's own when absent."""
     gradient_dtype: GradientFormat | None = None
     """Number format of kept gradients, fp32 or bf16; the runtime's own when absent."""
     reduce_dtype: GradientFormat | None = None

@@ -28,7 +28,7 @@ from planner.files.fields import (
 from planner.files.messages import shown
 from planner.lazy import lazy_module
 from planner.model.hub import HUB, in_cache
-from planner.model.spec import MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
+from planner.model.spec import HALVES, MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
 if TYPE_CHECKING:
@@ -357,6 +357,7 @@ def shape_problems(document: Document) -> list[Problem]:
         *_expert_problems(document),
         *_frozen_problems(document),
         *_moment_problems(document),
+        *_master_problems(document),
         *_end_problems(document),
         *_document_problems(document, document.data, _length_of(document)),
     ]
@@ -372,6 +373,31 @@ def _moment_problems(document: Document) -> list[Problem]:
         return []
     what = f"{states} moments exist only with adamw, expected fp32 with {shown(training['optimizer'])}"
     return [document.problem(("training", "optimizer_states"), what, "remove it, or the optimizer")]
+
+
+def _master_problems(document: Document) -> list[Problem]:
+    """Weights in less than fp32 that no optimizer updates."""
+    training = document.data.get("training")
+    if not isinstance(training, dict):
+        return []
+    masters, precision = training.get("master_weights"), training.get("precision", "bf16")
+    if masters not in ("split", "bf16"):
+        return []
+    states, able = training.get("optimizer_states", "fp32"), ("bf16",) if masters == "split" else HALVES
+    wrong = {
+        "optimizer": ("adamw", training.get("optimizer", "adamw") != "adamw"),
+        "precision": (" or ".join(able), precision not in able),
+        "optimizer_states": ("moments that stay on the device", str(states).startswith("paged")),
+    }
+    return [
+        document.problem(
+            ("training", "master_weights"),
+            f"{masters} weights are updated only with {wanted}, expected fp32 with {shown(training[key])}",
+            f"remove it, or {key}",
+        )
+        for key, (wanted, found) in wrong.items()
+        if found
+    ]
 
 
 def _end_problems(document: Document) -> list[Problem]:

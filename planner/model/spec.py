@@ -44,6 +44,7 @@ from planner.files.fields import (
 Precision = Literal["bf16", "fp16", "fp32", "tf32", "fp8"]
 Optimizer = Literal["adamw", "sgd", "lion", "muon", "adafactor"]
 StateFormat = Literal["fp32", "bf16", "int8", "paged-fp32", "paged-int8"]
+MasterWeights = Literal["fp32", "split", "bf16"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["chunked", "plain", "fused", "masked"]
 GradientSums = Literal["fused", "apart"]
@@ -90,6 +91,9 @@ MOMENTS = {"adamw": 2, "sgd": 1, "lion": 1, "muon": 1, "adafactor": 0}
 MOMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "int8": 1.0 + 4.0 / 256}
 MOMENT_BYTES |= {f"paged-{name}": MOMENT_BYTES[name] for name in ("fp32", "int8")}
 """Bytes of a moment; 8-bit ones have an fp32 scale for each 256 elements (arXiv:2110.02861, section 2.1)."""
+MASTER_BYTES = {"fp32": 4.0, "split": 2.0, "bf16": 0.0}
+"""Bytes that the optimizer keeps of a weight beside the working one of 16 bits: all of it, the 16 bits that bf16 lacks,
+or nothing."""
 HALVES = ("bf16", "fp8")
 """Precisions whose gradients may be kept and reduced in bf16 or in fp32."""
 
@@ -184,12 +188,15 @@ class TrainingSpec(Frozen):
     global_batch: Batch
     """Sequences of one optimizer step."""
     precision: Precision = "bf16"
-    """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only); the optimizer keeps fp32."""
+    """Number format: bf16, fp16, fp32, tf32 (stored in fp32) or fp8 (products only)."""
     optimizer: Optimizer = "adamw"
     """adamw (two states), sgd (momentum), lion, muon (AdamW for all but the layers' matrices) or adafactor."""
     optimizer_states: StateFormat = "fp32"
     """Number format of the optimizer's moments: fp32, bf16 or int8; paged-fp32 or paged-int8 in memory that device and
-    host share (arXiv:2305.14314, section 3). The weights that it updates stay in fp32."""
+    host share (arXiv:2305.14314, section 3)."""
+    master_weights: MasterWeights | None = None
+    """Weights that the optimizer updates: fp32, a copy of its own; split, the same as the bf16 weights and the 16 bits
+    that these lack; bf16, the working weights themselves; absent, fp32, or what the runtime has with narrow moments."""
     gradient_dtype: GradientFormat | None = None
     """Number format in which bf16 and fp8 training keep gradients: fp32 or bf16; the runtime's own when absent."""
     reduce_dtype: GradientFormat | None = None

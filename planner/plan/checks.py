@@ -212,6 +212,9 @@ def _choices(
     yield "in", training.precision, row.precisions, row.unemitted_precisions
     yield "by", training.optimizer, row.optimizers, row.unemitted_optimizers
     yield "with optimizer_states", training.optimizer_states, row.moments, row.unemitted_moments
+    if training.master_weights is not None:
+        masters = training.master_weights
+        yield "with master_weights", masters, row.master_weights, row.unemitted_master_weights
     if training.cross_entropy is not None:
         asked = training.cross_entropy
         yield "with cross_entropy", asked, row.cross_entropies, row.unemitted_cross_entropies

@@ -316,9 +316,12 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
 
 
 def _moments(training: TrainingSpec) -> str:
-    """`` with moments in int8``, `` with paged moments in int8``; empty for those of fp32."""
-    paged, states = " paged" if training.paged else "", training.optimizer_states.removeprefix("paged-")
-    return "" if training.optimizer_states == "fp32" else f" with{paged} moments in {states}"
+    """`` with moments in int8``, `` with paged moments in int8, of split weights``; empty for fp32 alone."""
+    paged, states = "paged " if training.paged else "", training.optimizer_states.removeprefix("paged-")
+    kept = [] if training.optimizer_states == "fp32" else [f"{paged}moments in {states}"]
+    masters = {"split": "split weights", "bf16": "weights in bf16"}
+    kept += [masters[training.master_weights]] if training.master_weights in masters else []
+    return f" with {' and '.join(kept)}" if kept else ""
 
 
 def _dealt(training: TrainingSpec) -> str:

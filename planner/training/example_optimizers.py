@@ -1,4 +1,4 @@
-"""Optimizers that torch does not have: Lion, and AdamW with moments in bf16 or in eight bits."""
+"""Optimizers that torch does not have: Lion, and AdamW with moments in bf16 or in eight bits or for bf16 weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ BLOCK = 256
 
 
 class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
-    """Updates the elements of this rank piece by piece, whatever tensor they are of."""
+    """Updates the elements of this rank piece by piece, whatever tensor they are of.
+
+    Weights in bf16 are brought to fp32 for it and rounded up or down in proportion: a step changes most of them by less
+    than bf16 resolves.
+    """
 
     moments: tuple[str, ...] = ()
     format: torch.dtype | None = None
@@ -46,8 +50,11 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
         state["step"] += 1
         pieces = [each.view(-1).split(PIECE) for each in (weight, own(parameter.grad))]
         pieces += [self.cut(state[name]) for name in self.moments]
-        for mine in zip(*pieces, strict=True):
-            self.update(group, state["step"], *mine)
+        for weights, *others in zip(*pieces, strict=True):
+            exact = weights.float()
+            self.update(group, state["step"], exact, *others)
+            if exact is not weights:
+                weights.copy_(dithered(exact, 3 * state["step"] + 2))
 
     def cut(self, kept: torch.Tensor) -> Any:
         """The pieces of a moment."""
@@ -143,7 +150,7 @@ class NarrowAdamW(InPieces):
         scale = (second / square_bias).sqrt_().add_(self.eps)
         weight.addcdiv_(first, scale, value=-group["lr"] / bias)
         for seed, (name, kept, new) in enumerate(zip(self.moments, moments, (first, second), strict=True)):
-            self.write(name, kept, new, 2 * step + seed)
+            self.write(name, kept, new, 3 * step + seed)
 
     def read(self, name: str, kept: torch.Tensor) -> torch.Tensor:
         """A piece of a moment in fp32."""
@@ -152,6 +159,16 @@ class NarrowAdamW(InPieces):
     def write(self, name: str, kept: torch.Tensor, new: torch.Tensor, seed: int) -> None:
         """Round it and keep it."""
         kept.copy_(dithered(new, seed))
+
+
+class WideAdamW(NarrowAdamW):
+    """AdamW with moments in fp32, for weights in bf16."""
+
+    format = torch.float32
+
+    def write(self, name: str, kept: torch.Tensor, new: torch.Tensor, seed: int) -> None:
+        """Keep it."""
+        kept.copy_(new)
 
 
 class EightBitAdamW(NarrowAdamW):
@@ -216,6 +233,10 @@ def codes(signed: bool, device: torch.device) -> torch.Tensor:
             10.0 ** (decade - 6) * each * sign for each in within for sign in ((1, -1) if signed else (1,))
         ]
     return torch.tensor(sorted(values), device=device)
+
+
+ADAMW = {"fp32": WideAdamW, "bf16": NarrowAdamW, "int8": EightBitAdamW}
+"""By the format of the moments."""
 
 
 class OnLocals:

@@ -139,6 +139,8 @@ class RankPlan:
     """``adamw``, ``sgd`` or ``lion``; of plans of DeepSpeed, for Trainer."""
     optimizer_states: str = "fp32"
     """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``, or ``paged-fp32`` or ``paged-int8``."""
+    master_weights: str = "fp32"
+    """Number format of the weights that it updates: ``fp32`` or ``bf16``."""
 
     @property
     def steps(self) -> int:
@@ -285,13 +287,14 @@ class RankPlan:
         given = {"lr": arguments.learning_rate}
         if self.optimizer == "sgd":
             return torch.optim.SGD, {**given, "momentum": 0.9}
-        if self.optimizer == "adamw" and self.optimizer_states in ("fp32", *PAGED):
+        narrow = self.optimizer_states in ("bf16", "int8") or self.master_weights == "bf16"
+        if self.optimizer == "adamw" and not narrow:
             return None
         own = import_module(f"{__package__}.example_optimizers" if __package__ else "example_optimizers")
         if self.optimizer == "lion":
             return own.Lion, given
         given |= {"betas": (arguments.adam_beta1, arguments.adam_beta2), "eps": arguments.adam_epsilon}
-        return (own.EightBitAdamW if self.optimizer_states == "int8" else own.NarrowAdamW), given
+        return own.ADAMW[self.optimizer_states], given
 
     def trainer_class(self, trainer: type, seed: int | None = None) -> type:
         """Hugging Face's Trainer with this plan's batches and weights, for ``plan.trainer_arguments()``.
@@ -490,6 +493,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         schedule=table.get("schedule", "1f1b"),
         optimizer=table.get("optimizer", "adamw"),
         optimizer_states=table.get("optimizer_states", "fp32"),
+        master_weights=table.get("master_weights", "fp32"),
     )
 
 

@@ -163,6 +163,17 @@ def test_is_tried() -> None:
         ("torch", 3, {"optimizer": "muon"}, "torch shards the states of adamw, sgd, lion only"),
         ("torch", 3, {"optimizer": "lion", "optimizer_states": "bf16"}, "bf16 moments of adamw only"),
         ("megatron", 0, {"optimizer_states": "bf16"}, "megatron keeps bf16 moments with ZeRO 1, got 0"),
+        ("megatron", 0, {"master_weights": "split"}, "megatron keeps split weights with ZeRO 1, got 0"),
+        ("megatron", 1, {"master_weights": "bf16"}, "master_weights bf16 with megatron is priced"),
+        ("torch", 3, {"master_weights": "split"}, "torch does not train with master_weights split, it can"),
+        ("torch", 2, {"master_weights": "bf16"}, "torch updates bf16 weights with ZeRO 3, got 2"),
+        ("deepspeed", 1, {"master_weights": "bf16"}, "deepspeed updates bf16 weights with ZeRO 3, got 1"),
+        (
+            "torch",
+            3,
+            {"master_weights": "bf16", "gradient_dtype": "fp32"},
+            "torch keeps gradients with ZeRO 3 in bf16 added up in fp32 or bf16 added up in bf16, got",
+        ),
         (
             "torch",
             3,

@@ -323,6 +323,26 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
             "",
             'training.optimizer_states: int8 moments exist only with adamw, expected fp32 with "sgd"',
         ),
+        (
+            "optimizer: lion\n  master_weights: bf16",
+            "",
+            'training.master_weights: bf16 weights are updated only with adamw, expected fp32 with "lion"',
+        ),
+        (
+            "precision: fp8\n  master_weights: split",
+            "",
+            'training.master_weights: split weights are updated only with bf16, expected fp32 with "fp8"',
+        ),
+        (
+            "precision: fp16\n  master_weights: bf16",
+            "",
+            'bf16 weights are updated only with bf16 or fp8, expected fp32 with "fp16"',
+        ),
+        (
+            "master_weights: bf16\n  optimizer_states: paged-int8",
+            "",
+            'only with moments that stay on the device, expected fp32 with "paged-int8"',
+        ),
     ],
 )
 def test_adapters_that_cannot_be(tmp_path: Path, training: str, changes: str, what: str) -> None:

@@ -1182,6 +1182,8 @@ TRAININGS = (
     {"optimizer": "muon"},
     {"optimizer": "lion"},
     {"optimizer_states": "bf16"},
+    {"master_weights": "bf16", "precision": "bf16"},
+    {"master_weights": "split", "precision": "bf16"},
     {"documents": DocumentsSpec(mean_length=100)},
 )
 """Formats and optimizers that some targets have with some ZeRO stages only, and documents."""

@@ -40,6 +40,17 @@ def test_other_trainings_of_a_whole_model() -> None:
         assert other.training.global_batch * other.training.sequence_length == 64 * 2048
 
 
+def test_weights_in_bf16_come_after_narrow_moments() -> None:
+    """In 16-bit training, where they are not yet."""
+    plain, narrow = (gpt(precision="bf16", master_weights=masters) for masters in (None, "bf16"))
+    moments = [f"training.optimizer_states: {name}" for name in ("bf16", "int8")]
+    both = [f"{each} and training.master_weights: bf16" for each in moments]
+    assert texts(plain)[1] == [*moments, *both]
+    assert texts(narrow)[1] == moments
+    tried = [other.training for _, other in [*_trainings(plain)][1]]
+    assert [each.master_weights for each in tried] == [None, None, "bf16", "bf16"]
+
+
 def test_a_plain_loss_may_be_computed_in_chunks() -> None:
     """Ahead of all else, as it trains the same."""
     first, *others = _trainings(gpt(sequence_length=512, cross_entropy="plain"))

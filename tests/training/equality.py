@@ -242,6 +242,8 @@ HALF = [
     Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"), ("reduce_dtype", "fp32"))),
     *(Case("data", zero, "adamw", formats=(("optimizer_states", "bf16"),)) for zero in (0, 2)),
     *(Case("data", zero, "adamw", formats=(("optimizer_states", "int8"),)) for zero in (1, 3)),
+    Case("data", 3, "adamw", "bf16", formats=(("master_weights", "bf16"),)),
+    Case("data", 3, "adamw", "bf16", formats=(("master_weights", "bf16"), ("optimizer_states", "int8"))),
     Case("pp2", 1, "adamw", "bf16", lora="freeze"),
     Case("pp2", 1, "adamw", "bf16", formats=(("reduce_dtype", "fp32"), ("optimizer_states", "bf16"))),
 ]
@@ -375,6 +377,7 @@ SLOW = frozenset(
         Case("data", 2, "adamw", "bf16", formats=(("gradient_dtype", "fp32"),)),
         Case("data", 0, "adamw", formats=(("optimizer_states", "bf16"),)),
         Case("data", 1, "adamw", formats=(("optimizer_states", "int8"),)),
+        Case("data", 3, "adamw", "bf16", formats=(("master_weights", "bf16"), ("optimizer_states", "int8"))),
         Case("data", 1, "sgd", wrapper="ddp"),
         Case("data", 3, "sgd", wrapper="fsdp2"),
         *(Case("data", zero, "sgd", experts=True) for zero in (1, 3)),

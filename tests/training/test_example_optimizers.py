@@ -14,7 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.compute import EAGER_UPDATE_BYTES  # noqa: E402
-from planner.training.example_optimizers import BLOCK, EightBitAdamW, Lion, NarrowAdamW, codes  # noqa: E402
+from planner.training.example_optimizers import (  # noqa: E402
+    BLOCK,
+    EightBitAdamW,
+    Lion,
+    NarrowAdamW,
+    WideAdamW,
+    codes,
+)
 
 WIDE = 700
 """Elements of a weight: two whole blocks and a part of one."""
@@ -119,11 +126,21 @@ def test_a_checkpoint_keeps_the_moments(kind: Any) -> None:
     ]
 
 
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("kind", "priced"),
-    [(NarrowAdamW, ("adamw", "bf16")), (EightBitAdamW, ("adamw", "int8")), (Lion, ("lion", "fp32"))],
+    [
+        (NarrowAdamW, ("adamw", "bf16", "fp32")),
+        (EightBitAdamW, ("adamw", "int8", "fp32")),
+        (Lion, ("lion", "fp32", "fp32")),
+        (WideAdamW, ("adamw", "fp32", "bf16")),
+        (NarrowAdamW, ("adamw", "bf16", "bf16")),
+        (EightBitAdamW, ("adamw", "int8", "bf16")),
+    ],
 )
-def test_what_an_update_moves(kind: Any, priced: tuple[str, str]) -> None:
+def test_what_an_update_moves(kind: Any, priced: tuple[str, str, str]) -> None:
     """All that its operations read and write of an element, as the price of a step counts it."""
     size, moved = 1 << 16, 0
 
@@ -136,10 +153,10 @@ def test_what_an_update_moves(kind: Any, priced: tuple[str, str]) -> None:
                 moved += sum(each.nbytes for each in tensors if each.numel() >= size // BLOCK)
             return found
 
-    weight = torch.nn.Parameter(torch.randn(size))
-    weight.grad = torch.randn(size)
+    weight = torch.nn.Parameter(torch.randn(size).to(FORMATS[priced[-1]]))
+    weight.grad = torch.randn_like(weight)
     optimizer = kind([weight], 0.1)
     optimizer.step()
     with Counting():
         optimizer.step()
-    assert moved / size - 4.0 == pytest.approx(EAGER_UPDATE_BYTES[priced], rel=0.03)
+    assert moved / size - weight.itemsize == pytest.approx(EAGER_UPDATE_BYTES[priced], rel=0.03)

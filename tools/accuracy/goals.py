@@ -155,8 +155,7 @@ ODD_SPLIT = (2, 16, 16)
 
 REASONS = {
     EVERY: (
-        "Nemotron-4 340B in bf16 ran on 128 H100 with two replicas, where 6 % more than there is are predicted. One "
-        "run of BLOOM's tuning that was out of memory is predicted to fill its devices to the last 1 %; why "
+        "one run of BLOOM's tuning that was out of memory is predicted to fill its devices to the last 1 %; why "
         "DeepSpeed runs out of memory with 32 sequences a device and not with 24 (`bmtrain-08`, 5 GiB below what there "
         "is), BMTrain's table does not say."
     ),

@@ -33,6 +33,9 @@ CAPABILITIES = Capabilities(
         Gradients("bf16", "fp32"),
         Gradients("fp32", "bf16", zero=(2, 3)),
         Gradients("fp32", "fp32", zero=(2, 3)),
+        # With ZeRO 1 and 2 it updates a copy of its part all the same.
+        Gradients("bf16", "bf16", zero=(3,), master_weights=("bf16",)),
+        Gradients("bf16", "fp32", zero=(3,), master_weights=("bf16",)),
     ),
     scatters_gradients=(3,),
     overlaps_parameter_gather=False,
@@ -42,6 +45,7 @@ CAPABILITIES = Capabilities(
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion"),
     moments=("fp32", "bf16", "int8", "paged-fp32", "paged-int8"),
+    master_weights=("fp32", "bf16"),
     cross_entropies=("chunked", "plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     loss_in_steps=("deepspeed-2021",),

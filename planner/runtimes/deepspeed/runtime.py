@@ -97,7 +97,7 @@ class DeepSpeed(Runtime):
 def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
     """The part of the configuration that all ranks share; the runtime adds each rank's batch."""
     precision: dict[str, dict[str, object]] = {
-        "bf16": {"bf16": {"enabled": True}},
+        "bf16": {"bf16": {"enabled": True, **master_options(model)}},
         "fp16": {"fp16": {"enabled": True, "loss_scale": 0, "initial_scale_power": 16}},
         "fp32": {},
         "tf32": {},
@@ -112,6 +112,12 @@ def common_config(plan: Plan, model: ModelSpec) -> dict[str, object]:
         **offload_options(plan, model),
         **tensor_options(plan),
     }
+
+
+def master_options(model: ModelSpec) -> dict[str, object]:
+    """Those of bf16 weights that the optimizer updates; the second one says that its moments stay on the device."""
+    names = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+    return dict.fromkeys(names, True) if model.training.master_weights == "bf16" else {}
 
 
 def gradient_options(plan: Plan, model: ModelSpec) -> dict[str, object]:

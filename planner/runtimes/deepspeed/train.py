@@ -34,7 +34,7 @@ from planner.training.example_model import (
     load_shape,
     objective,
 )
-from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW
+from planner.training.example_optimizers import ADAMW, Lion
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.step_log import StepLog
 from planner.runtimes.deepspeed.example_divided import dividing
@@ -258,12 +258,10 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace, on_hos
         return torch.optim.SGD(trained, lr=options.lr, momentum=0.9)
     if shape.optimizer == "lion":
         return Lion(trained, options.lr)
-    if shape.optimizer_states == "bf16":
-        return NarrowAdamW(trained, options.lr)
-    if shape.optimizer_states == "int8":
-        return EightBitAdamW(trained, options.lr)
     if shape.optimizer_states.startswith("paged"):
         return paged_adamw(shape.optimizer_states)(trained, lr=options.lr)
+    if shape.optimizer_states != "fp32" or shape.master_weights == "bf16":
+        return ADAMW[shape.optimizer_states](trained, options.lr)
     if on_host:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 

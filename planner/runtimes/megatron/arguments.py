@@ -11,7 +11,7 @@ from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
-from planner.dims.sharding import gradients_of
+from planner.dims.sharding import gradients_of, master_weights_of
 from planner.job.files import rendered
 from planner.job.job import Job
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
@@ -213,7 +213,7 @@ def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
         words += ["--overlap-grad-reduce"]
         if plan.zero:
             words += ["--use-distributed-optimizer", "--overlap-param-gather"]
-    elif plan.offload.optimizer != "none" or model.training.optimizer_states != "fp32":
+    elif plan.offload.optimizer != "none" or _splits(model):
         words += ["--use-distributed-optimizer"]
     return words
 
@@ -289,10 +289,19 @@ def _gradients(plan: Plan, model: ModelSpec) -> list[str]:
     return ["--grad-reduce-in-bf16"] if chosen.reduced == "bf16" else []
 
 
+def _splits(model: ModelSpec) -> bool:
+    """True when weights or moments are not all in fp32."""
+    training = model.training
+    return training.optimizer_states != "fp32" or master_weights_of(CAPABILITIES, training) != "fp32"
+
+
 def _optimizer(model: ModelSpec) -> list[str]:
+    """The precision-aware optimizer splits the weights of bf16 training unasked (``store_param_remainders``)."""
     words = ["--optimizer", "sgd" if model.training.optimizer == "sgd" else "adam"]
+    if _splits(model):
+        words += ["--use-precision-aware-optimizer"]
     if model.training.optimizer_states == "bf16":
-        words += ["--use-precision-aware-optimizer", "--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"]
+        words += ["--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"]
     return words
 
 

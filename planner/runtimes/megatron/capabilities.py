@@ -22,7 +22,12 @@ CAPABILITIES = Capabilities(
     recomputes=("none", "selective", "full"),
     recompute_per_stage=False,
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
-    gradients=(Gradients("fp32", "fp32"), Gradients("bf16", "bf16")),
+    gradients=(
+        Gradients("fp32", "fp32"),
+        Gradients("bf16", "bf16"),
+        # NeMo 1 with Apex' distributed optimizer in bf16.
+        Gradients("bf16", "bf16", zero=(1,), master_weights=("bf16",)),
+    ),
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
@@ -35,6 +40,8 @@ CAPABILITIES = Capabilities(
     unemitted_optimizers=("lion", "muon"),
     moments=("fp32", "bf16"),
     narrow_moments_zero=(1,),
+    master_weights=("fp32", "split", "bf16"),
+    unemitted_master_weights=("bf16",),
     cross_entropies=("fused", "plain"),
     unemitted_cross_entropies=("plain",),
     # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.

@@ -29,9 +29,11 @@ CAPABILITIES = Capabilities(
     unemitted_precisions=("fp8",),
     gradients=(
         Gradients("fp32", "fp32"),
-        # A shard has the format of its fp32 parameter; whole gradients are added up in that of their reduction.
+        # A shard has the format of its parameter, fp32; whole gradients are added up in that of their reduction.
         Gradients("fp32", "bf16", zero=(0, 2, 3)),
         Gradients("bf16", "bf16", zero=(1,)),
+        Gradients("bf16", "fp32", zero=(3,), master_weights=("bf16",)),
+        Gradients("bf16", "bf16", zero=(3,), master_weights=("bf16",)),
     ),
     scatters_gradients=(1, 2, 3),
     overlaps_parameter_gather=True,
@@ -44,6 +46,7 @@ CAPABILITIES = Capabilities(
     rests_in_fp32=True,
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),
+    master_weights=("fp32", "bf16"),
     cross_entropies=("chunked", "plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     reduces_in_backward=True,

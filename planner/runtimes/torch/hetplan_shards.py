@@ -34,7 +34,7 @@ class Weight:
         self.cuts: list[int] = [0, *(self.shape[0] * end // ends[-1] for end in ends)]
         self.rows = [slice(first, end) for first, end in pairwise(self.cuts)]
         """Rows of each rank."""
-        mine = parameter.detach()[self.rows[layout.own]].to(layout.device, torch.float32, copy=True)
+        mine = parameter.detach()[self.rows[layout.own]].to(layout.device, copy=True)
         self.shard = nn.Parameter(mine)
         self.whole = nn.Parameter(torch.empty(self.shape, dtype=layout.working_type, device=layout.device))
         self.whole.untyped_storage().resize_(0)
@@ -205,7 +205,7 @@ class Unit:
         self._leaving, at = None, 0
         for each in self.weights:
             new = mine[at : at + each.shard.numel()].view(each.shard.shape).float()
-            new *= self.layout.halved / self.layout.plan.data_parallel
+            new = (new * (self.layout.halved / self.layout.plan.data_parallel)).to(each.shard.dtype)
             at += each.shard.numel()
             each.shard.grad = new if each.shard.grad is None else each.shard.grad.add_(new)
 

@@ -59,8 +59,9 @@ class Layout:
         *,
         on_host: bool = False,
     ) -> None:
-        """Parameters rest in fp32 and compute in the working type; ``on_host`` keeps them in host memory meanwhile.
+        """Parameters rest in the format that they have and compute in the working type.
 
+        ``on_host`` keeps them in host memory meanwhile.
         Gradients are added up in ``reduce_type``, over the replicas and, before that, over micro-batches.
         """
         self.plan = plan

@@ -30,7 +30,7 @@ from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import StepBatches, dealt, packing_of
 from planner.training.example_experts import Owners
 from planner.training.example_model import Layer, Shape, load_shape, objective
-from planner.training.example_optimizers import EightBitAdamW, Lion, NarrowAdamW, OnLocals, Together
+from planner.training.example_optimizers import ADAMW, Lion, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.runtimes.torch.example_grid import split_on_grid
 from planner.runtimes.torch.example_stage import Chunks, ModelPart, WithReference, parts_of
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
     sharing = packing_of(shape) or sharing_of(plan)
-    chunks = parts_of(shape, plan, options.seed, placing(layout), sharing)
+    chunks = parts_of(shape, plan, options.seed, placing(layout, shape), sharing)
     for each in chunks:
         layout.shard(each)
     model = Chunks(chunks) if plan.chunks else chunks[0]
@@ -138,15 +138,21 @@ def layout_of(plan: RankPlan, working_type: torch.dtype, reduce_type: torch.dtyp
     return Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
 
 
-def placing(layout: Layout) -> Callable[[torch.nn.Module], torch.nn.Module]:
-    """A function that spreads a new module over this rank's replica, and a layer over all replicas too."""
+def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.nn.Module]:
+    """A function that spreads a new module over this rank's replica, and a layer over all replicas too.
 
+    What is trained is brought to the format in which it is updated.
+    """
+
+    master_type = WORKING_TYPES[shape.master_weights]
     owners = Owners(layout.plan.expert_parallel, layout.owners)
 
     def place(module: torch.nn.Module) -> torch.nn.Module:
         if isinstance(module, Layer) and module.experts is not None and owners.ways > 1:
             module.experts.divide(owners, layout.deal)
         module.to(DEVICE)
+        for each in module.parameters():
+            each.data = each.data.to(master_type) if each.requires_grad else each.data
         if layout.plan.tensor_rows > 1:
             module = split_on_grid(module, layout.mesh["rows", "tensor"])
         elif layout.plan.tensor_parallel > 1:
@@ -166,7 +172,7 @@ def beside_references(
         return [*chunks]
     copies: list[Any] = [None] * len(chunks)
     if shape.lora is None:
-        copies = parts_of(shape.untrained, layout.plan, seed, placing(layout), sharing)
+        copies = parts_of(shape.untrained, layout.plan, seed, placing(layout, shape), sharing)
         for copy in copies:
             layout.shard(copy)
     return [WithReference(*both) for both in zip(chunks, copies, strict=True)]
@@ -330,10 +336,8 @@ def make_optimizer(model: Any, shape: Shape, options: argparse.Namespace) -> Any
         return OnLocals(parameters, partial(torch.optim.Adafactor, lr=options.lr))
     if shape.optimizer == "muon":
         return muon(model, parameters, options.lr)
-    if shape.optimizer_states == "bf16":
-        return NarrowAdamW(alike, options.lr)
-    if shape.optimizer_states == "int8":
-        return EightBitAdamW(alike, options.lr)
+    if shape.optimizer_states != "fp32" or shape.master_weights == "bf16":
+        return ADAMW[shape.optimizer_states](alike, options.lr)
     # Fused: an update tensor by tensor would keep temporaries of all of them on the device.
     return torch.optim.AdamW(alike, lr=options.lr, fused=True)
 

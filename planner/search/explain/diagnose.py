@@ -19,9 +19,9 @@ from planner.cost.memory import kept_free, optimizer_bytes, quantised_experts_of
 from planner.dims.context import LEAST_TOKENS
 from planner.dims.offloading import allows, offload_text, offloads
 from planner.dims.recompute import recompute_text
-from planner.dims.sharding import zeros
+from planner.dims.sharding import master_weights_of, zeros
 from planner.dims.tensor import splits
-from planner.model.spec import MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
+from planner.model.spec import HALVES, MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import ON_DEVICE, Plan
 from planner.ranges import BATCH
@@ -162,7 +162,9 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
         and not any(row.offloading != NO_OFFLOAD for row in rows)
     ):
         yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
-    each = 2 * ELEMENT_BYTES[precision] + optimizer_bytes(model)
+    training = model.training
+    kept = min(optimizer_bytes(training, master_weights_of(row, training)) for row in rows)
+    each = 2 * ELEMENT_BYTES[precision] + kept
     states = model.trained_parameters * each + _frozen_bytes(model)
     spread = estimator.calibration.memory_spread
     room = sum(
@@ -351,10 +353,15 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     yield adapted
     if training.optimizer == "adamw" and training.optimizer_states == "fp32":
         formats = ("bf16", "int8")
-        yield [
+        narrower: list[Training] = [
             (f"training.optimizer_states: {name}", model.trained_with(optimizer_states=name))
             for name in formats
         ]
+        if training.precision in HALVES and training.master_weights in (None, "fp32"):
+            for name in formats:
+                text = f"training.optimizer_states: {name} and training.master_weights: bf16"
+                narrower.append((text, model.trained_with(optimizer_states=name, master_weights="bf16")))
+        yield narrower
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
             yield [

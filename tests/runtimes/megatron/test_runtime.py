@@ -249,6 +249,18 @@ def test_optimizer_states_in_host_memory(dp: int, ratio: float, share: str) -> N
 
 
 @pytest.mark.parametrize("dp", [1, 2])
+def test_split_weights(dp: int) -> None:
+    """The precision-aware optimizer has them, with moments in fp32 too; it is part of the distributed one."""
+    chosen = pipeline([3, 1], dp=dp)
+    split = model(chosen.global_batch, master_weights="split")
+    found = words_of(chosen, split)
+    assert found["training"][-1] == "--use-precision-aware-optimizer"
+    assert "--use-distributed-optimizer" in found["parallel"]
+    assert emit(chosen, CLUSTER, split)
+    assert found["training"][:-1] == words_of(chosen, model(chosen.global_batch))["training"]
+
+
+@pytest.mark.parametrize("dp", [1, 2])
 def test_formats_of_gradients_and_moments(dp: int) -> None:
     """bf16 gradients are one switch; bf16 moments need the distributed optimizer, with a single replica too."""
     chosen = pipeline([3, 1], dp=dp)

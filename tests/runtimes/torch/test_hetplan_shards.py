@@ -66,6 +66,7 @@ CASES = [
     unequal(2, 40, 1, 1, optimizer="sgd", dense_layers=1, **EXPERTS),
     unequal(3, 4, 1, 1, tower=TOWER),
     unequal(2, 4, 1, 1, optimizer_states="bf16"),
+    unequal(3, 4, 1, 1, precision="bf16", master_weights="bf16"),
 ]
 """Every ZeRO stage, optimizer and number format with unequal shards, some of which have no row of narrow weights."""
 OF_TWO = [

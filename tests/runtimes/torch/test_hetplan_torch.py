@@ -389,6 +389,7 @@ CASES = [
     pair(0, optimizer="adafactor"),
     pair(1, precision="bf16", reduce_dtype="bf16"),
     pair(3, optimizer_states="int8"),
+    pair(3, precision="bf16", master_weights="bf16"),
     ordered(pipeline(3, [3, 2], steps=2, optimizer="sgd", embedding_width=64), "1f1b", 2),
     ordered(
         pipeline(1, [3, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zb-v", 2
@@ -655,6 +656,9 @@ OTHERS = [
     ordered(pipeline(2, [3, 4], steps=4, optimizer="sgd", preference=PAIRS), "1f1b", 3),
     pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", preference=PAIRS),
     pipeline(3, [1, 3], steps=1, precision="bf16"),
+    uneven(3, precision="bf16", master_weights="bf16", shard_size=2),
+    pipeline(3, [1, 3], steps=1, precision="bf16", master_weights="bf16"),
+    tensor_parallel(3, precision="bf16", master_weights="bf16", reduce_dtype="bf16"),
     uneven(3, optimizer_states="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(0, [1, 1, 2, 1], steps=2),
@@ -884,6 +888,8 @@ def equals_one_process(trained: Trained, case: Case) -> None:
     if case.before is not None:
         printed = [*trained[f"{case.name}-begun"][1], *printed]
     network, start, wanted = reference(folder, case.plan.global_batch)
+    if case.spec.training.master_weights == "bf16":
+        assert all(each.dtype == torch.bfloat16 for each in weights(folder).values())
     if case.spec.training.optimizer == "muon":  # works in bf16, so that the last bit of a gradient may matter
         assert printed == pytest.approx(wanted, rel=1e-5)
         assert relative_error(weights(folder), network.state_dict(), start) < 0.05
