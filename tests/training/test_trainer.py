@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of the normal suite, in one start of the ranks."""
     runs = [
         *QUICK,
-        HALF[3],
+        HALF[-1],
         OWN_LOSS,
         *PLANNED,
         *ADAPTED,
@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained_slowly(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The others, in a second start."""
-    runs = [*RECOMPUTED, *(run for run in MATRIX if run not in QUICK), *HALF[:3], PACKED[0], MASKED[0]]
+    runs = [*RECOMPUTED, *(run for run in MATRIX if run not in QUICK), *HALF[:-1], PACKED[0], MASKED[0]]
     runs += [run for zero in (0, 1, 2) for run in resumption(zero)]
     return once(tmp_path_factory, "trainer-slow", lambda root: train_all(root, runs))
 
@@ -168,14 +168,14 @@ def test_samples_are_those_of_the_global_batch(trained: Path) -> None:
     assert samples / steps == pytest.approx(BATCH, rel=0.01)
 
 
-@pytest.mark.parametrize("run", HALF[3:], ids=lambda run: run.name)
+@pytest.mark.parametrize("run", HALF[-1:], ids=lambda run: run.name)
 def test_losses_agree_in_bf16(trained: Path, run: Run) -> None:
     """With those of one process in fp32."""
     losses_agree(trained, run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", HALF[:3], ids=lambda run: run.name)
+@pytest.mark.parametrize("run", HALF[:-1], ids=lambda run: run.name)
 def test_other_losses_agree_in_bf16(trained_slowly: Path, run: Run) -> None:
     """With the other ZeRO stages."""
     losses_agree(trained_slowly, run)
@@ -183,7 +183,8 @@ def test_other_losses_agree_in_bf16(trained_slowly: Path, run: Run) -> None:
 
 def losses_agree(trained: Path, run: Run) -> None:
     """As closely as bf16 allows."""
-    wanted, _ = one_process(run.optimizer, step_on_zeros=run.zero == 0)
+    usual = "adamw" if run.optimizer == "narrow" else run.optimizer
+    wanted, _ = one_process(usual, step_on_zeros=run.zero == 0)
     assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED_HALF)
 
 

@@ -36,9 +36,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "momentum": {"optimizer": "sgd"},
     "lion": {"optimizer": "lion"},
     "int8": {"optimizer_states": "int8"},
+    "narrow": {"master_weights": "bf16"},
 }
 """Trainings of the plan by the name of a run's optimizer."""
-OTHER_RATES = {"momentum": 0.5, "lion": 1e-3, "int8": 1e-2}
+OTHER_RATES = {"momentum": 0.5, "lion": 1e-3, "int8": 1e-2, "narrow": 1e-2}
 """Learning rates at which three steps go far; they fall linearly to nothing after the last."""
 EPSILON = 1e-5
 """Of AdamW. GPT-2's key biases have no gradient but rounding, of 1e-9, which less would blow up to whole steps."""
@@ -72,7 +73,8 @@ class Run:
 MATRIX = [Run(zero, optimizer) for zero in range(4) for optimizer in RATES]
 QUICK = [run for run in MATRIX if run.optimizer == "adamw" or run.zero == 0]
 """Every ZeRO stage with one optimizer, and the other with the first."""
-HALF = [Run(zero, precision="bf16") for zero in range(4)]
+HALF = [Run(3, "narrow", "bf16"), *(Run(zero, precision="bf16") for zero in range(4))]
+"""Of weights in bf16 alone, and of fp32 ones."""
 PLANNED = [Run(0, "momentum"), Run(2, "lion"), Run(3, "int8")]
 """Optimizers that the plan knows and TrainingArguments are not told of."""
 PACKED = [Run(zero, "momentum", kind="packed") for zero in (3, 0)]

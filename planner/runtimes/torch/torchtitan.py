@@ -74,7 +74,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         or gradients_of(PyTorch.capabilities, training, plan.zero).reduced != "fp32"
     ):
         yield "it trains in bf16 or fp32 and adds gradients up in fp32"
-    if (training.optimizer, training.optimizer_states) != ("adamw", "fp32"):
+    optimizer = training.optimizer, training.optimizer_states, training.master_weights or "fp32"
+    if optimizer != ("adamw", "fp32", "fp32"):
         yield "its configurations train with AdamW in fp32"
     if training.lora or training.freeze:
         yield "its configurations train the whole model"

@@ -58,6 +58,14 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
         {"learned_positions": 64},
         {f"{PP}layout": "Et*3|t*2|t*2|t*2L", "model.virtual_pipeline_model_parallel_size": 2},
     ),
+    "split weights": (
+        pipeline([5, 3]),
+        {"master_weights": "split"},
+        {
+            "optimizer.use_precision_aware_optimizer": True,
+            **{"ddp.use_distributed_optimizer": True, "optimizer.use_distributed_optimizer": True},
+        },
+    ),
     "experts": (
         pipeline([5, 3], dp=4, ep=4),
         {**MIXTRAL, "dense_layers": 2},
