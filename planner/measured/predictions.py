@@ -11,6 +11,7 @@ from typing import TypeVar
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.memory import FRAGMENTS
 from planner.cost.values import Estimate
 from planner.errors import HetplanError
 from planner.field_metadata import json_fields
@@ -368,13 +369,16 @@ class Prediction:
 
     @property
     def predicted_bytes(self) -> float | None:
-        """Bytes on the fullest device, without the reserve; of its tensors alone where those were measured."""
+        """Bytes on the fullest device, without the reserve; of its allocator or tensors where those were measured."""
         if self.estimate is None:
             return None
         if self.run.peak_memory_of == "device":
             return self.estimate.peak_memory_bytes
-        memories = (group.memory for stage in self.estimate.stages for group in stage.groups)
-        return max(memory.used_bytes - memory.runtime_bytes for memory in memories)
+        memories = [group.memory for stage in self.estimate.stages for group in stage.groups]
+        tensors = max(memory.used_bytes - memory.runtime_bytes for memory in memories)
+        if self.run.peak_memory_of == "tensors":
+            return tensors
+        return (1.0 + FRAGMENTS) * tensors + max(memory.slack_bytes for memory in memories)
 
     @property
     def fits(self) -> bool | None:

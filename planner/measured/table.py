@@ -216,7 +216,7 @@ class MeasuredRow(Frozen):
     peak_memory_bytes: Bytes | None = None
     """Bytes in use on the fullest device."""
     peak_memory_of: MemoryOf = "device"
-    """device: all that was in use; tensors: what the allocator had handed out."""
+    """device: all that was in use; reserved: what the allocator had taken; tensors: what it had handed out."""
     fits: bool = True
     """no when the run was out of memory."""
 

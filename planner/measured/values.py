@@ -12,7 +12,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.plan.values import Plan
 
-MemoryOf = Literal["device", "tensors"]
+MemoryOf = Literal["device", "reserved", "tensors"]
 
 
 def fitted_half(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
@@ -62,7 +62,7 @@ class Run:
     peak_memory_bytes: float | None
     """Bytes on the fullest device; None when not stated."""
     peak_memory_of: MemoryOf = "device"
-    """device: all that was in use; tensors: what the allocator had handed out."""
+    """device: all that was in use; reserved: what the allocator had taken; tensors: what it had handed out."""
     fits: bool
     """False when the run was out of memory."""
     doubt: str
