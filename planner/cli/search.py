@@ -394,7 +394,7 @@ def search(
         option(
             "--write-lp",
             "FILE",
-            "Write the ILP of the plan's target, degrees, micro-batch and stages to FILE, in LP format.",
+            "Write the ILP of the plan's stages, or of its batches without a pipeline, to FILE, in LP format.",
         ),
     ] = None,
     history: Annotated[

@@ -48,6 +48,7 @@ from planner.plan.values import (
     ZeroPlus,
 )
 from planner.search.batch_partition import (
+    NO_WAYS,
     Added,
     BatchPartition,
     Seconds,
@@ -109,6 +110,22 @@ class DataParallel:
     def unit(self) -> int:
         """Devices of a type come in multiples of it."""
         return self.group_size or 1
+
+
+def data_parallel_of(plan: Plan, device_types: Sequence[DeviceType]) -> DataParallel:
+    """The choice that a plan of one stage, none of whose replicas are dropped, is of."""
+    parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}
+    return DataParallel(
+        target=plan.target,
+        zero=plan.zero,
+        recompute=plan.stages[0].recompute,
+        tp=plan.stages[0].replicas[0].tp,
+        shard_size=plan.shard_size,
+        zero_plus=plan.zero_plus,
+        offload=plan.offload,
+        sync=plan.sync,
+        shards=tuple(parts.get(item.key, 1) for item in device_types) if plan.unequal_shards else (),
+    )
 
 
 def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator[DataParallel]:
@@ -268,13 +285,33 @@ class Shares:
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box, exact_below=cutoff_seconds - end)
         elif self.pricer.traffic.keeps_step(self._shape, ring):
-            partition = self._in_step(used, ring, cutoff_seconds - end)
+            alone, in_step = self._parts_in_step(used, ring)
+            partition = least_in_step(self._team(used), alone, in_step, used.must, cutoff_seconds - end)
         else:
             partition = self._alone(used, ring, box)
         bound = partition.seconds + end
         if not partition.shares or bound >= cutoff_seconds:
             return bound, None
         return bound, self._plan(used, partition)
+
+    def ways(self, counts: Counts) -> Ways:
+        """What each of these devices may do, and how long it takes; they must be able to hold their part."""
+        box = Box(counts, counts)
+        used = self._used(box)
+        assert used is not None, "a plan of these devices is known"
+        ring = self._fastest_ring(box)
+        used = self._stretched(used, ring)
+        end = self._least_end(used, box)
+        if self.choice.zero >= 2:
+            micro, left = self._parts_in_lock_step(used, ring, box)
+            return Ways(used.device_types, used.counts, tuple(micro), end, left=tuple(left))
+        if self.pricer.traffic.keeps_step(self._shape, ring):
+            alone, in_step = self._parts_in_step(used, ring)
+        else:
+            used, alone = self._ends_alone(used, ring, box)
+            in_step = Added(np.zeros_like(alone.equal), np.zeros_like(alone.mixed))
+        micro = [one.seconds for one in used.micro]
+        return Ways(used.device_types, used.counts, tuple(micro), end, alone=alone, in_step=in_step)
 
     def _plan(self, used: Participants, partition: BatchPartition) -> Plan:
         groups = self._groups(used, partition)
@@ -529,15 +566,19 @@ class Shares:
         return passes, saved
 
     def _alone(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
-        """ZeRO 0 and 1: each device splits its share as suits it; what it exchanges at the end follows."""
+        """ZeRO 0 and 1: each device splits its share as suits it."""
+        used, added = self._ends_alone(used, ring, box)
+        return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
+
+    def _ends_alone(self, used: Participants, ring: Ring, box: Box) -> tuple[Participants, Added]:
+        """Micro-batches with what they wait for their hosts, and what a device exchanges at the end."""
         if self.choice.offload.anything:
             used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
         ends = [self._sync_seconds(ring, one) for one in used.micro]
-        added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
-        return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
+        return used, Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
 
-    def _in_step(self, used: Participants, ring: Ring, cutoff_seconds: float) -> BatchPartition:
-        """The same where replicas keep step while they reduce gradients."""
+    def _parts_in_step(self, used: Participants, ring: Ring) -> tuple[Added, Added]:
+        """The same where replicas keep step while they reduce gradients: on its own, and in step."""
         gathers = self.choice.zero == 1 and ring.copies is None
         alone: list[list[Seconds]] = [[], []]
         in_step: list[list[Seconds]] = [[], []]
@@ -548,18 +589,21 @@ class Shares:
                 end = self._sync_seconds(ring, replace(one, forward=first))
                 in_step[way].append(end + own)
             in_step[1][-1][-1] = np.inf
-        return least_in_step(
-            self._team(used),
-            Added(*map(np.concatenate, alone)),
-            Added(*map(np.concatenate, in_step)),
-            used.must,
-            cutoff_seconds,
-        )
+        return Added(*map(np.concatenate, alone)), Added(*map(np.concatenate, in_step))
 
     def _lock_step(
         self, used: Participants, ring: Ring, box: Box, *, exact_below: float = 0.0
     ) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere."""
+        seconds, left = self._parts_in_lock_step(used, ring, box)
+        return least_in_lock_step(
+            seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
+        )
+
+    def _parts_in_lock_step(
+        self, used: Participants, ring: Ring, box: Box
+    ) -> tuple[list[Seconds], list[Seconds]]:
+        """Seconds of a micro-batch, and of what follows the last, both [device type][sequences - 1]."""
         moved = tuple(
             _Passes(
                 *self.pricer.each_micro_batch(
@@ -569,11 +613,7 @@ class Shares:
             for device_type, one in zip(used.device_types, used.micro, strict=True)
         )
         if not self.choice.offload.anything:
-            left = [self._sync_seconds(ring, one) for one in moved]
-            seconds = [one.seconds for one in moved]
-            return least_in_lock_step(
-                seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
-            )
+            return [one.seconds for one in moved], [self._sync_seconds(ring, one) for one in moved]
         micro, saved = self._with_copies(replace(used, micro=moved), box)
         left = [self._sync_seconds(ring, one) for one in micro]
         left = [one - saves for one, saves in zip(left, saved, strict=True)]
@@ -582,10 +622,7 @@ class Shares:
                 one + self._follows(used, box, passes.back - saves)
                 for one, passes, saves in zip(left, micro, saved, strict=True)
             ]
-        seconds = [one.seconds for one in micro]
-        return least_in_lock_step(
-            seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
-        )
+        return [one.seconds for one in micro], left
 
     def _sync_seconds(self, ring: Ring, one: _Passes) -> Seconds:
         """What a replica exchanges at the end of a step, less what its passes hide, [sequences - 1]."""
@@ -686,6 +723,26 @@ class Participants:
     must: tuple[bool, ...]
     """True where some do."""
     micro: tuple[_Passes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What some replicas may do in a step, by device type."""
+
+    device_types: tuple[DeviceType, ...]
+    counts: tuple[int, ...]
+    """Replicas."""
+    micro: tuple[Seconds, ...]
+    """Seconds of micro-batches of 1, 2, ... sequences, [device type]."""
+    end: float
+    """Seconds behind all else."""
+    left: tuple[Seconds, ...] = ()
+    """Seconds behind the last of micro-batches that all do in step, [device type][sequences - 1]; none where replicas
+    have as many as suits them."""
+    alone: Added = NO_WAYS
+    """Of each way to split a share, what it takes on its own beside its micro-batches."""
+    in_step: Added = NO_WAYS
+    """And what it takes in step with the others."""
 
 
 class _Growing:

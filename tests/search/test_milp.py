@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.catalog import GpuSpec
 from planner.cluster.spec import NicSpec
-from planner.cost.estimate import Estimator
+from planner.cost.estimate import Estimator, estimate
 from planner.errors import OutputError
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
@@ -30,11 +30,24 @@ from planner.search.solve import search
 from planner.search.space.choices import Choice, Family, choice_of, depths, families, orders_of
 from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
-from planner.search.values import Limits, Silent
+from planner.search.values import Limits, Scored, Silent
 from planner.targets import TARGETS
 from tests.quick import first
 from tests.search.variants import three_pools
-from tests.worlds import cluster, gpt, group, model, plan, pool, small_problem
+from tests.worlds import (
+    Problem,
+    cluster,
+    gpt,
+    group,
+    model,
+    plan,
+    pool,
+    small_problem,
+    with_copies,
+    with_hosts,
+    with_shapes,
+    with_tight_memories,
+)
 
 
 def options(depth: int = 4, interleave: int = 1) -> StageOptions:
@@ -182,13 +195,61 @@ def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
     assert choice.family.batch * chosen.micro_batches == chosen.global_batch
 
 
-def test_a_plan_without_a_pipeline_has_no_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("problem", [with_shapes, with_copies, with_hosts, with_tight_memories])
+def test_batches_are_exported(problem: Callable[[int], Problem], zero: int, tmp_path: Path) -> None:
+    """Of replicas without a pipeline: another solver finds that no shares of theirs end before the plan's."""
+    exported = 0
+    for seed in range(8):
+        spec, model, calibration = problem(seed)
+        limits = Limits(gap=0.0, pp=(1,), zero=(zero,), target=("torch", "deepspeed")[seed % 2])
+        best = search(spec, model, calibration=calibration, limits=limits, explain=False).best
+        if best is None:
+            continue
+        path = tmp_path / f"{seed}.lp"
+        write_model(path, best, spec, model, calibration, limits)
+        assert objective(path) == pytest.approx(1.0, rel=3e-6)
+        exported += 1
+    assert exported
+
+
+def objective(path: Path) -> float:
+    """The least that HiGHS finds."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(path))
+    solver.run()
+    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return float(solver.getInfo().objective_function_value)
+
+
+def test_exported_batches_are_named(tmp_path: Path) -> None:
+    """By device type, sequences and micro-batches; the first line says which types, and what a unit of T is."""
+    spec, trained = cluster(pool("a"), pool("b", "V100")), gpt(layers=4, global_batch=40)
+    groups = (group("a", "A100", count=2, share=16, steps=2), group("b", "V100", count=2, share=4, steps=2))
+    for zero, names in ((1, ("x_0_", "y_1_", "A", "S")), (3, ("z_", "y_0_", "y_1_"))):
+        chosen = plan("torch", zero, [4], [groups])
+        path = tmp_path / f"{zero}.lp"
+        scored = Scored(plan=chosen, estimate=estimate(chosen, spec, trained))
+        write_model(path, scored, spec, trained, ASSUMED, Limits())
+        text = path.read_text()
+        assert "_seconds_types_0_a_A100_1_b_V100" in text.splitlines()[0]
+        assert all(name in text for name in names)
+        assert objective(path) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "what"),
+    [("megatron", {}, "equal batches"), ("deepspeed", {"cp": 2, "cp_kind": "ulysses"}, "share sequences")],
+)
+def test_replicas_that_no_ilp_has(target: str, changes: dict[str, Any], what: str, tmp_path: Path) -> None:
     """It is said, and nothing is written."""
-    spec, model = small_problem(0)
-    best = search(spec, model, limits=Limits(pp=(1,)), explain=False).best
-    assert best is not None
-    with pytest.raises(OutputError, match="no pipeline"):
-        write_model(tmp_path / "model.lp", best, spec, model, ASSUMED, Limits())
+    spec = cluster(pool("a", ("A100",) * 4))
+    chosen = plan(target, 1, [4], [(group("a", "A100", count=4, share=4, steps=2),)], **changes)
+    described = model(chosen.global_batch)
+    scored = Scored(plan=chosen, estimate=estimate(chosen, spec, described))
+    with pytest.raises(OutputError, match=what):
+        write_model(tmp_path / "model.lp", scored, spec, described, ASSUMED, Limits())
     assert not list(tmp_path.iterdir())
 
 

@@ -10,7 +10,7 @@ from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.values import PLAIN_ZERO, Plan, ReplicaGroup
-from planner.search.data_parallel import DataParallel
+from planner.search.data_parallel import data_parallel_of
 from planner.search.heuristics.greedy import layered
 from planner.search.islands import shares_of
 from planner.search.pipeline import priced_on
@@ -51,20 +51,7 @@ def _batches(plan: Plan, estimator: Estimator, seen: Estimator, limits: Limits) 
     together = plan.cp > 1 or plan.ep > 1 or plan.grid is not None
     if plan.backup or together or not own or (tp > 1 and not _searched(plan, seen)):
         return None
-    recompute = plan.stages[0].recompute
-    parts = {(group.pool, group.gpu): group.shard for group in plan.stages[0].replicas}
-    usable = usable_device_types(seen.topology, estimator.model)
-    choice = DataParallel(
-        target=plan.target,
-        zero=plan.zero,
-        recompute=recompute,
-        tp=tp,
-        shard_size=plan.shard_size,
-        zero_plus=plan.zero_plus,
-        offload=plan.offload,
-        sync=plan.sync,
-        shards=tuple(parts.get(item.key, 1) for item in usable) if plan.unequal_shards else (),
-    )
+    choice = data_parallel_of(plan, usable_device_types(seen.topology, estimator.model))
     shares = shares_of(choice, seen, limits)
     other_plan = shares.plan(shares.replicas(devices_of(plan)))
     return None if other_plan is None else priced_on(estimator, other_plan, seen)

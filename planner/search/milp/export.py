@@ -7,15 +7,18 @@ from pathlib import Path
 from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.cost.training import devices_of
 from planner.errors import OutputError
 from planner.model.spec import ModelSpec
 from planner.plan.equal_pools import on_joined_pools
 from planner.plan.placement import widths
 from planner.plan.values import Plan
+from planner.search.data_parallel import data_parallel_of, shares_of
 from planner.search.milp.model import PipelineModel
+from planner.search.milp.shares import SharesModel
 from planner.search.milp.solver import write_lp
 from planner.search.ranking import ranked
-from planner.search.space.choices import choice_of, stands
+from planner.search.space.choices import batch_per_replica, choice_of, stands, usable_device_types
 from planner.search.space.partitions import NetworkPartition, network_partitions, wide_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
@@ -32,24 +35,48 @@ def write_model(
 ) -> None:
     """Write the ILP of the plan's outer choice, for plans no slower than it, as an LP file.
 
-    Raises OutputError for a plan without a pipeline, and where the file cannot be written.
+    Raises OutputError for a plan that no ILP has, and where the file cannot be written.
     """
-    if scored.plan.pp == 1:
-        raise OutputError(
-            f"{path}: the plan has no pipeline, so no ILP stands behind it", hint="leave out --write-lp"
-        )
     estimator = Estimator(ranked(cluster), model, calibration)
     partition = _partition(scored.plan, estimator)
-    one_each = target(scored.plan.target).recompute_per_stage
-    choice = choice_of(scored.plan, None if one_each else scored.plan.stages[0].recompute)
-    stages = StageOptions(choice, partition.estimator, limits, partition.islands)
-    # A part in a million more than the step, so that the plan itself is among the solutions.
-    ilp = PipelineModel(stages, scored.estimate.step_seconds * (1 + 1e-6))
-    ilp.program.name = f"{scored.plan.target}_T_in_units_of_{ilp.scale:.6g}_seconds"
+    ilp = _model(scored, estimator, partition, limits)
+    ilp.program.name = f"{scored.plan.target}_T_in_units_of_{ilp.scale:.6g}_seconds{ilp.program.name}"
     try:
         write_lp(ilp.program, path)
     except OSError as error:
         raise OutputError(f"{path}: {error.strerror}") from error
+
+
+def _model(
+    scored: Scored, whole: Estimator, partition: NetworkPartition, limits: Limits
+) -> PipelineModel | SharesModel:
+    """That of the layers of stages, or of the batches of replicas without a pipeline."""
+    plan, estimator = scored.plan, partition.estimator
+    # A part in a million more than the step, so that the plan itself is among the solutions.
+    most_seconds = scored.estimate.step_seconds * (1 + 1e-6)
+    row = target(plan.target)
+    if plan.pp == 1:
+        own = batch_per_replica(row, estimator.model, plan.stages[0].replicas[0].tp)
+        others = {
+            "of equal batches without a pipeline, which leave it nothing to choose": not own,
+            "that share sequences": plan.cp > 1,
+            "that share experts": plan.ep > 1,
+            "of grids": plan.grid is not None,
+            "on islands": not plan.sync.exact,
+            "that are not waited for": plan.backup > 0,
+        }
+        if any(others.values()):
+            what = next(name for name, there in others.items() if there)
+            raise OutputError(
+                f"--write-lp: no ILP stands behind replicas {what}", hint="leave out --write-lp"
+            )
+        on_joined = on_joined_pools(plan, estimator.cluster, whole.cluster)
+        choice = data_parallel_of(on_joined, usable_device_types(estimator.topology, estimator.model))
+        shares = shares_of(choice, estimator, limits)
+        counts = shares.replicas(devices_of(on_joined))
+        return SharesModel(shares.ways(counts), plan.global_batch, most_seconds)
+    choice_of_stages = choice_of(plan, None if row.recompute_per_stage else plan.stages[0].recompute)
+    return PipelineModel(StageOptions(choice_of_stages, estimator, limits, partition.islands), most_seconds)
 
 
 def _partition(plan: Plan, estimator: Estimator) -> NetworkPartition:

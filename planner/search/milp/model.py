@@ -48,7 +48,7 @@ class PipelineModel:
         self.depth, self.chunks = stages.choice.depth, stages.choice.interleave
         offered = [list(stages.options(stage, cutoff_seconds)) for stage in range(self.depth)]
         self.options = self._useful(offered)
-        self.program = Program("pipeline")
+        self.program = Program("")
         self.end = self.program.column("T", upper=1.0)
         self.feasible = all(self.options)
         if self.feasible:
