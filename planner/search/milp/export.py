@@ -25,6 +25,10 @@ from planner.search.values import Limits, Scored
 from planner.targets import target
 
 
+MOST_SEQUENCES = 2**14
+"""Largest batch whose shares are written one by one."""
+
+
 def write_model(
     path: Path,
     scored: Scored,
@@ -64,6 +68,7 @@ def _model(
             "of grids": plan.grid is not None,
             "on islands": not plan.sync.exact,
             "that are not waited for": plan.backup > 0,
+            f"with a batch of more than {MOST_SEQUENCES} sequences": plan.global_batch > MOST_SEQUENCES,
         }
         if any(others.values()):
             what = next(name for name, there in others.items() if there)

@@ -87,11 +87,8 @@ class SharesModel:
             steps = np.arange(max(1, -(-share // sizes)), share + 1)
             size, more = share // steps, share % steps
             at = size - 1
-            work = (steps - more) * micro[at] + np.where(more > 0, more, 0) * np.where(
-                more > 0, larger[at], 0.0
-            )
             alone, in_step = (np.where(more > 0, mixed[at], equal[at]) for equal, mixed in tables)
-            alone = work + alone
+            alone = alone + (steps - more) * micro[at] + more * np.where(more > 0, larger[at], 0.0)
             fast = alone + in_step + self.ways.end <= self.most
             yield from _fastest(kind, share, steps[fast], alone[fast], in_step[fast])
 
