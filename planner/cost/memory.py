@@ -105,7 +105,7 @@ class Load:
     allocator_slack: float | None = None
     """As measured; None for the framework's."""
     cross_entropy: str = "fused"
-    """How the loss is computed, ``plain`` or ``fused``."""
+    """How the loss is computed: ``chunked``, ``plain``, ``fused`` or ``masked``."""
     eager: bool = False
     """True for eager layers of plain torch, as the examples have; else for fused kernels of Megatron and the like."""
     rests_in_fp32: bool = False
