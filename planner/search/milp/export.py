@@ -24,7 +24,6 @@ from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import target
 
-
 MOST_SEQUENCES = 2**14
 """Largest batch whose shares are written one by one."""
 

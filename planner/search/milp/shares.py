@@ -18,9 +18,10 @@ Only what a plan up to a tenth slower than the given one may do has a variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.search.batch_partition import Seconds
 from planner.search.data_parallel import Ways
@@ -134,7 +135,9 @@ class SharesModel:
         self.program.row(row, least=end, most=end if exact else float("inf"))
 
 
-def _fastest(kind: int, share: int, steps: Sequence[int], alone: Seconds, in_step: Seconds) -> Iterator[Way]:
+def _fastest(
+    kind: int, share: int, steps: NDArray[np.int64], alone: Seconds, in_step: Seconds
+) -> Iterator[Way]:
     """Ways to do a share of which none takes less both on its own and in step."""
     least = np.inf
     for at in np.lexsort((in_step, alone)):
