@@ -205,7 +205,8 @@ class Unit:
         self._leaving, at = None, 0
         for each in self.weights:
             new = mine[at : at + each.shard.numel()].view(each.shard.shape).float()
-            new = (new * (self.layout.halved / self.layout.plan.data_parallel)).to(each.shard.dtype)
+            new *= self.layout.halved / self.layout.plan.data_parallel
+            new = new.to(each.shard.dtype)
             at += each.shard.numel()
             each.shard.grad = new if each.shard.grad is None else each.shard.grad.add_(new)
 
