@@ -27,7 +27,7 @@ from planner.search.values import Goal, Limits, Scored
 from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.search.test_objectives import rated
-from tests.worlds import Problem, small_problem
+from tests.worlds import Problem, cluster, gpt, pool, small_problem
 
 SEEDS = st.integers(0, 10**9)
 CRITICAL = st.floats(1, 6).map(lambda power: 10**power)
@@ -238,3 +238,12 @@ def test_bounds_end_with_the_time() -> None:
     search.run()
     assert search.seen == 1
     assert search.bound == 0.0
+
+
+def test_devices_without_the_number_format_are_left_idle() -> None:
+    """The whole cluster is searched, V100 without bf16 too."""
+    spec, model = cluster(pool("a", per_node=2), pool("v", "V100", per_node=2)), gpt(precision="bf16")
+    steps = law(1e6, model.training.sequence_length)
+    found = to_loss(spec, model, ASSUMED, Limits(), Goal(), steps, BATCHES, explain=False)
+    assert found.best is not None
+    assert {pool for pool, _ in devices_of(found.best.scored.plan)} == {"a"}

@@ -26,8 +26,10 @@ def least_seconds(estimator: Estimator, devices: Mapping[tuple[str, str], int]) 
         return fed  # measured layers may beat the datasheet
     training = estimator.model.training
     gpus = estimator.cluster.gpus
+    # Devices without the number format do nothing.
     peaks = sum(
-        count * flops_from_tflops(gpus[gpu].tflops[training.precision]) for (_, gpu), count in devices.items()
+        count * flops_from_tflops(gpus[gpu].tflops.get(training.precision, 0.0))
+        for (_, gpu), count in devices.items()
     )
     # T >= useful operations / sum of the devices' peaks
     return max(fed, model_flops(estimator.model) / peaks) if peaks else float("inf")
