@@ -81,6 +81,13 @@ def plain() -> Report:
     return replace(full, saved=bare, contenders=(), run=None)
 
 
+def divided() -> Report:
+    """A plan whose schedule computes gradients of weights apart."""
+    plan = examples.scored().plan
+    stages = tuple(replace(stage, recompute="none") for stage in plan.stages)
+    return about(replace(plan, target="torch", schedule="zero-bubble", stages=stages))
+
+
 class Reader(HTMLParser):
     """What stands in a page: its numbers by key, its elements, its text."""
 

@@ -20,7 +20,7 @@ from planner.report.page.drawing import course, drawing_of, ticks, time_ticks, t
 from tests import worlds
 from tests.cli.running import write_plan
 from tests.report import examples
-from tests.report.pages import Reader, about, browsed, needs_browser, plain
+from tests.report.pages import Reader, about, browsed, divided, needs_browser, plain
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \u202e \x1b[31m {{ 7 * 7 }}"
 
@@ -38,7 +38,7 @@ def embedded(shown: str) -> Any:
     return json.loads(after.partition("</script>")[0])
 
 
-@pytest.mark.parametrize("subject", [about(), plain()], ids=["full", "plain"])
+@pytest.mark.parametrize("subject", [about(), plain(), divided()], ids=["full", "plain", "divided"])
 def test_numbers_are_those_of_the_document(subject: Any) -> None:
     """Each number on the page has its key, and the document that the page holds is the one of --json."""
     shown = page(subject)
@@ -48,6 +48,14 @@ def test_numbers_are_those_of_the_document(subject: Any) -> None:
     assert {"step_seconds", "tokens_per_second", "mfu", "lanes.1.waiting_seconds"} <= set(found)
     for key, number in found.items():
         assert number == value_at(document, key), key
+
+
+def test_gradients_of_weights_that_are_computed_apart_have_their_column() -> None:
+    """A backward pass is then what it has left."""
+    found = Reader(page(divided())).numbers
+    assert found["lanes.1.weights_seconds"] > 0
+    assert found["lanes.1.backward_seconds"] > 0
+    assert "lanes.1.weights_seconds" not in Reader(page(about())).numbers
 
 
 def test_every_section_is_there() -> None:

@@ -246,4 +246,5 @@ def test_devices_without_the_number_format_are_left_idle() -> None:
     steps = law(1e6, model.training.sequence_length)
     found = to_loss(spec, model, ASSUMED, Limits(), Goal(), steps, BATCHES, explain=False)
     assert found.best is not None
+    assert found.best.scored is not None
     assert {pool for pool, _ in devices_of(found.best.scored.plan)} == {"a"}

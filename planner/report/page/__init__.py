@@ -114,6 +114,8 @@ class LaneTimes:
     """Forward passes of a step, exposed collectives included."""
     backward_seconds: float
     """Backward passes of a step, exposed collectives included."""
+    weights_seconds: float
+    """Gradients of weights that the schedule computes apart from the backward passes; 0 where it does not."""
     send_seconds: float
     """Sends that keep it busy."""
     sync_seconds: float
@@ -225,7 +227,8 @@ def _times(step: Step, lane: Lane) -> LaneTimes:
         stage=lane.stage,
         group=lane.group,
         forward_seconds=lane.seconds("forward"),
-        backward_seconds=lane.seconds("backward", "weights"),
+        backward_seconds=lane.seconds("backward"),
+        weights_seconds=lane.seconds("weights"),
         send_seconds=lane.seconds("send"),
         sync_seconds=lane.seconds("sync"),
         copies_seconds=lane.seconds("copies"),
