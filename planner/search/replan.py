@@ -93,7 +93,8 @@ class Replanner:
     def without(self, hosts: Sequence[str]) -> Replan:
         """The plan that takes the least time until these nodes are back.
 
-        Raises UsageError for nodes that the cluster lacks, and where nothing fits without them, with what would.
+        Raises UsageError for nodes that the cluster lacks, and where nothing fits without them, with what would;
+        KeyboardInterrupt where Ctrl-C has come ahead of the first plan.
         """
         left = without_hosts(self._cluster, hosts)
         result, same = self._searched(left)
@@ -101,6 +102,8 @@ class Replanner:
         estimator = Estimator(left, self._model, self._calibration)
         successors = [self._successor(each, left, estimator) for each in dict.fromkeys(plans)]
         able = [each for each in successors if each.scored.estimate.fits]
+        if not able and result.interrupted:
+            raise KeyboardInterrupt
         if not able:
             _refuse(result, hosts)
         fastest = min(able, key=lambda each: (each.scored.estimate.step_seconds, each.move.moved_bytes))
@@ -136,7 +139,10 @@ class Replanner:
             )
             part = deadline.part(SAME_SHAPE_SHARE)
             same = self._choose(left, alike, part, explain=False)
-            self._searches[counts] = self._choose(left, limits, deadline, explain=True), same
+            if same.interrupted:
+                deadline = Deadline.after(0.0)
+            result = self._choose(left, limits, deadline, explain=True)
+            self._searches[counts] = replace(result, interrupted=result.interrupted or same.interrupted), same
         return self._searches[counts]
 
     def _choose(

@@ -245,6 +245,31 @@ def test_the_part_of_the_time_for_the_same_degrees() -> None:
     assert whole.args[3].pp is None
 
 
+def test_ctrl_c_ends_both_searches() -> None:
+    """In the first of them too: the second takes no more time, and the answer says that it was stopped."""
+    where = nodes(4)
+    planner = Replanner(stages(), where, TRAINED, shipped(), Limits(target="torch"), away_seconds=DAY)
+    found = examples.found()
+    stopped = replace(found, interrupted=True)
+    with patch("planner.search.replan.choose", side_effect=[stopped, found]) as choose:
+        result, _ = planner._searched(without_hosts(where, ["a-1"]))
+    assert choose.call_args_list[1].kwargs["deadline"].struck
+    assert result.interrupted
+
+
+def test_ctrl_c_ahead_of_the_first_plan() -> None:
+    """Nothing is said of time limits, and no other node is looked at."""
+    where, nothing = nodes(4), replace(examples.found(), best=None, alternatives=(), status="unknown")
+    stopped = replace(nothing, interrupted=True)
+    planner = Replanner(stages(), where, TRAINED, shipped(), Limits(target="torch"), away_seconds=DAY)
+    with (
+        patch.object(Replanner, "_searched", return_value=(stopped, nothing)),
+        patch("planner.search.replan._kept", return_value=[]),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        planner.without(["a-1"])
+
+
 def test_plans_that_a_search_tells_of() -> None:
     """Its answer and what stands beside it, if they fit."""
     result = examples.found()
