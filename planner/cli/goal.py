@@ -214,8 +214,7 @@ class GoalOptions:
         )
         _require_devices(cluster, goal)
         if goal.priced or goal.objective == "energy":
-            reason = "--pareto" if pareto else _reason(goal)
-            fail_on(_unknown(path, cluster, goal, reason))
+            fail_on(_unknown(path, cluster, goal, pareto))
         return goal
 
     def _objective(self) -> Objective:
@@ -289,9 +288,9 @@ def require_one_plan(pareto: bool, **options: object) -> None:
         )
 
 
-def _reason(goal: Goal) -> str:
-    if goal.objective != "time":
-        return f"--objective {goal.objective}"
+def _needs_prices(goal: Goal) -> str:
+    if goal.objective == "cost":
+        return "--objective cost"
     return "--budget" if goal.budget is not None else "--max-cost-per-token"
 
 
@@ -314,8 +313,11 @@ def _require_devices(cluster: ClusterSpec, goal: Goal) -> None:
         raise UsageError("--use-at-most: leaves no device to use", hint="allow one device at least")
 
 
-def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Iterator[Problem]:
+def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, pareto: bool) -> Iterator[Problem]:
     """Every pool that may be used and lacks its price, or its power."""
+    needs_prices, needs_power = (
+        ("--pareto", "--pareto") if pareto else (_needs_prices(goal), "--objective energy")
+    )
     document = read_document(path)
     unused = {pool for pool, most in goal.use_at_most if not most}
     for index, pool in enumerate(cluster.pools):
@@ -324,13 +326,13 @@ def _unknown(path: Path, cluster: ClusterSpec, goal: Goal, reason: str) -> Itera
         if goal.priced and pool.price_per_gpu_hour is None:
             yield document.problem(
                 ("pools", index, "price_per_gpu_hour"),
-                f"missing, {reason} needs the price of every pool",
+                f"missing, {needs_prices} needs the price of every pool",
                 "write the price of one device for one hour, for example price_per_gpu_hour: 1.5",
             )
         dark = [gpu for gpu in dict.fromkeys(pool.devices) if cluster.watts_of(pool, gpu) is None]
         if goal.objective == "energy" and dark:
             yield document.problem(
                 ("pools", index, "watts_per_gpu"),
-                f"missing, the board power of {dark[0]} is unknown and {reason} needs it",
+                f"missing, the board power of {dark[0]} is unknown and {needs_power} needs it",
                 "write the power of one device, for example watts_per_gpu: 400",
             )

@@ -167,7 +167,12 @@ class SpaceOptions:
         str | None, option("--etp", "LIST", "Expert-tensor-parallel degrees to allow, e.g. 1,2.")
     ] = None
     micro_batch: Annotated[
-        str | None, option("--micro-batch", "LIST", "Micro-batch sizes to allow, in sequences.")
+        str | None,
+        option(
+            "--micro-batch",
+            "LIST",
+            "Micro-batch sizes to allow, in sequences. Where each GPU has its own, up to the largest of them.",
+        ),
     ] = None
     recompute: Annotated[
         str | None, option("--recompute", "LIST", "Activation recomputation to allow: none, selective, full.")

@@ -110,6 +110,13 @@ def test_missing_prices_are_named(hetplan: Command, files: Path, option: str) ->
     assert lines[2].startswith("error: cluster.yaml:9: pools[1].price_per_gpu_hour: ")
 
 
+def test_who_needs_the_prices_is_named_beside_another_objective(hetplan: Command, files: Path) -> None:
+    """Energy needs none."""
+    code, _, err = search(hetplan, "--objective=energy", "--max-cost-per-token=1")
+    assert code == 2
+    assert "missing, --max-cost-per-token needs the price of every pool" in err
+
+
 def test_only_pools_that_may_be_used_need_a_price(hetplan: Command, files: Path) -> None:
     """A pool of which no device may be used has no say."""
     one = CLUSTER.replace("    intra_node: nvlink3\n", "    intra_node: nvlink3\n    price_per_gpu_hour: 2\n")
