@@ -66,6 +66,18 @@ def test_kinds_nodes_batches_and_groups() -> None:
     assert "offloading" not in outside(one, gpt(), Limits(target="flagscale"))
 
 
+def test_many_device_types() -> None:
+    """Of many only small sets share a stage."""
+    few, many = (
+        cluster(*(pool(f"p{each}", per_node=1, gbps=100 + each) for each in range(number)))
+        for number in (13, 20)
+    )
+    most = "stages that mix more than 4 device types"
+    assert most in outside(many, gpt(), Limits(target="megatron"))
+    assert not any("mix more than" in each for each in outside(few, gpt(), Limits(target="megatron")))
+    assert most not in outside(many, gpt(), Limits(target="flagscale"))
+
+
 def test_tensor_parallel_replicas() -> None:
     """Of one stage, where a target could give them unlike batches, or devices of several types, and the search gives
     none: those that share sequences, and those of adapters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import comb, inf
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +16,14 @@ from planner.cost.communication import Ring
 from planner.cost.measured_curves import LinkCurves
 from planner.plan.values import Context
 from planner.search.pipeline import score
-from planner.search.space.choices import Family, compositions, depths, leaves_over, usable_device_types
+from planner.search.space.choices import (
+    Family,
+    compositions,
+    depths,
+    leaves_over,
+    most_types,
+    usable_device_types,
+)
 from planner.search.space.rings import _better
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
@@ -185,6 +192,14 @@ def family(**changes: Any) -> Family:
     """Of FlagScale's pipelines of equal degrees."""
     known: dict[str, Any] = {"target": "megatron", "zero": 1, "recompute": "none", "tp": 1, "dp": 4}
     return Family(**{**known, "batch": 4, "micro_batches": 8, **changes})
+
+
+def test_stages_of_many_types_of_device() -> None:
+    """Sets of types grow exponentially with their number; how many are looked at does not."""
+    assert [most_types(number) for number in (1, 13, 14, 20, 40, 141, 142, 1000)] == [1, 13, 7, 4, 2, 2, 1, 1]
+    types = Topology(cluster(*(pool(f"p{each}", per_node=1) for each in range(40)))).device_types
+    assert len(compositions(family(dp=2, batch=2), types, gpt(), Limits())) == comb(40, 2)
+    assert compositions(family(dp=10, batch=10), types, gpt(), Limits()) == ()
 
 
 def test_stages_that_devices_make_up() -> None:

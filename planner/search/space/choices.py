@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import combinations, product
+from math import comb
 from typing import NamedTuple
 
 from planner.capabilities import Capabilities, Recompute, Schedule
@@ -45,6 +46,9 @@ from planner.units import divisors
 
 MAX_DEPTH = 64
 """Deepest pipeline that is offered; published runs end there."""
+
+MOST_MIXES = 10_000
+"""Sets of device types that share a stage, at most: of many types only small sets are looked at."""
 
 MOST_ODD = 7
 """Largest odd part of numbers of replicas that do not divide the batch; times any power of two."""
@@ -407,6 +411,8 @@ def compositions(
     """Every way to build one stage of a family, without its layers."""
     row = TARGETS[family.target]
     if family.tp is not None and family.dp is not None:
+        pure = row.dp_per_stage or family.shard_size is not None
+        widest = 1 if pure else most_types(len(device_types))
         ways = family.context.ways
         if ways > 1:
             # Those that keep the scores of whole sequences cannot divide these.
@@ -415,31 +421,42 @@ def compositions(
                 for device_type in device_types
                 if row.fuses_attention(device_type.compute_capability)
             )
-        mixes = _mixes(device_types, family.tp, family.dp, family)
+        mixes = _mixes(device_types, family.tp, family.dp, family, widest)
         if family.shard_size is not None:
             able = {each.key for each in device_types if fills_node(each, family.shard_size, family.tp)}
-            return tuple(mix for mix in mixes if len(mix) == 1 and (mix[0].pool, mix[0].gpu) in able)
+            return tuple(mix for mix in mixes if (mix[0].pool, mix[0].gpu) in able)
         per_node = {device_type.key: device_type.per_node for device_type in device_types}
         return tuple(
             mix
             for mix in mixes
-            if (len(mix) == 1 or not row.dp_per_stage)
-            and all(
+            if all(
                 together == 1 or holds_experts(group, together, per_node[group.pool, group.gpu])
                 for group in mix
                 for together in (family.folding.ways, family.tp * ways if ways > 1 else 1)
             )
         )
-    single_mixes = []
+    single_mixes: list[Composition] = []
     for tp in tp_degrees(row, limits.tp, model, device_types):
         for dp in divisors(family.batch):
             if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
-                single_mixes += [mix for mix in _mixes(device_types, tp, dp, family) if len(mix) == 1]
+                single_mixes += _mixes(device_types, tp, dp, family, 1)
     return tuple(single_mixes)
 
 
-def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Family) -> Iterator[Composition]:
-    """Stages of ``dp`` replicas: of one type, or of several to use up what whole stages leave over.
+def most_types(types: int) -> int:
+    """Device types that share one stage, at most, of so many types: ``MOST_MIXES`` sets of them in all."""
+    sets = 0
+    for together in range(2, types + 1):
+        sets += comb(types, together)
+        if sets > MOST_MIXES:
+            return together - 1
+    return types
+
+
+def _mixes(
+    device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Family, widest: int
+) -> Iterator[Composition]:
+    """Stages of ``dp`` replicas: of one type, or of at most ``widest`` to use up what whole stages leave over.
 
     A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
     Two device types are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
@@ -463,11 +480,11 @@ def _mixes(device_types: tuple[DeviceType, ...], tp: int, dp: int, family: Famil
     for key, capacity in room.items():
         if capacity >= dp:
             yield (group(key, dp),)
-    for first, second in combinations(room, 2):
+    for first, second in combinations(room, 2) if widest > 1 else ():
         for count in sorted({room[first] % dp, dp - room[second] % dp} - {0, dp}):
             if count <= room[first] and dp - count <= room[second]:
                 yield group(first, count), group(second, dp - count)
-    for width in range(3, len(room) + 1):
+    for width in range(3, min(widest, len(room)) + 1):
         for keys in combinations(room, width):
             if sum(sorted(room[key] for key in keys)[1:]) < dp <= sum(room[key] for key in keys):
                 counts = _fill([room[key] for key in keys], dp)

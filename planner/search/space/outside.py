@@ -26,6 +26,7 @@ from planner.search.data_parallel import most_offered
 from planner.search.space.choices import (
     MAX_DEPTH,
     batch_per_replica,
+    most_types,
     offers,
     targets_of,
     usable_device_types,
@@ -157,6 +158,9 @@ class _Left:
             yield "stages of several device types"
         elif len(self.device_types) > 1 and self.grouped:
             yield "stages that mix device types, except where they use up leftover devices"
+            most = most_types(len(self.device_types))
+            if most < len(self.device_types):
+                yield f"stages that mix more than {most} device types"
         if (self.grouped or self.tensor) and several:
             yield "stages spread over parts of several nodes"
         if pipelines and model.dense_layers:
