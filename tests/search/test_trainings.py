@@ -94,6 +94,15 @@ def test_other_trainings_with_muon() -> None:
     ]
 
 
+def test_other_optimizers_beside_moments_in_another_format() -> None:
+    """A model file with both is refused, so that the hint says what goes."""
+    found = texts(gpt(optimizer_states="int8", sequence_length=512))
+    assert ["training.optimizer: sgd without optimizer_states"] in found
+    both = texts(gpt(optimizer_states="int8", master_weights="bf16", precision="bf16", sequence_length=512))
+    assert ["training.optimizer: sgd without optimizer_states and master_weights"] in both
+    assert ["training.optimizer: sgd"] in texts(gpt(sequence_length=512))
+
+
 def test_bytes_of_what_is_not_trained() -> None:
     """Nothing of a whole model; beside adapters all of it, in two bytes, or a good half of one where it is packed."""
     whole, plain, packed = (

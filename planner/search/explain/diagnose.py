@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, takewhile
 from math import prod
-from typing import get_args
+from typing import Any, get_args
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
 from planner.capabilities import OFFLOAD_PARTS, Offloading
@@ -362,11 +362,13 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
                 text = f"training.optimizer_states: {name} and training.master_weights: bf16"
                 narrower.append((text, model.trained_with(optimizer_states=name, master_weights="bf16")))
         yield narrower
+    # Only AdamW's moments, and the weights that it updates, have other formats.
+    plain: dict[str, Any] = {"optimizer_states": "fp32", "master_weights": None}
+    given = [key for key, usual in plain.items() if getattr(training, key) != usual]
+    without = f" without {' and '.join(given)}" if given else ""
     for name in get_args(Optimizer):
         if MOMENTS[name] < MOMENTS[training.optimizer]:
-            yield [
-                (f"training.optimizer: {name}", model.trained_with(optimizer=name, optimizer_states="fp32"))
-            ]
+            yield [(f"training.optimizer: {name}{without}", model.trained_with(optimizer=name, **plain))]
     shorter: list[Training] = []
     length, factor = training.sequence_length, 2
     while length % factor == 0 and length // factor >= SHORTEST:
