@@ -101,6 +101,8 @@ def test_other_optimizers_beside_moments_in_another_format() -> None:
     both = texts(gpt(optimizer_states="int8", master_weights="bf16", precision="bf16", sequence_length=512))
     assert ["training.optimizer: sgd without optimizer_states and master_weights"] in both
     assert ["training.optimizer: sgd"] in texts(gpt(sequence_length=512))
+    assert ["training.optimizer: muon"] in texts(gpt(sequence_length=512))
+    assert ["training.optimizer: muon"] not in texts(gpt(sequence_length=512, lora=LoraSpec(rank=4)))
 
 
 def test_bytes_of_what_is_not_trained() -> None:

@@ -367,7 +367,7 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     given = [key for key, usual in plain.items() if getattr(training, key) != usual]
     without = f" without {' and '.join(given)}" if given else ""
     for name in get_args(Optimizer):
-        if MOMENTS[name] < MOMENTS[training.optimizer]:
+        if MOMENTS[name] < MOMENTS[training.optimizer] and not (training.lora and name == "muon"):
             yield [(f"training.optimizer: {name}{without}", model.trained_with(optimizer=name, **plain))]
     shorter: list[Training] = []
     length, factor = training.sequence_length, 2
