@@ -367,6 +367,21 @@ def test_ends_on_several_nodes_reduce_after_all_else(layers: int, ends_wait: boo
     assert bound.bound(2, cutoff=100.0) == pytest.approx(seconds, rel=0.002)
 
 
+def test_the_last_stage_has_fewest_micro_batches_in_memory() -> None:
+    """The first one holds two layers, with two alive, and the last one three, with one; all take three seconds.
+
+    T >= 2 once + 7 busy.
+    """
+    one = replace(
+        on_nodes(2, 6, spread=False),
+        first_seconds=(1.0, 1.0),
+        ends=(0.0, 1.0, 0.0),
+        room=Room(free_bytes=6.0, layer_bytes=1.0, activation_bytes=1.0),
+    )
+    bound = LagrangianBound([one], [4], 5, 10, [Nodes(2, 2)])
+    assert bound.bound(2, cutoff=100.0) == pytest.approx(2 * 6 + 7 * 3, rel=0.002)
+
+
 @cache
 def of_parts() -> tuple[Parts, ...]:
     """Those that are compared."""

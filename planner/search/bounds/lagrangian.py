@@ -190,7 +190,7 @@ class LagrangianBound:
         """The same of the stages of runs, by what is beside them: in the middle, the first one and the last one."""
         if self._runs is None:
             return ()
-        first, last, *middle = (place.most for place in self._places(depth))
+        last, first, *middle = (place.most for place in self._places(depth))
         most = np.maximum.reduce(middle) if middle else np.zeros_like(first)
         return tuple(
             _Place(kind, 0, (), np.minimum(more, _NEVER), each)
