@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -380,6 +381,27 @@ def test_the_last_stage_has_fewest_micro_batches_in_memory() -> None:
     )
     bound = LagrangianBound([one], [4], 5, 10, [Nodes(2, 2)])
     assert bound.bound(2, cutoff=100.0) == pytest.approx(2 * 6 + 7 * 3, rel=0.002)
+
+
+def test_pipelines_of_several_depths_are_looked_at_together() -> None:
+    """None of them ends before; mean part of the least end in which a quick look sees that none does."""
+    shares = []
+    for item in of_parts():
+        ends = [end for depth in (2, 3) for end, _ in replace_depth(item, depth).pipelines()]
+        if not ends:
+            continue
+        assert not item.bound.none_within((2, 3), min(ends) * (1 + 1e-9))
+        tried = np.linspace(0.5, 1.0, 51)
+        shares.append(max(part for part in tried if item.bound.none_within((2, 3), part * min(ends))))
+    assert len(shares) == 20
+    assert sum(shares) / len(shares) == pytest.approx(0.9055, abs=1e-6)
+
+
+def replace_depth(item: Parts, depth: int) -> Parts:
+    """The same parts in pipelines of another depth."""
+    other = copy(item)
+    other.depth = depth
+    return other
 
 
 @cache

@@ -151,8 +151,8 @@ def test_no_pipeline_holds_more(seed: int) -> None:
     """The most layers that any pipeline holds, stage by stage."""
     item, found = pipelines(seed)
     most = most_held(item, found)
-    for runs in (item.runs, item.paid):
-        assert runs.held(item.caps, item.depth) >= most - 1e-9
+    for runs, depths in product((item.runs, item.paid), ((item.depth, item.depth), (2, 4))):
+        assert runs.held(item.caps, depths) >= most - 1e-9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -178,7 +178,10 @@ def test_no_micro_batch_is_faster(seed: int) -> None:
         least = min(least, seconds)
     prices = float(item.layer_seconds.min()) * np.geomspace(1.0, 48.0, 9)
     for runs in (item.runs, item.paid):
-        assert runs.once(item.caps, item.depth, item.layers, item.layer_seconds, prices) <= least + 1e-9
+        assert (
+            runs.once(item.caps, (item.depth, item.depth), item.layers, item.layer_seconds, prices)
+            <= least + 1e-9
+        )
 
 
 def test_the_bounds_are_near() -> None:
@@ -188,7 +191,7 @@ def test_the_bounds_are_near() -> None:
         item, found = pipelines(seed)
         held = most_held(item, found)
         if held > 0:
-            shares.append(held / item.runs.held(item.caps, item.depth))
+            shares.append(held / item.runs.held(item.caps, (item.depth, item.depth)))
     assert len(shares) > 6
     assert sum(shares) / len(shares) == pytest.approx(0.883747, abs=1e-6)
 
@@ -201,9 +204,9 @@ def test_borders_by_hand() -> None:
     far = Sides(next_seconds=(0.0, 1.0, 1.0), before_seconds=(0.0, 1.0, 1.0), spread=False)
     runs = NodeRuns([0], [2], [far], [(0.0, 0.0, 0.0)], [Nodes(2, 4)])
     caps = [np.maximum(np.floor(2.0 - more), 1.0) for more in runs.more]
-    assert runs.held(caps, 4) == pytest.approx(6.0)
+    assert runs.held(caps, (4, 4)) == pytest.approx(6.0)
     # A layer takes half a second; both borders a second each.
-    seconds = runs.once(caps, 4, 6, np.array([0.5]), np.array([0.5, 1.0, 1.5]))
+    seconds = runs.once(caps, (4, 4), 6, np.array([0.5]), np.array([0.5, 1.0, 1.5]))
     assert seconds == pytest.approx(6 * 0.5 + 2.0)
 
 
@@ -230,8 +233,8 @@ def test_both_ends_on_several_nodes_are_no_neighbours_where_a_run_is_between() -
         *((place, ONE, 1, 1.0) for place in (1, 2)),
         *((place, SEVERAL, 1, 5.0) for place in (1, 2)),
     )
-    assert runs.held(caps, 3) == pytest.approx(3.0)
-    assert runs.held(caps, 2) == pytest.approx(10.0)
+    assert runs.held(caps, (3, 3)) == pytest.approx(3.0)
+    assert runs.held(caps, (2, 2)) == pytest.approx(10.0)
 
 
 def test_a_part_of_a_node_pays_for_that_part() -> None:
@@ -241,9 +244,9 @@ def test_a_part_of_a_node_pays_for_that_part() -> None:
     runs = NodeRuns([0] * 3, [size for size, _ in kinds], sides, [FREE] * 3, [Nodes(3, 4)])
     middle = ((0, 3 * before + after, 1, 4.0) for before in (ONE, SEVERAL) for after in (ONE, SEVERAL))
     caps = caps_of(3, (1, ONE, 0, 5.0), *middle, (2, SEVERAL, 2, 3.0))
-    assert runs.held(caps, 3) == pytest.approx(12.0)
+    assert runs.held(caps, (3, 3)) == pytest.approx(12.0)
     turned = [caps[0], caps[2][:, ::1], caps[1]]
-    assert runs.held(turned, 3) == pytest.approx(12.0)
+    assert runs.held(turned, (3, 3)) == pytest.approx(12.0)
 
 
 def test_which_nodes_are_counted() -> None:

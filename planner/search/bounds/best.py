@@ -27,6 +27,9 @@ from planner.targets import TARGETS
 AT_ONCE = 256
 """Families that are looked at together."""
 
+DEPTHS_AT_ONCE = 8
+"""Depths of a family with per-stage degrees that are looked at together."""
+
 FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
 """Sends that take no time."""
 
@@ -211,9 +214,26 @@ class FamilyBounds:
             yield from self.uniform(family).bounds(depths, interleave, cutoff, schedule)
             return
         assert not divides(schedule), "where each stage has its own degrees backwards are whole"
-        for depth in depths:
-            bounds: list[Bound] = [self._per_stage_degrees(family)]
-            yield best_bound([*bounds, self._lagrangian(family)] if depth > 1 else bounds, depth, cutoff)
+        free = self._per_stage_degrees(family)
+        known = [(depth, free.bound(depth)) for depth in depths]
+        for begin in range(0, len(known), DEPTHS_AT_ONCE):
+            yield from self._halved(family, known[begin : begin + DEPTHS_AT_ONCE], cutoff)
+
+    def _halved(self, family: Family, known: Sequence[tuple[int, float]], cutoff: float) -> Iterator[float]:
+        """The same where a bound of each depth is known: no more of each where none of all ends before the cutoff."""
+        open_ones = [depth for depth, bound in known if depth > 1 and bound < cutoff]
+        if not open_ones:
+            yield from (bound for _, bound in known)
+        elif len(known) == 1:
+            yield best_bound(
+                (self._per_stage_degrees(family), self._lagrangian(family)), open_ones[0], cutoff
+            )
+        elif cutoff < inf and self._lagrangian(family).none_within((open_ones[0], open_ones[-1]), cutoff):
+            yield from (bound if depth == 1 else max(bound, cutoff) for depth, bound in known)
+        else:
+            middle = len(known) // 2
+            yield from self._halved(family, known[:middle], cutoff)
+            yield from self._halved(family, known[middle:], cutoff)
 
     def uniform(self, family: Family) -> UniformBounds:
         """The bounds of a family whose stages all have the same degrees."""

@@ -14,6 +14,9 @@ within T.
 A pipeline leaves every node but the last. A stage takes the part of a node that its devices are of one, and at least
 one where it stands on several: so the stages of which the next one stands on another node are at least the sum of these
 parts minus 1, and so are those of which the one before does. This limit has a price as well.
+
+Several depths may be looked at together: with the paths of the deepest pipelines, which are the shortest, and stages
+that not all of them have, where these are worth more than they pay.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from numpy.typing import NDArray
 from planner.cost.schedules import behind_twice, busiest_path, each_alive, round_trip
 from planner.frozen import dataclass
 from planner.plan.values import ReplicaGroup
-from planner.search.bounds.node_runs import NodeRuns, Nodes
+from planner.search.bounds.node_runs import Depths, NodeRuns, Nodes
 from planner.search.bounds.rates import Room
 from planner.search.space.sends import Sides
 
@@ -55,6 +58,9 @@ _PRECISION = 0.0005
 _MOST_LOOKS = 64
 """Ranges of loads that are looked at, at most."""
 
+_LOOKS_AT_SEVERAL = 8
+"""The same where pipelines of several depths are looked at together."""
+
 _ROUNDING = 1e-9
 
 _NEVER = 1e30
@@ -74,12 +80,20 @@ class _Place:
     kind: int
     """Of ``_SIDES``: in the middle, the first stage or the last one."""
     number: int
+    """Stages, at most."""
+    sure: int
+    """Those of them that every pipeline has."""
     sides: tuple[int, ...]
     """Neighbours on other nodes, [role]."""
     more: NDArray[np.float64]
     """Seconds beside the layers, [role][part]."""
     most: NDArray[np.float64]
     """Layers that memory holds, [part]."""
+
+    def most_of(self, each: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What all its stages are worth, at most, where each is worth so much."""
+        further = (self.number - self.sure) * np.maximum(each, 0.0)
+        return further + self.sure * each if self.sure else further
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +174,7 @@ class LagrangianBound:
         self._tail = np.array([part.tail_seconds for part in parts])
         self._rooms = [part.room for part in parts]
         self._room = np.array(devices, dtype=float)
-        self._known_places: dict[int, tuple[_Place, ...]] = {}
+        self._known_places: dict[Depths, tuple[_Place, ...]] = {}
         self._runs = _runs_of(parts, nodes)
         spread = np.array([part.sides is not None and part.sides.spread for part in parts], dtype=bool)
         none = np.zeros_like(spread)
@@ -169,31 +183,33 @@ class LagrangianBound:
         if spread.any():
             self._ends.append(_Ends(float(self._tail[spread].min()), (none, none, none)))
 
-    def _places(self, depth: int) -> tuple[_Place, ...]:
-        """Where the stages of a pipeline stand."""
-        if depth not in self._known_places:
+    def _places(self, depths: Depths) -> tuple[_Place, ...]:
+        """Where the stages of pipelines of these depths stand."""
+        if depths not in self._known_places:
+            fewest, depth = depths
+            # A stage with as many behind it has no fewer alive in a deeper pipeline.
             alive = each_alive(np.arange(depth), np.array(depth), self.micro_batches, 1)
             # [stages behind]: the last one, those in the middle by what is alive in them, the first one.
             least = np.array(_ALIVE)[np.searchsorted(_ALIVE, alive[1:-1], side="right") - 1]
-            places = [(1, 2, int(alive[0])), (1, 1, int(alive[-1]))]
+            places = [(1, 1, 2, int(alive[0])), (1, 1, 1, int(alive[fewest - 1]))]
             places += [
-                (int(count), 0, int(each))
-                for each, count in zip(*np.unique(least, return_counts=True), strict=True)
+                (int((least == each).sum()), int((least[: fewest - 2] == each).sum()), 0, int(each))
+                for each in np.unique(least)
             ]
-            self._known_places[depth] = tuple(
-                _Place(kind, number, _SIDES[kind], self._more[kind], self._most(each))
-                for number, kind, each in places
+            self._known_places[depths] = tuple(
+                _Place(kind, number, sure, _SIDES[kind], self._more[kind], self._most(each))
+                for number, sure, kind, each in places
             )
-        return self._known_places[depth]
+        return self._known_places[depths]
 
-    def _run_places(self, depth: int) -> tuple[_Place, ...]:
+    def _run_places(self, depths: Depths) -> tuple[_Place, ...]:
         """The same of the stages of runs, by what is beside them: in the middle, the first one and the last one."""
         if self._runs is None:
             return ()
-        last, first, *middle = (place.most for place in self._places(depth))
+        last, first, *middle = (place.most for place in self._places(depths))
         most = np.maximum.reduce(middle) if middle else np.zeros_like(first)
         return tuple(
-            _Place(kind, 0, (), np.minimum(more, _NEVER), each)
+            _Place(kind, 0, 0, (), np.minimum(more, _NEVER), each)
             for kind, (more, each) in enumerate(zip(self._runs.more, (most, first, last), strict=True))
         )
 
@@ -218,8 +234,12 @@ class LagrangianBound:
             limit *= 2
         return inf
 
+    def none_within(self, depths: Depths, seconds: float) -> bool:
+        """True when no pipeline of any of these depths is known to end within ``seconds``, at a quick look."""
+        return self._least(depths, seconds, lambda item: item.seconds, _LOOKS_AT_SEVERAL) is None
+
     def _bound_below(self, depth: int, cutoff: float) -> float:
-        least = self._least(depth, cutoff, lambda item: item.seconds)
+        least = self._least((depth, depth), cutoff, lambda item: item.seconds)
         return least.seconds if least else cutoff
 
     def later(self, depth: int, seconds: float) -> bool:
@@ -228,10 +248,12 @@ class LagrangianBound:
 
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
-        least = self._least(depth, seconds, lambda item: item.once)
+        least = self._least((depth, depth), seconds, lambda item: item.once)
         return least.once if least else inf
 
-    def _least(self, depth: int, cutoff: float, key: Callable[[_Between], float]) -> _Between | None:
+    def _least(
+        self, depths: Depths, cutoff: float, key: Callable[[_Between], float], most_looks: int = _MOST_LOOKS
+    ) -> _Between | None:
         """The least by this key of what pipelines need that may end by the cutoff; None without any."""
         if not len(self._device_type):
             return None
@@ -239,34 +261,35 @@ class LagrangianBound:
         order = count(step=-1)
         heap: list[tuple[float, int, _Between]] = []
         for ends in self._ends:
-            loads = _Loads(self, depth, cutoff, ends)
+            loads = _Loads(self, depths, cutoff, ends)
             for item in loads.at_most(cutoff / self.micro_batches):
                 heappush(heap, (key(item), next(order), item))
         looks = 0
         while heap:
             _, _, item = heappop(heap)
             looks += 1
-            if item.seen - item.low <= _PRECISION * item.high or looks == _MOST_LOOKS:
+            if item.seen - item.low <= _PRECISION * item.high or looks == most_looks:
                 return item
             for part in item.parts():
                 heappush(heap, (key(part), next(order), part))
         return None
 
     def _holding(
-        self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depth: int
+        self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]], depths: Depths
     ) -> Iterator[float]:
         """Seconds of one micro-batch through all stages, at least, as ever more is looked at; infinite where these
         cannot hold all layers."""
         enough, (of_stages, of_runs) = self.layers - _ROUNDING, (caps[: len(places)], caps[len(places) :])
         if self._held(places, of_stages) < enough:
             yield inf
-        yield self._once(places, of_stages)
+        once = self._once(places, of_stages)
+        yield once
         if self._runs is None:
             return
-        if self._runs.held(of_runs, depth) < enough:
+        if self._runs.held(of_runs, depths, enough) < enough:
             yield inf
         prices = _LAYER_PRICES[:, 0, 0] * float(self._seconds.min())
-        yield self._runs.once(of_runs, depth, self.layers, self._seconds, prices)
+        yield self._runs.once(of_runs, depths, self.layers, self._seconds, prices, once)
 
     def _rates(self, caps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Layers that a device of each device type holds at best, [device type]."""
@@ -288,7 +311,7 @@ class LagrangianBound:
             dearest = np.maximum.reduce(
                 [held + side * border for held, side in zip(cap, place.sides, strict=True)]
             )
-            total = total + place.number * (dearest - paid).max(axis=2)
+            total = total + place.most_of((dearest - paid).max(axis=2))
         return float(total.min())
 
     def _once(self, places: Sequence[_Place], caps: Sequence[NDArray[np.float64]]) -> float:
@@ -312,24 +335,25 @@ class LagrangianBound:
                 np.where(held > 0, more - side * border + np.minimum(line, line * np.maximum(held, 0.0)), inf)
                 for held, more, side in zip(cap, place.more, place.sides, strict=True)
             ]
-            total = total + place.number * (np.minimum.reduce(each) + paid).min(axis=3)
+            total = total - place.most_of(-(np.minimum.reduce(each) + paid).min(axis=3))
         return max(0.0, float(total.max()))
 
 
 class _Loads:
-    """What pipelines of one depth need that may end by a time, by the load of their busiest stage.
+    """What pipelines need that may end by a time, by the load of their busiest stage.
 
     The load is that part of its seconds for one micro-batch which it has to repeat: all of them, or with fewer
-    micro-batches than stages more of the backward.
+    micro-batches than stages more of the backward. Paths are those of the deepest pipelines: others visit no stage
+    less often.
     """
 
-    def __init__(self, bound: LagrangianBound, depth: int, cutoff: float, ends: _Ends) -> None:
-        self._bound, self._depth, self._cutoff, self._tail = bound, depth, cutoff, ends.tail_seconds
+    def __init__(self, bound: LagrangianBound, depths: Depths, cutoff: float, ends: _Ends) -> None:
+        self._bound, self._depths, self._cutoff, self._tail = bound, depths, cutoff, ends.tail_seconds
         self._end = cutoff - ends.tail_seconds
         """When the last backward of the first stage has to end; so do the paths below."""
-        steps, places = bound.micro_batches, bound._places(depth)
-        self._places, self._every = places, (*places, *bound._run_places(depth))
-        trip, twice = (busiest_path(row, depth, steps) for row in (round_trip, behind_twice))
+        steps, places = bound.micro_batches, bound._places(depths)
+        self._places, self._every = places, (*places, *bound._run_places(depths))
+        trip, twice = (busiest_path(row, depths[1], steps) for row in (round_trip, behind_twice))
         assert trip is not None, "any pipeline has this path"
         self._trip = trip
         # Pairs (a, b): a once + b load <= T.
@@ -366,7 +390,7 @@ class _Loads:
             for place, cap in zip(self._every, caps, strict=True)
         ]
         found: _Between | None = None
-        for least in bound._holding(self._places, caps, self._depth):
+        for least in bound._holding(self._places, caps, self._depths):
             once = max(once, least)
             found = next(self.between(low, load, load, once), None)
             if found is None:
@@ -376,7 +400,7 @@ class _Loads:
 
     def between(self, low: float, high: float, seen: float, once: float) -> Iterator[_Between]:
         """The same where ``once`` is known for loads up to ``seen``."""
-        low = max(low, self._forward * once / self._depth)
+        low = max(low, self._forward * once / self._depths[1])
         seconds = self._tail + max(a * once + b * low for a, b in self._paths)
         high = min(high, *((self._end - a * once) / b for a, b in self._paths if b))
         if low <= high and seconds <= self._cutoff:

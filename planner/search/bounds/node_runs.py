@@ -18,7 +18,8 @@ Here ``nodes`` are those that the stages on several nodes leave over, and ``thei
 with q for each side on which another stage stands on one node: no run has other such sides. ``first`` and ``last`` are
 the most by which the runs, or stages, with an end of the pipeline exceed the price of their nodes, or what they are
 worth in the middle. A run on less than a node leaves the rest to a stage that stands on several, and is its neighbour.
-u is the least such price. Where there are too many cases, stages on several nodes pay for their nodes like runs.
+u is the least such price. For several depths s p is that of the fewest or of the most stages, which is more. Where
+there are too many cases, stages on several nodes pay for their nodes like runs.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ _LITTLE = -1e4
 
 _SIDE_PRICES = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0])[None, :]
 """Prices of a side towards a stage on several nodes, in layers."""
+
+
+Depths = tuple[int, int]
+"""Fewest and most stages of pipelines that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +148,31 @@ class NodeRuns:
         self._mixes = self._all_mixes()
         """The stages on several nodes of a pipeline; None where there are too many cases."""
 
-    def held(self, caps: Sequence[Numbers], depth: int) -> float:
-        """Layers of so many stages, at most, where they hold so many each, [place][role][part]."""
-        values = [cap[None] for cap in caps]
-        return max(float(most.min()) for most in self._most(values, depth, np.ones((1, 1, 1))))
+    def held(self, caps: Sequence[Numbers], depths: Depths, enough: float = inf) -> float:
+        """Layers of so many stages, fewest and most, where they hold so many each, [place][role][part]; at most.
+
+        Where that is ``enough`` it need not be the most.
+        """
+        values, held = [cap[None] for cap in caps], -inf
+        for most in self._most(values, depths, np.ones((1, 1, 1))):
+            held = max(held, float(most.min()))
+            if held >= enough:
+                break
+        return held
 
     def once(
-        self, caps: Sequence[Numbers], depth: int, layers: int, seconds: Numbers, prices: Numbers
+        self,
+        caps: Sequence[Numbers],
+        depths: Depths,
+        layers: int,
+        seconds: Numbers,
+        prices: Numbers,
+        known: float = 0.0,
     ) -> float:
-        """Seconds of one micro-batch through so many stages that hold the layers, at least.
+        """Seconds of one micro-batch through so many stages, fewest and most, that hold the layers, at least.
 
-        ``seconds`` of a layer, [part]; ``prices`` of a layer that are tried.
+        ``seconds`` of a layer, [part]; ``prices`` of a layer that are tried. Below ``known`` it need not be the most
+        that is proven.
         """
         price = prices[:, None, None]
         # Linear in layers, so worth most with one or with all.
@@ -164,7 +183,12 @@ class NodeRuns:
             for cap, more in zip(caps, self.more, strict=True)
         ]
         # once >= the price of all layers - what stages are worth beyond their seconds, at most, for any prices.
-        return min(float((price * layers - most).max()) for most in self._most(values, depth, price))
+        once = inf
+        for most in self._most(values, depths, price):
+            once = min(once, float((price * layers - most).max()))
+            if once <= known:
+                break
+        return once
 
     def _all_mixes(self) -> list[Mix] | None:
         sizes = [
@@ -187,18 +211,20 @@ class NodeRuns:
         taken = sum(count * spread[index][0] for kind, index, count in mix if kind == number)
         return nodes.count - taken / nodes.devices
 
-    def _most(self, values: Sequence[Numbers], depth: int, unit: Numbers) -> Iterator[Numbers]:
+    def _most(self, values: Sequence[Numbers], depths: Depths, unit: Numbers) -> Iterator[Numbers]:
         """The sum of the values of all stages, at most, in each case, [price of a layer][of a stage][of a side].
 
         ``values`` are [price of a layer][role][part]; prices of stages and sides are in units of ``unit``.
         """
         stage, side = unit * _STAGE_PRICES, unit * _SIDE_PRICES
-        paid = stage * depth
+        fewest, most = depths
+        # s p <= the larger of both ends
+        paid = np.maximum(stage * fewest, stage * most)
         runs = [self._runs(number, values, stage) for number in range(len(self._nodes))]
         # One run that is the whole pipeline, and runs on whole nodes only.
         for each in runs:
             yield paid + each[-1][..., _END, _END, None]
-        yield paid + self._total((), [_whole(each[-1]) for each in runs], [], depth)
+        yield paid + self._total((), [_whole(each[-1]) for each in runs], [], fewest)
         spread = [
             [_spread([value[:, :, parts] for value in values], stage, side) for _, parts in sizes]
             for sizes in self._spread
@@ -212,13 +238,13 @@ class NodeRuns:
                 )
                 for each, nodes, sizes, own in zip(runs, self._nodes, self._spread, spread, strict=True)
             ]
-            yield paid + self._total((), kinds, [], depth)
+            yield paid + self._total((), kinds, [], fewest)
         elif self._mixes:
             kinds = [_parts(each, side) for each in runs]
-            yield from (paid + self._total(mix, kinds, spread, depth) for mix in self._mixes)
+            yield from (paid + self._total(mix, kinds, spread, fewest) for mix in self._mixes)
 
     def _total(
-        self, mix: Mix, kinds: Sequence[_TypePrices], spread: Sequence[Sequence[_Spread]], depth: int
+        self, mix: Mix, kinds: Sequence[_TypePrices], spread: Sequence[Sequence[_Spread]], fewest: int
     ) -> Numbers:
         """The values of pipelines with these stages on several nodes, less the prices of all stages."""
         own = [(spread[number][index], count) for number, index, count in mix]
@@ -228,7 +254,7 @@ class NodeRuns:
         def total(begins: int, ends: int) -> Numbers:
             """Where these of them are the first and the last stage, -1 for a run."""
             # In a row at most; in two where both ends are theirs, with runs between them.
-            near = min(2, many - 1 - (begins >= 0 and ends >= 0 and depth > many))
+            near = min(2, many - 1 - (begins >= 0 and ends >= 0 and fewest > many))
             one = first if begins < 0 else own[begins][0].first[min(near, 1)] - own[begins][0].middle[near]
             other = last if ends < 0 else own[ends][0].last[min(near, 1)] - own[ends][0].middle[near]
             return sum((count * each.middle[near] for each, count in own), start=one + other)
