@@ -82,17 +82,17 @@ QUICK_TRIES = 6
 PATIENCE = 48
 """Families of a target on a network, in a row, that get quick plans without a better one."""
 
-OTHERS_SHARE = 0.5
-"""Part of the time, at most, for the plans of other runtimes, where those are only the beginning."""
-
-RUNS_SHARE = 0.1
-"""Part of the time, at most, for plans of runs on nodes, where stages may have their own degrees."""
-
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own."""
 
+RUNS_SHARE = 0.1
+"""Part of what is left then, at most, for plans of runs on nodes."""
+
+OTHERS_SHARE = 0.5
+"""Part of what is left then, at most, for the plans of other runtimes."""
+
 NEAR_SHARE = 0.33
-"""Part of what is left then, at most, for plans near the best of them."""
+"""Part of what is left then, at most, for plans near the best of all these."""
 
 MOST_AT_ONCE = 16
 """Choices that take a round at once, at most."""
@@ -205,8 +205,10 @@ class Explorer:
         """
         phases = (
             self._open,
-            lambda: self._other_runtimes(rounds),
             lambda: self._one_degree(rounds),
+            self._of_runs,
+            lambda: self._other_runtimes(rounds),
+            lambda: self._near(rounds),
             self._first_plans,
             lambda: self._best_first(rounds),
         )
@@ -283,45 +285,15 @@ class Explorer:
         self._heap = others
         heapify(self._heap)
 
-    def _other_runtimes(self, rounds: int | None) -> None:
-        """Begin with the best plans of other runtimes where a runtime is asked for that runs most of them."""
-        for search in self._others():
-            self.deadline.check()
-            search.run(rounds=rounds)
-            if search.interrupted:
-                raise KeyboardInterrupt
-
-    def _others(self) -> Iterator[Explorer]:
-        """Searches of other runtimes whose plans are taken as one's own, each with its part of the time."""
-        rows = [row for row in self._rows if row.dp_per_stage]
-        if self.one_degree or not rows:
-            return
-        others = [row for row in targets_of(replace(self.limits, target=None)) if row not in rows]
-        # Those with the same kernels have plans most like its own.
-        others.sort(key=lambda row: row.kernels != rows[0].kernels)
-        for number, other in enumerate(others):
-            yield Explorer(
-                self.estimator,
-                replace(self.limits, target=other.name),
-                Silent(),
-                solver=self._scene.solver,
-                runner=rows[0],
-                deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
-                better=lambda scored: self._offer_to(rows, scored),
-            )
-
-    def _offer_to(self, rows: Sequence[Capabilities], scored: Scored) -> None:
-        """Take a plan of another runtime as one of these, if they can run it."""
-        for row in rows:
-            plan = replace(scored.plan, target=row.name)
-            if not faults(plan, self.estimator.cluster, self.estimator.model):
-                self.offer(priced_on(self.estimator, plan, self.estimator))
+    @property
+    def _own_degrees(self) -> bool:
+        """True where stages may have degrees of their own."""
+        return not self.one_degree and any(row.dp_per_stage for row in self._rows)
 
     def _one_degree(self, rounds: int | None) -> None:
-        """Begin with the best plan of one degree, whose bounds are tight, and with what is better near it."""
-        if self.one_degree or not any(row.dp_per_stage for row in self._rows):
+        """Begin with the best plan of one degree, whose bounds are tight."""
+        if not self._own_degrees:
             return
-        self._of_runs()
         narrow = Explorer(
             self.estimator,
             self.limits,
@@ -336,15 +308,11 @@ class Explorer:
         narrow.run(rounds=rounds)
         if narrow.interrupted:
             raise KeyboardInterrupt
-        start = self.best
-        if start is None or rounds is not None or self._devices > POLISHED_DEVICES:
-            return
-        if all(len(stage.replicas) == 1 for stage in start.plan.stages):
-            seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
-            self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
 
     def _of_runs(self) -> None:
         """Plans of runs on nodes, of the families with the least bounds first."""
+        if not self._own_degrees:
+            return
         deadline = self.deadline.part(RUNS_SHARE)
         for _, _, partition, families in self._searched(self.limits):
             most = min(self.estimator.model.layers, MAX_DEPTH)
@@ -361,6 +329,50 @@ class Explorer:
                     wanted, partition, self.estimator, self.limits, self.incumbent, deadline
                 ):
                     self.offer(scored)
+
+    def _other_runtimes(self, rounds: int | None) -> None:
+        """The best plans of other runtimes where a runtime is asked for that runs most of them."""
+        for search in self._others():
+            self.deadline.check()
+            search.run(rounds=rounds)
+            if search.interrupted:
+                raise KeyboardInterrupt
+
+    def _others(self) -> Iterator[Explorer]:
+        """Searches of other runtimes whose plans are taken as one's own, each with its part of the time."""
+        if not self._own_degrees:
+            return
+        rows = [row for row in self._rows if row.dp_per_stage]
+        others = [row for row in targets_of(replace(self.limits, target=None)) if row not in rows]
+        # Those with the same kernels have plans most like its own.
+        others.sort(key=lambda row: row.kernels != rows[0].kernels)
+        for number, other in enumerate(others):
+            yield Explorer(
+                self.estimator,
+                replace(self.limits, target=other.name),
+                Silent(),
+                solver=self._scene.solver,
+                cutoff_seconds=self.incumbent,
+                runner=rows[0],
+                deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
+                better=lambda scored: self._offer_to(rows, scored),
+            )
+
+    def _offer_to(self, rows: Sequence[Capabilities], scored: Scored) -> None:
+        """Take a plan of another runtime as one of these, if they can run it."""
+        for row in rows:
+            plan = replace(scored.plan, target=row.name)
+            if not faults(plan, self.estimator.cluster, self.estimator.model):
+                self.offer(priced_on(self.estimator, plan, self.estimator))
+
+    def _near(self, rounds: int | None) -> None:
+        """What is better near the best plan so far."""
+        start = self.best if self._own_degrees else None
+        if start is None or rounds is not None or self._devices > POLISHED_DEVICES:
+            return
+        if all(len(stage.replicas) == 1 for stage in start.plan.stages):
+            seen = [part for (name, _), part in self._partitions.items() if name == start.plan.target]
+            self.offer(best_near(start, seen, self.estimator, self.limits, self.deadline.part(NEAR_SHARE)))
 
     def partition(self, item: Family | DataParallel | GridChoice) -> NetworkPartition:
         """The part of the cluster that a choice is about."""

@@ -151,7 +151,10 @@ class OpenChoice:
         for composition in range(len(self.stages.compositions)):
             if self.stages.most_layers(0, composition) == self.estimator.model.layers:
                 option = self.stages.option(0, composition, self.estimator.model.layers)
-                self._offer(score(self.scorer, self.stages, [option]))
+                # T >= m busy + epilogue
+                least = self.choice.family.micro_batches * option.busy_seconds + option.tail_seconds
+                if least < self.incumbent:
+                    self._offer(score(self.scorer, self.stages, [option]))
         self._close(self.incumbent)
 
     def _round(self, deadline: Deadline) -> None:

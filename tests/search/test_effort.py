@@ -111,7 +111,7 @@ def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int
 
 
 def test_parts_of_the_time_for_a_beginning() -> None:
-    """Half for all other runtimes, a tenth for runs, a quarter for one degree, a third of the rest for what is near."""
+    """A quarter for one degree, then a tenth for runs, half for all other runtimes, a third for what is near."""
     begun: list[int | None] = []
 
     class Narrow:
@@ -139,20 +139,17 @@ def test_parts_of_the_time_for_a_beginning() -> None:
         patch.object(explorers, "best_near", return_value=None),
         patch.object(explorers, "best_of_runs", return_value=()),
     ):
+        found._one_degree(4)
+        found._of_runs()
         found._other_runtimes(5)
         # Two others are left behind the first, then one.
-        assert fractions == [0.5 / 3, 0.25, 0.5]
-        assert begun == [5] * 3
-        for devices, rounds, expected in (
-            (256, None, [0.1, 0.25, 0.33]),
-            (257, None, [0.1, 0.25]),
-            (256, 3, [0.1, 0.25]),
-        ):
+        assert fractions == [0.25, 0.1, 0.5 / 3, 0.25, 0.5]
+        assert begun == [4, 5, 5, 5]
+        for devices, rounds, expected in ((256, None, [0.33]), (257, None, []), (256, 3, [])):
             fractions.clear()
             found._devices = devices
-            found._one_degree(rounds)
+            found._near(rounds)
             assert fractions == expected
-            assert begun[-1] == rounds
 
 
 def ranked(number: int) -> list[_Ranked]:

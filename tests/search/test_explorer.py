@@ -16,7 +16,7 @@ from planner.search.space.choices import Family
 from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
 
-PHASES = ("_open", "_other_runtimes", "_one_degree", "_first_plans", "_best_first")
+PHASES = ("_open", "_one_degree", "_of_runs", "_other_runtimes", "_near", "_first_plans", "_best_first")
 
 
 def explorer(**limits: Any) -> Explorer:

@@ -95,6 +95,8 @@ def check(problem: Problem, asked: Limits, most: int | None = None) -> tuple[Sco
         patch.object(Explorer, "_others", lambda explorer: iter(())),
         patch.object(Explorer, "_first_plans", lambda explorer: None),
         patch.object(Explorer, "_one_degree", lambda explorer, rounds: None),
+        patch.object(Explorer, "_of_runs", lambda explorer: None),
+        patch.object(Explorer, "_near", lambda explorer, rounds: None),
     ):
         compare(search(*problem, asked, explain=False), best)
     return found.best, best

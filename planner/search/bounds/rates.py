@@ -109,8 +109,15 @@ class RequiredSend:
     """The part of each device type, in the order of the speeds."""
 
 
-_Sends = tuple[dict[tuple[str, str], Hops], float | None, dict[tuple[str, str, int, int], Hops], int]
-"""Least sends by kind, least send between islands, least sends by kind, tp and dp, and stages of several kinds."""
+_Sends = tuple[
+    dict[tuple[str, str], Hops],
+    float | None,
+    dict[tuple[str, str, int, int], Hops],
+    int,
+    dict[tuple[str, str, int, int], Sides],
+]
+"""Least sends by kind, least send between islands, least sends by kind, tp and dp, stages of several kinds, and sends
+by kind, tp and dp, and by where neighbours are, where these are known."""
 
 _UNLIMITED = Room(free_bytes=inf, layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""
@@ -126,7 +133,6 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[object, ...], _Sends] = {}
-        self._sides: dict[tuple[object, ...], dict[tuple[str, str, int, int], Sides]] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
@@ -274,20 +280,15 @@ class Rates:
         Empty where a pipeline may come back to a node, where a node may hold a part of a stage of less than one, or
         where there are too many pairs of stages.
         """
-        key = family.target, family.batch, family.folding, family.context
-        if key not in self._sides:
-            stages = StageOptions(
-                Choice(family=family, depth=MAX_DEPTH, interleave=1), self.estimator, Limits()
-            )
-            pools = [device_type.pool for device_type in self.device_types]
-            known = (
-                stages.few_pairs and stages.pricer.target.hosts_once and countable(self.node_counts, pools)
-            )
-            self._sides[key] = {
-                (group.pool, group.gpu, group.tp, group.count): each
-                for group, each in (stages.node_sides() if known else ())
-            }
-        return self._sides[key]
+        return self.sends(family)[4]
+
+    def _sides_of(self, stages: StageOptions) -> dict[tuple[str, str, int, int], Sides]:
+        pools = [device_type.pool for device_type in self.device_types]
+        known = stages.few_pairs and stages.pricer.target.hosts_once and countable(self.node_counts, pools)
+        return {
+            (group.pool, group.gpu, group.tp, group.count): each
+            for group, each in (stages.node_sides() if known else ())
+        }
 
     @property
     def node_counts(self) -> list[Nodes]:
@@ -295,7 +296,7 @@ class Rates:
         return [Nodes(device_type.nodes, device_type.per_node) for device_type in self.device_types]
 
     def sends(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> _Sends:
-        """Least sends of one chunk by kind, between islands, and by kind and degrees."""
+        """Least sends of one chunk by kind, between islands, by kind and degrees, and by where neighbours are."""
         # A runtime may send beside computation in all but plain 1F1B, whatever the schedule.
         chunks = 1 if chunks == 1 and schedule == "1f1b" else 2
         key = (family.target, family.tp, family.dp, family.batch, family.folding, family.context, chunks)
@@ -312,7 +313,8 @@ class Rates:
             }
             mixed = any(stages.is_mixed(slot) for slot in range(len(stages.compositions)))
             least = self._least_crossing(stages)
-            self._hops[key] = hops, least, alone, stages.most_mixed if mixed else 0
+            sides = self._sides_of(stages) if family.dp is None else {}
+            self._hops[key] = hops, least, alone, stages.most_mixed if mixed else 0, sides
         return self._hops[key]
 
     def _least_crossing(self, stages: StageOptions) -> float | None:
