@@ -352,7 +352,6 @@ class Explorer:
                 replace(self.limits, target=other.name),
                 Silent(),
                 solver=self._scene.solver,
-                cutoff_seconds=self.incumbent,
                 runner=rows[0],
                 deadline=self.deadline.part(OTHERS_SHARE / (len(others) - number)),
                 better=lambda scored: self._offer_to(rows, scored),
