@@ -205,8 +205,9 @@ class TrainingSpec(Frozen):
     """Who adds the gradient of a weight to that of earlier micro-batches: fused, the product that makes it; apart, a
     pass of its own behind it; the kernel set's own when absent (apart with megatron-2021 and deepspeed-2021)."""
     cross_entropy: CrossEntropy | None = None
-    """plain: probabilities and both gradients in fp32; fused: in place; masked: plain, of the masked 15 % of an
-    encoder's tokens alone; the runtime's own when absent."""
+    """chunked: few rows in fp32 at a time, the gradient in place of the logits; plain: probabilities and both gradients
+    in fp32; fused: in place; masked: plain, of the masked 15 % of an encoder's tokens alone; the runtime's own when
+    absent."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None

@@ -79,7 +79,7 @@ class SyncPlan:
     every: int
     """Optimizer steps between two exchanges; 1: gradients are exchanged in every step."""
     format: str
-    """``fp32``, ``bf16`` or ``int8``."""
+    """``fp32``, ``bf16``, ``fp8`` or ``int8``."""
     method: str = "average"
     """``average`` or ``diloco``."""
     outer_lr: float = 1.0
