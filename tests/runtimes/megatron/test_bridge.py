@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
         pipeline([8], offload=Offload(optimizer="cpu", ratio=0.25)),
         {"precision": "fp32"},
         {
-            **{"optimizer.optimizer_cpu_offload": True, "optimizer.optimizer_offload_fraction": "0.25"},
+            **{"optimizer.optimizer_cpu_offload": True, "optimizer.optimizer_offload_fraction": 0.25},
             **{"optimizer.overlap_cpu_optimizer_d2h_h2d": True, "mixed_precision": None},
         },
     ),
