@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
+HETPLAN = (sys.executable, "-c", "from planner.cli.start import main; main()")
 
 
 @pytest.mark.slow

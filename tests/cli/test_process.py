@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli.process import INTERRUPTED
 from planner.plan.file import read
 from tests.cli.running import ROOT, Command, Outcome, separately, write_plan
 from tests.quick import first
@@ -212,3 +213,26 @@ def test_no_color_wins_in_a_process_of_its_own(folder: Path, hetplan: Command) -
     assert (done.out, done.err) == (plain, "")
     assert "\033" not in separately("check", "nothing.yaml", **environment).err
     assert "\033" not in separately("--help", **environment).out
+
+
+def test_interrupted_while_it_is_imported() -> None:
+    """The exit code of any interrupt, and no traceback."""
+    program = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from planner.cli.start import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "")
