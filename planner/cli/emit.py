@@ -101,7 +101,7 @@ def require_text(words: Sequence[str]) -> None:
 
 def emit(
     plan: SavedPlan,
-    output: Annotated[
+    folder: Annotated[
         Path, option("--output -o", "DIR", "Output folder; must be new or empty unless --force is given.")
     ],
     arguments: Annotated[
@@ -158,13 +158,13 @@ def emit(
             f"--library {library} has a script of its own", hint="leave out --script or --library"
         )
     trained_by = () if library is None else (library, *(arguments or ()))
-    words = script_words(script, () if trained_by else arguments or (), output)
+    words = script_words(script, () if trained_by else arguments or (), folder)
     require_text((*words, *trained_by))
     with concerning(plan):
         job = job_of(saved.plan, saved.cluster, saved.model, words, trained_by)
         files = folder_files(job, launcher)
     unnamed = unnamed_hosts(job, launcher)
-    kept = write_folder(files, output, force)
+    kept = write_folder(files, folder, force)
     paths = [file.path for file in files]
     warnings = [
         *(f"{path} was edited: it is now {name}, and {path} is as this plan wants it" for path, name in kept),
@@ -176,7 +176,7 @@ def emit(
         document = EmitDocument(
             command="emit",
             target=saved.plan.target,
-            folder=str(output),
+            folder=str(folder),
             files=tuple(paths),
             placeholder_hosts=tuple(unnamed),
             warnings=tuple(warnings),
@@ -185,4 +185,4 @@ def emit(
     else:
         for line in warnings:
             warn(line)
-        show(emitted_section(saved.plan.target, output, paths, unnamed), then=f"read {output / 'README.md'}")
+        show(emitted_section(saved.plan.target, folder, paths, unnamed), then=f"read {folder / 'README.md'}")
