@@ -44,13 +44,14 @@ def master_weights_of(target: Capabilities, training: TrainingSpec) -> MasterWei
 def _fitting(target: Capabilities, training: TrainingSpec) -> Iterator[Gradients]:
     kept, reduced = training.gradient_dtype, training.reduce_dtype
     masters = master_weights_of(target, training)
-    own = {"fp16": (Gradients("fp16", "fp16"),), "fp32": (FULL,), "tf32": (FULL,)}
+    own = {"fp16": (HALF,), "fp32": (FULL,), "tf32": (FULL,)}
     for each in own.get(training.precision, target.gradients):
         if masters in each.master_weights and kept in (None, each.kept) and reduced in (None, each.reduced):
             yield each
 
 
-FULL = Gradients("fp32", "fp32")
+FULL = Gradients("fp32", "fp32", master_weights=("fp32",))
+HALF = Gradients("fp16", "fp16", master_weights=("fp32",))
 
 
 def gradient_faults(target: Capabilities, training: TrainingSpec, zeros: tuple[int, ...]) -> Iterator[str]:
@@ -61,7 +62,7 @@ def gradient_faults(target: Capabilities, training: TrainingSpec, zeros: tuple[i
     given = {name: getattr(training, name) for name in names}
     asked = " and ".join(f"{key} {value}" for key, value in given.items() if value)
     if training.precision not in HALVES:
-        yield f"gradients of {training.precision} training have its own format, expected no {asked}"
+        yield f"{training.precision} training has number formats of its own, expected no {asked}"
         return
     masters = master_weights_of(target, training)
     offered = [each for each in target.gradients if masters in each.master_weights]

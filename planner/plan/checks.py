@@ -202,6 +202,8 @@ def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
     for key, wanted, _, unemitted in _choices(row, model.training):
         if wanted in unemitted:
             return f"training {key} {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+    if model.training.master_weights == "split" and model.training.precision != "bf16":
+        return f"training splits bf16 weights, hetplan writes no launch files for it in {model.training.precision}"
     return None
 
 

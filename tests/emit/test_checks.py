@@ -165,8 +165,21 @@ def test_is_tried() -> None:
         ("megatron", 0, {"optimizer_states": "bf16"}, "megatron keeps bf16 moments with ZeRO 1, got 0"),
         ("megatron", 0, {"master_weights": "split"}, "megatron keeps split weights with ZeRO 1, got 0"),
         ("megatron", 1, {"master_weights": "bf16"}, "master_weights bf16 with megatron is priced"),
+        (
+            "megatron",
+            1,
+            {"master_weights": "split", "precision": "fp8"},
+            "splits bf16 weights, hetplan writes no",
+        ),
+        ("megatron", 1, {"master_weights": "split", "precision": "fp16"}, "expected no master_weights split"),
         ("torch", 3, {"master_weights": "split"}, "torch does not train with master_weights split, it can"),
         ("torch", 2, {"master_weights": "bf16"}, "torch updates bf16 weights with ZeRO 3, got 2"),
+        (
+            "torch",
+            3,
+            {"master_weights": "bf16", "precision": "fp16"},
+            "fp16 training has number formats of its own, expected no master_weights bf16",
+        ),
         ("deepspeed", 1, {"master_weights": "bf16"}, "deepspeed updates bf16 weights with ZeRO 3, got 1"),
         (
             "torch",
@@ -191,7 +204,7 @@ def test_is_tried() -> None:
             "torch",
             0,
             {"precision": "fp16", "reduce_dtype": "fp32"},
-            "gradients of fp16 training have its own",
+            "fp16 training has number formats of its own",
         ),
     ],
 )
