@@ -208,8 +208,9 @@ class Shape:
     pooled: bool = False
     """True when labels are of a sequence."""
     optimizer_states: str = "fp32"
-    master_weights: str = "fp32"
     """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``, or ``paged-fp32`` or ``paged-int8``."""
+    master_weights: str = "fp32"
+    """Number format of the weights that it updates: ``fp32`` or ``bf16``."""
     lora: AdapterShape | None = None
     """Adapters that are trained alone."""
     documents: DocumentShape | None = None

@@ -148,11 +148,12 @@ def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.n
     owners = Owners(layout.plan.expert_parallel, layout.owners)
 
     def place(module: torch.nn.Module) -> torch.nn.Module:
+        # Ahead of all that makes DTensors: what is set as the data of one does not reach its local tensor.
+        for each in module.parameters():
+            each.data = each.data.to(master_type) if each.requires_grad else each.data
         if isinstance(module, Layer) and module.experts is not None and owners.ways > 1:
             module.experts.divide(owners, layout.deal)
         module.to(DEVICE)
-        for each in module.parameters():
-            each.data = each.data.to(master_type) if each.requires_grad else each.data
         if layout.plan.tensor_rows > 1:
             module = split_on_grid(module, layout.mesh["rows", "tensor"])
         elif layout.plan.tensor_parallel > 1:

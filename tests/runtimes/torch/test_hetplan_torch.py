@@ -390,6 +390,7 @@ CASES = [
     pair(1, precision="bf16", reduce_dtype="bf16"),
     pair(3, optimizer_states="int8"),
     pair(3, precision="bf16", master_weights="bf16"),
+    shared(3, precision="bf16", master_weights="bf16"),
     ordered(pipeline(3, [3, 2], steps=2, optimizer="sgd", embedding_width=64), "1f1b", 2),
     ordered(
         pipeline(1, [3, 2], steps=4, optimizer="sgd", preference=PAIRS, tied_embeddings=False), "zb-v", 2
@@ -659,6 +660,7 @@ OTHERS = [
     uneven(3, precision="bf16", master_weights="bf16", shard_size=2),
     pipeline(3, [1, 3], steps=1, precision="bf16", master_weights="bf16"),
     tensor_parallel(3, precision="bf16", master_weights="bf16", reduce_dtype="bf16"),
+    frozen("lora-bf16-weights", 3, precision="bf16", master_weights="bf16", **ADAPTERS),
     uneven(3, optimizer_states="bf16"),
     pipeline(0, [3, 1], steps=3, optimizer="sgd"),
     pipeline(0, [1, 1, 2, 1], steps=2),
