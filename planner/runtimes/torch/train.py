@@ -281,12 +281,20 @@ def last_kept(folder: Path | None) -> Path | None:
     return folder / (folder / LAST).read_text(encoding="utf-8")
 
 
-def require_same_model(weights: dict[str, Any], layers: int, folder: Path) -> None:
-    """End with a line where the checkpoint is of another model: a deeper one would be taken for this one."""
+def entries_of(folder: Path) -> dict[str, Any]:
+    """What a checkpoint has, by name; ends with a line where there is none."""
     try:
-        stored = torch.distributed.checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
+        entries: dict[str, Any] = (
+            torch.distributed.checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
+        )
     except OSError:
         raise SystemExit(f"{folder}: no checkpoint of torch.distributed.checkpoint") from None
+    return entries
+
+
+def require_same_model(weights: dict[str, Any], layers: int, folder: Path) -> None:
+    """End with a line where the checkpoint is of another model: a deeper one would be taken for this one."""
+    stored = entries_of(folder)
     there = {name: tuple(getattr(entry, "size", ())) for name, entry in stored.items()}
     for name, weight in weights.items():
         if there.get(name) != tuple(weight.shape):
@@ -298,11 +306,22 @@ def require_same_model(weights: dict[str, Any], layers: int, folder: Path) -> No
         raise SystemExit(f"{folder}: a checkpoint of another model: {len(held)} layers, expected {layers}")
 
 
+def require_same_optimizer(state: dict[str, Any], folder: Path) -> None:
+    """End with a line where the checkpoint lacks states: another optimizer, or AdamW of other formats, has others."""
+    stored = entries_of(folder / STATES)
+    missing = next((name for name in state if name not in stored), None)
+    if missing is not None:
+        raise SystemExit(
+            f"{folder}: a checkpoint of another optimizer or of other number formats: {missing} is missing"
+        )
+
+
 def restored(model: Any, optimizer: Any, folder: Path, layout: Layout, layers: int) -> int:
     """Load a checkpoint that this plan or another has written; returns the steps that were trained before."""
     weights = layout.spread(model, model.state_dict())
     require_same_model(weights, layers, folder)
     state = layout.spread(model, progress(model, optimizer, 0))
+    require_same_optimizer(state, folder)
     torch.distributed.checkpoint.load(weights, checkpoint_id=folder, process_group=layout.group)
     torch.distributed.checkpoint.load(state, checkpoint_id=folder / STATES, process_group=layout.group)
     model.load_state_dict(layout.taken(model, weights))

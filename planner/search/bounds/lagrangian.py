@@ -187,7 +187,7 @@ class LagrangianBound:
         """Where the stages of pipelines of these depths stand."""
         if depths not in self._known_places:
             fewest, depth = depths
-            # A stage with as many behind it has no fewer alive in a deeper pipeline.
+            # With as many stages behind it, one has as many micro-batches alive at any depth.
             alive = each_alive(np.arange(depth), np.array(depth), self.micro_batches, 1)
             # [stages behind]: the last one, those in the middle by what is alive in them, the first one.
             least = np.array(_ALIVE)[np.searchsorted(_ALIVE, alive[1:-1], side="right") - 1]

@@ -47,7 +47,12 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 from planner.runtimes.torch import example_stage  # noqa: E402
 from planner.runtimes.torch.example_stage import ModelPart  # noqa: E402
 from planner.runtimes.torch.hetplan_torch import Layout, LossScale  # noqa: E402
-from planner.runtimes.torch.train import keep, last_kept, require_same_model  # noqa: E402
+from planner.runtimes.torch.train import (  # noqa: E402
+    keep,
+    last_kept,
+    require_same_model,
+    require_same_optimizer,
+)
 from planner.training.example_model import Shape, load_shape, shape_of  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import RankPlan, StagePlan, load  # noqa: E402
@@ -1123,3 +1128,18 @@ def test_a_checkpoint_of_another_model(tmp_path: Path) -> None:
             require_same_model(mine, layers, saved)
     with pytest.raises(SystemExit, match="nothing: no checkpoint of torch"):
         require_same_model(weights_of(4), 4, tmp_path / "nothing")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_another_optimizer(tmp_path: Path) -> None:
+    """AdamW of fp32 weights is torch's, that of bf16 weights the example's own: the other's is refused in a line."""
+    torchs, own = (
+        {**{f"state.head.weight.{name}": torch.zeros(4) for name in names}, "steps": torch.tensor(2)}
+        for names in (("exp_avg", "exp_avg_sq"), ("first", "second"))
+    )
+    torch.distributed.checkpoint.save(torchs, checkpoint_id=tmp_path / "saved" / "optimizer")
+    require_same_optimizer(torchs, tmp_path / "saved")
+    with pytest.raises(
+        SystemExit, match=r"saved: a checkpoint of another optimizer .* weight\.first is missing"
+    ):
+        require_same_optimizer(own, tmp_path / "saved")
