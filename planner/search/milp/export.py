@@ -36,7 +36,7 @@ def write_model(
     calibration: Calibration,
     limits: Limits,
 ) -> None:
-    """Write the ILP of the plan's outer choice, for plans no slower than it, as an LP file.
+    """Write the ILP of the plan's outer choice, or of the batches of its replicas, as an LP file.
 
     Raises OutputError for a plan that no ILP has, and where the file cannot be written.
     """
