@@ -97,6 +97,7 @@ class Load:
     zero: int
     gradient_bytes: int
     master_weights: MasterWeights = "fp32"
+    """Weights that the optimizer updates."""
     offload: Offload = ON_DEVICE
     activation_ratio: float = 1.0
     """Measured activations that one layer keeps without recomputation over those of the formula."""
