@@ -10,7 +10,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    for package in ("deepspeed", "accelerate", "transformers", "peft"):
+    for package in ("deepspeed", "accelerate", "transformers", "peft", "bitsandbytes"):
         pytest.importorskip(package, reason=f"{package} is not installed, see make test")
 
 import torch
@@ -25,6 +25,7 @@ from tests.training.trainer_runs import (
     OWN_LOSS,
     PACKED,
     PLANNED,
+    QUANTISED,
     QUICK,
     RECOMPUTED,
     STEPS,
@@ -55,6 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         OWN_LOSS,
         *PLANNED,
         *ADAPTED,
+        *QUANTISED,
         *PACKED[1:],
         *MASKED[1:],
         *resumption(3),
@@ -88,9 +90,9 @@ def test_the_plans_optimizer_is_trainers(trained: Path, run: Run) -> None:
         assert wanted.losses[1:] != pytest.approx(usual.losses[1:], rel=1e-6)
 
 
-@pytest.mark.parametrize("run", ADAPTED, ids=lambda run: run.name)
+@pytest.mark.parametrize("run", [*ADAPTED, *QUANTISED], ids=lambda run: run.name)
 def test_adapters_of_peft_equal_one_process(trained: Path, run: Run) -> None:
-    """As the folder's README has them; all else stays as it was."""
+    """As the folder's README has them, a base in four bits too; all else stays as it was."""
     wanted, _ = one_process(run.optimizer, adapters=trained / run.name)
     assert weight_error(trained, run) < ALLOWED
     assert logged(trained, run, "loss") == pytest.approx(wanted.losses, rel=ALLOWED)

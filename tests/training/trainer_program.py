@@ -10,13 +10,16 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_model
 from transformers import (
+    BitsAndBytesConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -65,7 +68,7 @@ def train(folder: Path, output: Path, run: dict[str, Any]) -> None:
         **run["arguments"],
     )
     trainer = plan.trainer_class(Trainer, run["shuffle"])(
-        model=adapted(run["adapters"]) if run["adapters"] else network(run["dropout"]),
+        model=adapted(**run["adapters"]) if run["adapters"] else network(run["dropout"]),
         args=arguments,
         train_dataset=data,
         eval_dataset=data[: run["evaluated"]],
@@ -110,14 +113,18 @@ def network(dropout: float) -> Any:
     return GPT2LMHeadModel(shape)
 
 
-def adapted(adapters: dict[str, Any]) -> Any:
-    """A tiny Llama with peft's adapters, the same wherever it is made; they change its answers from the first step."""
+def adapted(adapters: dict[str, Any], bits: dict[str, Any] | None) -> Any:
+    """A tiny Llama with peft's adapters, the same wherever it is made; they change its answers from the first step.
+
+    ``bits``: of bitsandbytes, whose linear layers the base then has, of blocks of 64 elements.
+    """
     set_seed(SEED)
+    width = 32 if bits is None else 64
     shape = LlamaConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=TOKENS,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=width,
+        intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
@@ -125,7 +132,14 @@ def adapted(adapters: dict[str, Any]) -> Any:
         bos_token_id=0,
         eos_token_id=0,
     )
-    return get_peft_model(LlamaForCausalLM(shape), LoraConfig(**adapters, init_lora_weights=False))
+    base = LlamaForCausalLM(shape)
+    if bits is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            base.config.save_pretrained(folder)
+            save_model(base, f"{folder}/model.safetensors", metadata={"format": "pt"})
+            coded = BitsAndBytesConfig(**{**bits, "bnb_4bit_compute_dtype": torch.float32})
+            base = LlamaForCausalLM.from_pretrained(folder, quantization_config=coded)
+    return get_peft_model(base, LoraConfig(**adapters, init_lora_weights=False)).train()
 
 
 def own_loss(outputs: Any, labels: Any, num_items_in_batch: int | None = None) -> Any:

@@ -57,8 +57,8 @@ class Run:
     recompute: str = "none"
     kind: str = "once"
     """``once``; ``own``: with a loss function of the user's; ``masked``: with masked labels; ``packed``: on documents;
-    ``peft``: of its adapters; ``whole``: two shuffled passes with dropout and a checkpoint in the second; ``resumed``
-    from there."""
+    ``peft``: of its adapters; ``nf4`` and ``nf4-double``: of those on a base of bitsandbytes; ``whole``: two shuffled
+    passes with dropout and a checkpoint in the second; ``resumed`` from there."""
 
     @property
     def name(self) -> str:
@@ -84,7 +84,11 @@ ADAPTED = [
     Run(zero, "momentum", recompute=how, kind="peft") for zero, how in ((0, "none"), (2, "full"), (3, "none"))
 ]
 """Adapters of peft."""
-LORA = LoraSpec(rank=4, alpha=8, targets=("q_proj", "v_proj", "down_proj"))
+QUANTISED = [Run(zero, "momentum", kind=kind) for zero, kind in ((0, "nf4-double"), (2, "nf4"))]
+"""The same on a base in four bits of bitsandbytes."""
+BASES: dict[str, Any] = {"peft": None, "nf4": "nf4", "nf4-double": "nf4-double"}
+"""Formats of the base under adapters."""
+LORA: dict[str, Any] = {"rank": 4, "alpha": 8, "targets": ("q_proj", "v_proj", "down_proj")}
 OWN_LOSS = Run(0, kind="own")
 MASKED = [Run(zero, kind="masked") for zero in (3, 0)]
 """Labels of another number in each micro-batch, as in fine-tuning."""
@@ -110,8 +114,8 @@ def train_all(root: Path, runs: Sequence[Run]) -> None:
             BATCH,
             layers=2,
             precision=run.precision,
-            lora=LORA if run.kind == "peft" else None,
-            gated_mlp=run.kind == "peft",
+            lora=LoraSpec(**LORA, base=BASES[run.kind]) if run.kind in BASES else None,
+            gated_mlp=run.kind in BASES,
             **OTHERS.get(run.optimizer, {"optimizer": run.optimizer}),
         )
         write_folder(emit(run.plan(), two_nodes(), spec), root / run.name)
@@ -135,7 +139,7 @@ def order(root: Path, run: Run) -> dict[str, Any]:
         "own_loss": run.kind == "own",
         "masked": run.kind == "masked",
         "packed": run.kind == "packed",
-        "adapters": peft_arguments(root / run.name) if run.kind == "peft" else None,
+        "adapters": peft_arguments(root / run.name) if run.kind in BASES else None,
         "resume": str(saved) if run.kind == "resumed" else None,
         "arguments": {
             **(
@@ -147,7 +151,8 @@ def order(root: Path, run: Run) -> dict[str, Any]:
             "adam_epsilon": EPSILON,
             "num_train_epochs": 2 if twice else 1,
             "max_steps": STEPS if run.kind == "own" else -1,
-            "eval_strategy": "no" if twice else "steps",
+            # bitsandbytes has no gradients on the CPU once it has evaluated.
+            "eval_strategy": "no" if twice or run in QUANTISED else "steps",
             "eval_steps": 1,
             "save_strategy": "steps" if run.kind == "whole" else "no",
             "save_steps": SAVED_AT,
@@ -156,11 +161,23 @@ def order(root: Path, run: Run) -> dict[str, Any]:
 
 
 def peft_arguments(folder: Path) -> dict[str, Any]:
-    """Those that the folder's README has for ``LoraConfig``."""
-    (found,) = re.findall(r"`LoraConfig\((.+?)\)`", (folder / "README.md").read_text())
-    call = ast.parse(f"f({found})", mode="eval").body
+    """Those that the folder's README has for ``LoraConfig`` and ``BitsAndBytesConfig``."""
+    text = (folder / "README.md").read_text()
+    return {"adapters": written(text, "LoraConfig"), "bits": written(text, "BitsAndBytesConfig")}
+
+
+def written(text: str, name: str) -> dict[str, Any] | None:
+    """The arguments of a call that a README has, if it has it; those of torch are left out."""
+    found = re.findall(rf"`{name}\((.+?)\)`", text)
+    if not found:
+        return None
+    call = ast.parse(f"f({found[0]})", mode="eval").body
     assert isinstance(call, ast.Call)
-    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return {
+        str(each.arg): ast.literal_eval(each.value)
+        for each in call.keywords
+        if not isinstance(each.value, ast.Attribute)
+    }
 
 
 def weights(root: Path, run: Run) -> list[dict[str, Any]]:
@@ -186,7 +203,7 @@ def one_process(
     if adapters is None:
         network = trainer_program.network(dropout=0.0)
     else:
-        network = trainer_program.adapted(peft_arguments(adapters))
+        network = trainer_program.adapted(**peft_arguments(adapters))
     start = reference.copy_of(network)
     rows = trainer_program.sequences(STEPS * BATCH, masked)
     rows = packed(trainer_program.documents(), trainer_program.TOKENS)[: STEPS * BATCH] if packs else rows
@@ -247,7 +264,7 @@ def loss_by_document(network: Any, tokens: Any, labels: Any, places: Any) -> Any
 
 def weight_error(root: Path, run: Run) -> float:
     """The largest distance of a rank's weights from one process, of the way travelled."""
-    adapters = root / run.name if run.kind == "peft" else None
+    adapters = root / run.name if run.kind in BASES else None
     wanted, _ = one_process(
         run.optimizer, masked=run.kind == "masked", packs=run.kind == "packed", adapters=adapters
     )

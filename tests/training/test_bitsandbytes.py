@@ -1,0 +1,83 @@
+"""Four-bit weights and eight-bit moments of the emitted examples next to those of bitsandbytes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed, see make test")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed, see make test")
+    from bitsandbytes import functional
+    from bitsandbytes.optim import AdamW8bit
+
+import torch
+
+from planner.training.example_adapters import dequantised, quantised
+from planner.training.example_optimizers import EightBitAdamW
+
+
+def drawn(shape: tuple[int, int], form: torch.dtype) -> torch.Tensor:
+    """A matrix as models have them."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).mul(0.05).to(form)
+
+
+@pytest.mark.parametrize("form", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("shape", [(256, 512), (320, 64), (96, 704)], ids=str)
+def test_four_bits_are_the_same(shape: tuple[int, int], form: torch.dtype) -> None:
+    """Codes, scales and what a product is made with."""
+    weight = drawn(shape, form)
+    codes, state = functional.quantize_4bit(weight, blocksize=64, quant_type="nf4", compress_statistics=False)
+    packed, scales = quantised(weight)
+    assert packed.flatten().equal(codes.flatten())
+    assert scales.view(torch.float32).flatten().equal(state.absmax)
+    mine = dequantised(packed, (scales,), shape, torch.float32)
+    wanted = functional.dequantize_4bit(codes, state).float()
+    # bitsandbytes rounds to the format that the weight had.
+    assert torch.allclose(mine, wanted, rtol=2**-8 if form == torch.bfloat16 else 0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(256, 512), (320, 64), (96, 704)], ids=str)
+def test_narrow_scales_take_as_much_and_lose_as_little(shape: tuple[int, int]) -> None:
+    """Scales are integers of eight bits here and floating-point numbers of eight bits there."""
+    weight = drawn(shape, torch.float32)
+    codes, state = functional.quantize_4bit(weight, blocksize=64, quant_type="nf4", compress_statistics=True)
+    kept = quantised(weight, double=True)
+    theirs = (codes, state.absmax, state.state2.absmax, state.offset)
+    assert bytes_of(kept) == bytes_of(theirs)
+    mine = (dequantised(kept[0], kept[1:], shape, torch.float32) - weight).square().mean().sqrt().item()
+    wanted = (functional.dequantize_4bit(codes, state) - weight).square().mean().sqrt().item()
+    assert mine == pytest.approx(wanted, rel=2e-3)
+
+
+def bytes_of(tensors: tuple[torch.Tensor, ...]) -> int:
+    """Of all together."""
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def test_moments_in_eight_bits_are_as_near() -> None:
+    """To AdamW's steps in fp32, in the same bytes but for the two maps of 256 codes that every moment has there."""
+    start = drawn((256, 512), torch.float32)
+    weights = [torch.nn.Parameter(start.clone()) for _ in range(3)]
+    exact, mine, theirs = weights
+    optimizers = (
+        torch.optim.AdamW([exact], lr=1e-3),
+        EightBitAdamW([mine], lr=1e-3),
+        AdamW8bit([theirs], lr=1e-3, weight_decay=0.01),
+    )
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        gradient = torch.randn(256, 512, generator=generator) * torch.rand(256, 1, generator=generator)
+        for weight, optimizer in zip(weights, optimizers, strict=True):
+            weight.grad = gradient.clone()
+            optimizer.step()
+    moved = (exact - start).abs().mean().item()
+    assert (mine - exact).abs().mean().item() < 0.03 * moved
+    assert (theirs - exact).abs().mean().item() < 0.03 * moved
+    here, there = (
+        bytes_of(tuple(value for value in optimizer.state[weight].values() if torch.is_tensor(value)))
+        for optimizer, weight in zip(optimizers[1:], weights[1:], strict=True)
+    )
+    assert here == there - 2 * 256 * 4
