@@ -378,11 +378,35 @@ def layer_product_seconds(
         ahead, back = device.products(thin)
         forward += ahead + device.stream(3.0 * device.size * tokens * outputs / columns)
         backward += back + device.stream(3.0 * device.size * tokens * inputs / rows)
+    if model.adapted_experts:
+        ahead, back = _expert_adapter_seconds(model, device, tp=tp, tokens=tokens, folding=folding)
+        forward, backward = forward + ahead, backward + back
     if lora is not None and lora.base in NF4_STREAMED:
         packed = model.quantised_layer_parameters / tp + model.quantised_expert_parameters / folding.ways
         kernels = NF4_KERNELS[lora.base] * nf4_matrices(model, folding)
         again = device.stream(NF4_STREAMED[lora.base] * packed, kernels)
         forward, backward = forward + again, backward + again
+    return forward, backward
+
+
+def _expert_adapter_seconds(
+    model: ModelSpec, device: Device, *, tp: int, tokens: int, folding: Folding
+) -> tuple[float, float]:
+    """Seconds of the adapters of experts, forward and backward: grouped as these, with the rows of each expert.
+
+    Gate and factor are one product, to which what their adapters add is brought side by side.
+    """
+    lora, experts = model.training.lora, model.experts
+    assert lora is not None
+    assert experts is not None
+    here = experts.number / folding.ep
+    rows = expert_rows(model, tp=tp, tokens=tokens, ep=folding.ep) / here
+    forward = backward = 0.0
+    for inputs, outputs in model.adapted_experts.values():
+        thin = (Product(rows, lora.rank, inputs, here), Product(rows, outputs, lora.rank, here))
+        ahead, back = device.products(thin)
+        forward += ahead + device.stream(3.0 * device.size * rows * here * outputs)
+        backward += back + device.stream(3.0 * device.size * rows * here * inputs)
     return forward, backward
 
 
@@ -659,7 +683,8 @@ def layer_pass(
         inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, folding=folding))
         forward += device.stream(CAST_BYTES * inputs)
         backward += device.stream(CAST_BYTES * outputs)
-    launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + ADAPTER_KERNELS * len(model.adapted)
+    launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
+    launches += ADAPTER_KERNELS * (len(model.adapted) + len(model.adapted_experts))
     launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = model.training.lora.base if model.training.lora else None
@@ -988,5 +1013,8 @@ def _layer_flops(model: ModelSpec, backward: float) -> float:
     carried = 0.0 if model.carried is None else whole * length * state_flops(model.carried)
     passes = {part: half if part in model.frozen else whole for part in ("attention", "mlp")}
     matrices = passes["attention"] * attention + passes["mlp"] * mlp
-    matrices += whole * model.layer_adapters.parameters if backward else 0.0
+    if backward:
+        matrices += whole * model.layer_adapters.parameters
+        if model.experts is not None:
+            matrices += whole * model.layer_adapters.experts * experts_at_work(model) / model.experts.number
     return 2.0 * length * matrices + whole * 4.0 * length * model.seen * scores + carried

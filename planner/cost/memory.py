@@ -189,9 +189,9 @@ def trained_of(
 
 
 def trained_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool) -> float:
-    """Those of them in experts."""
+    """Those of them in experts: adapters of theirs where experts are frozen."""
     if "mlp" in model.frozen:
-        return 0.0
+        return adapters_of(model, layers=layers, first=first, last=last).experts / expert_ways
     return experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
 
 
@@ -202,6 +202,7 @@ def gathered_of(
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     adapters = adapters_of(model, layers=layers, first=first, last=last)
     quantised = quantised_of(model, layers=layers, first=first, last=last)
+    parameters += adapters.experts / expert_ways
     parameters -= quantised_experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
     return parameters + (adapters.parameters + (tp - 1) * adapters.whole - quantised) / tp
 
@@ -212,13 +213,14 @@ def gathered_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, firs
         count(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
         for count in (experts_of, quantised_experts_of)
     )
-    return held - packed
+    return held - packed + adapters_of(model, layers=layers, first=first, last=last).experts / expert_ways
 
 
 def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Adapters:
     """Parameters of the adapters of a stage."""
-    parts = [(layers, model.layer_adapters), (first, model.first_adapters), (last, model.last_adapters)]
-    return Adapters(*(sum(times * part[index] for times, part in parts) for index in (0, 1)))
+    return Adapters.of(
+        ((layers, model.layer_adapters), (first, model.first_adapters), (last, model.last_adapters))
+    )
 
 
 def quantised_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> int:
@@ -419,10 +421,15 @@ def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: boo
     assert experts is not None
     mlp = (6.0 if model.gated_mlp else 4.0) + (2.0 if plain and model.gated_mlp else 0.0)
     mlp -= 2.0 if discards else narrow
-    # Products whose weights are not trained keep no inputs.
-    frozen = 2.0 * ("mlp" in model.frozen)
-    inputs = (4.0 if plain else 2.0 - narrow) - frozen
-    return inputs * etp * model.expert_width + (mlp - frozen) * experts.ffn
+    inputs = 4.0 if plain else 2.0 - narrow
+    between = 0.0
+    if "mlp" in model.frozen:
+        # Products whose weights are not trained keep no inputs; adapters do, and keep what is between theirs.
+        adapted = {*model.adapted_experts}
+        inputs -= 2.0 * adapted.isdisjoint(("experts.gate_proj", "experts.up_proj"))
+        mlp -= 2.0 * ("experts.down_proj" not in adapted)
+        between = 2.0 * len(adapted) * (model.training.lora.rank if model.training.lora else 0)
+    return inputs * etp * model.expert_width + mlp * experts.ffn + between
 
 
 def largest_tensor(model: ModelSpec) -> int:
@@ -596,7 +603,12 @@ class Footprint:
 
             layer += kept(self._expert_elements, 1, False, False)
             ends += kept(self._end_experts, 0, load.first, load.last)
-            self._expert_elements = self._end_experts = 0.0
+            self._expert_elements, self._end_experts = (
+                trained_experts_of(
+                    model, layers=layers, first=first, last=last, expert_ways=load.folding.ways
+                )
+                for layers, first, last in ((1, False, False), (0, load.first, load.last))
+            )
         return layer, ends
 
     def _elements(self, layers: int) -> float:
@@ -924,7 +936,7 @@ def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     ways, adapters = load.folding.ways, kind.layer_adapters
     others = kind.layer_parameters - kind.expert_parameters
     others += adapters.parameters + (load.tp - 1) * adapters.whole - kind.quantised_layer_parameters
-    experts = kind.expert_parameters - kind.quantised_expert_parameters
+    experts = kind.expert_parameters - kind.quantised_expert_parameters + adapters.experts
     return others + experts * (load.tp / ways if ways > 1 else 1)
 
 

@@ -114,12 +114,13 @@ class Weigher:
 
     def __init__(self, model: ModelSpec) -> None:
         element, frozen = state_bytes(model), ELEMENT_BYTES[model.training.precision]
-        own = model.layer_parameters + model.layer_adapters.parameters
+        adapters = model.layer_adapters
+        own = model.layer_parameters + adapters.parameters + adapters.experts
         layer = _bytes(own, model.trained_layer_parameters, element, frozen)
         each = frozen if "mlp" in model.frozen else element
-        experts = model.expert_parameters * each
+        experts = model.expert_parameters * each + adapters.experts * element
         first = _bytes(model.embedding_parameters, model.trained_embedding_parameters, element, frozen)
-        own = model.ahead_parameters + model.first_adapters.parameters
+        own = model.ahead_parameters + model.first_adapters.parameters + model.first_adapters.experts
         first += _bytes(own, model.trained_ahead, element, frozen)
         last = _bytes(model.head_parameters, model.trained_head_parameters, element, frozen)
         dense = [first, *[layer - experts] * model.layers, last]

@@ -74,7 +74,7 @@ class Traffic:
         dense = self._micro_batch_passes(shape, others, trained - own, gathered - experts, messages)
         routed = self._micro_batch_passes(shape, ring.experts, own, experts, messages)
         # Of frozen experts nothing is reduced.
-        return dense[0] + routed[0], dense[1] + (0.0 if "mlp" in self.model.frozen else routed[1])
+        return dense[0] + routed[0], dense[1] + (routed[1] if self.model.trains_experts else 0.0)
 
     def _micro_batch_passes(
         self, shape: Shape, ring: Ring, trained: float, gathered: float, messages: int
@@ -151,7 +151,7 @@ class Traffic:
             # Experts have a ring of their own; both share the links, one after the other.
             experts = self.trained_experts(shape)
             dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
-            if "mlp" in self.model.frozen:
+            if not self.model.trains_experts:
                 return dense
             routed = self._end_passes(shape, ring.experts, experts)
             return dense[0] + routed[0], dense[1] + routed[1]

@@ -28,7 +28,7 @@ from planner.files.fields import (
 from planner.files.messages import shown
 from planner.lazy import lazy_module
 from planner.model.hub import HUB, in_cache
-from planner.model.spec import HALVES, MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
+from planner.model.spec import GROUPED_RANK, HALVES, MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
 from planner.ranges import BATCH
 
 if TYPE_CHECKING:
@@ -517,15 +517,21 @@ def _frozen_problems(document: Document) -> list[Problem]:
 def _trained_problems(document: Document, model: ModelSpec) -> list[Problem]:
     """Adapters on what no layer has, and kinds of layers of which nothing is trained."""
     lora = model.training.lora
-    linears = {name for kind in model.trained_kinds for name in kind.linears}
+    linears = {name for kind in model.trained_kinds for name in (*kind.linears, *kind.expert_linears)}
     names = [name for name in get_args(AdapterTarget) if name in linears]
     asked = () if lora is None else lora.targets or ()
     problems = []
     for number, name in enumerate(asked):
         if name not in linears and names:
             what = f"the layers have no {name}, expected {', '.join(names)}"
-            hint = "write up_proj" if "up_proj" in names else "remove it"
+            near = (f"experts.{name}", name.removeprefix("experts."), "up_proj")
+            hint = next((f"write {each}" for each in near if each in names), "remove it")
             problems.append(document.problem(("training", "lora", "targets", number), what, hint))
+    odd = lora is not None and lora.rank % GROUPED_RANK and any(name.startswith("experts.") for name in asked)
+    if lora is not None and odd:
+        what = f"grouped products of experts' adapters need a multiple of {GROUPED_RANK}, got {lora.rank}"
+        hint = f"write {lora.rank + -lora.rank % GROUPED_RANK}"
+        problems.append(document.problem(("training", "lora", "rank"), what, hint))
     idle = [kind for kind in model.trained_kinds if not kind.trained_layer_parameters]
     if problems or not idle:
         return problems
@@ -533,10 +539,11 @@ def _trained_problems(document: Document, model: ModelSpec) -> list[Problem]:
     if lora is None:
         what = f"freezes all of {layers}, expected something in them that is trained"
         return [document.problem(("training", "freeze"), what, "remove a part, or give lora")]
-    if not idle[0].linears:
+    able = (*idle[0].linears, *idle[0].expert_linears)
+    if not able:
         what = f"expected none: hetplan knows no adapters for {layers}"
         return [document.problem(("training", "lora"), what, "remove it")]
-    what = f"nothing of {layers} is trained, expected one of {', '.join(idle[0].linears)} too"
+    what = f"nothing of {layers} is trained, expected one of {', '.join(able)} too"
     return [document.problem(("training", "lora", "targets"), what)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -69,9 +70,12 @@ AdapterTarget = Literal[
     "gate_proj",
     "up_proj",
     "down_proj",
+    "experts.gate_proj",
+    "experts.up_proj",
+    "experts.down_proj",
 ]
 """Linear layers by the names that transformers gives them: of attention, of low ranks (DeepSeek), of states (Mamba),
-of a feed-forward and of shared experts."""
+of a feed-forward and of shared experts, and of each other expert."""
 BaseFormat = Literal["bf16", "fp16", "nf4", "nf4-double"]
 Part = Literal["embedding", "attention", "mlp", "norms", "head"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
@@ -83,6 +87,8 @@ NF4_BYTES: dict[BaseFormat, float] = {
 }
 """Bytes of an element of a 4-bit base: half a byte, and a scale for each block, in fp32 or of eight bits, with an fp32
 scale for each 256 of those (double quantisation)."""
+GROUPED_RANK = 8
+"""Ranks of experts' adapters are multiples of it: rows of grouped products begin at multiples of 16 bytes on GPUs."""
 ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj", "out_proj"))
 """Linear layers whose inputs tensor parallelism divides; of the others it divides the outputs."""
 
@@ -106,7 +112,7 @@ class LoraSpec(Frozen):
     alpha: Width | None = None
     """What an adapter adds is scaled by this over the rank; twice the rank when absent."""
     targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] | None = None
-    """Linear layers that have adapters; absent, all that the model's layers have."""
+    """Linear layers that have adapters; absent, all that the model's layers have but those of experts."""
     base: BaseFormat | None = None
     """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314), whose
     scales have eight bits in nf4-double."""
@@ -669,16 +675,22 @@ class Adapters(NamedTuple):
     """Parameters of the adapters of some layers."""
 
     parameters: int
-    """All of them."""
+    """All of them but those of experts."""
     whole: int
     """Those that tensor parallelism leaves whole: halves that take all inputs of a product whose outputs are divided,
     or make all outputs of one whose inputs are."""
+    experts: int
+    """Those of all experts."""
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[int, Adapters]]) -> Adapters:
+        """The adapters of several layers: how many, and those of one."""
+        each = [*parts]
+        return cls(*(sum(layers * own[number] for layers, own in each) for number in range(3)))
 
 
 def _adapters_of(runs: tuple[LayerRun, ...]) -> Adapters:
-    each = [(run.weights, run.kind.layer_adapters) for run in runs if not run.frozen]
-    parameters, whole = (sum(layers * own[part] for layers, own in each) for part in (0, 1))
-    return Adapters(parameters, whole)
+    return Adapters.of((run.weights, run.kind.layer_adapters) for run in runs if not run.frozen)
 
 
 def _trained_of(runs: tuple[LayerRun, ...]) -> int:
@@ -1124,6 +1136,22 @@ class ModelSpec(Frozen):
             return {}
         return {name: sizes for name, sizes in self.linears.items() if name in (lora.targets or self.linears)}
 
+    @cached_property
+    def expert_linears(self) -> dict[AdapterTarget, tuple[int, int]]:
+        """(inputs, outputs) of the matrices of an expert that is not shared, which may have adapters too."""
+        if self.runs or self.experts is None:
+            return {}
+        into, out = (self.expert_width, self.experts.ffn), (self.experts.ffn, self.expert_width)
+        gate: dict[AdapterTarget, tuple[int, int]] = {"experts.gate_proj": into} if self.gated_mlp else {}
+        return {**gate, "experts.up_proj": into, "experts.down_proj": out}
+
+    @cached_property
+    def adapted_experts(self) -> dict[AdapterTarget, tuple[int, int]]:
+        """Those that have adapters, in each expert its own; none unless they are asked for."""
+        lora = self.training.lora
+        asked = () if lora is None else lora.targets or ()
+        return {name: sizes for name, sizes in self.expert_linears.items() if name in asked}
+
     @property
     def trained_kinds(self) -> tuple[ModelSpec, ...]:
         """A model of each kind of layer alone, of those that are not frozen whole."""
@@ -1132,7 +1160,7 @@ class ModelSpec(Frozen):
     @cached_property
     def adapter_targets(self) -> tuple[AdapterTarget, ...]:
         """Names of all linear layers that have adapters."""
-        adapted = {name for kind in self.trained_kinds for name in kind.adapted}
+        adapted = {name for kind in self.trained_kinds for name in (*kind.adapted, *kind.adapted_experts)}
         return tuple(name for name in get_args(AdapterTarget) if name in adapted)
 
     @cached_property
@@ -1141,7 +1169,12 @@ class ModelSpec(Frozen):
         if self.runs:
             return _adapters_of(self.runs)
         rank = self.training.lora.rank if self.training.lora else 0
-        return Adapters(rank * sum(map(sum, self.adapted.values())), sum(self.whole_halves))
+        number = self.experts.number if self.experts else 0
+        return Adapters(
+            rank * sum(map(sum, self.adapted.values())),
+            sum(self.whole_halves),
+            number * rank * sum(map(sum, self.adapted_experts.values())),
+        )
 
     @cached_property
     def whole_halves(self) -> tuple[int, ...]:
@@ -1151,6 +1184,12 @@ class ModelSpec(Frozen):
             rank * (outputs if name in ROW_TARGETS else inputs)
             for name, (inputs, outputs) in self.adapted.items()
         )
+
+    @property
+    def trains_experts(self) -> bool:
+        """True when experts are trained, or adapters of theirs."""
+        parts = self.layer_adapters, self.first_adapters, self.last_adapters
+        return "mlp" not in self.frozen or any(each.experts for each in parts)
 
     @cached_property
     def first_adapters(self) -> Adapters:
@@ -1165,8 +1204,9 @@ class ModelSpec(Frozen):
     @cached_property
     def adapter_parameters(self) -> int:
         """Parameters of the adapters of the whole model."""
-        ends = self.first_adapters.parameters + self.last_adapters.parameters
-        return self.layers * self.layer_adapters.parameters + ends
+        parts = ((self.layers, self.layer_adapters), (1, self.first_adapters), (1, self.last_adapters))
+        everything = Adapters.of(parts)
+        return everything.parameters + everything.experts
 
     @cached_property
     def trained_layer_parameters(self) -> int:
@@ -1185,9 +1225,8 @@ class ModelSpec(Frozen):
             - self._attention_biases,
         }
         of_part["norms"] = self.layer_parameters - sum(of_part.values())
-        return self.layer_adapters.parameters + sum(
-            count for part, count in of_part.items() if part not in self.frozen
-        )
+        adapters = self.layer_adapters.parameters + self.layer_adapters.experts
+        return adapters + sum(count for part, count in of_part.items() if part not in self.frozen)
 
     @cached_property
     def trained_ahead(self) -> int:

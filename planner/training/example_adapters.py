@@ -82,10 +82,63 @@ class Adapter(nn.Module):  # type: ignore[misc]
         return self.up(self.down(hidden)) * self.scale
 
 
+class ExpertAdapter(nn.Module):  # type: ignore[misc]
+    """Two thin products for each expert, grouped and scaled."""
+
+    def __init__(self, number: int, inputs: int, outputs: int, shape: AdapterShape) -> None:
+        super().__init__()
+        self.down = nn.Parameter(torch.empty(number, inputs, shape.rank).normal_(std=INITIAL_STD))
+        self.up = nn.Parameter(torch.zeros(number, shape.rank, outputs))
+        self.scale = shape.alpha / shape.rank
+
+    def forward(self, rows: torch.Tensor, ends: torch.Tensor, own: Callable[[Any], Any]) -> torch.Tensor:
+        """What is added to rows in the order of experts, which end where ``ends`` says.
+
+        ``own`` takes this rank's part of what is divided.
+        """
+        added = _times(rows, own(self.down).to(rows.dtype), ends)
+        return _times(added, own(self.up).to(rows.dtype), ends) * self.scale
+
+
+class ExpertAdapters(nn.Module):  # type: ignore[misc]
+    """The adapters of a product of experts, whose parts stand side by side."""
+
+    def __init__(self, number: int, inputs: int, widths: dict[str, int], shape: AdapterShape) -> None:
+        """``widths``: outputs of each part, by name."""
+        super().__init__()
+        self.widths, self.off = widths, False
+        self.parts = nn.ModuleDict(
+            {
+                name: ExpertAdapter(number, inputs, width, shape)
+                for name, width in widths.items()
+                if f"experts.{name}" in shape.targets
+            }
+        )
+
+    def forward(
+        self, outputs: torch.Tensor, rows: torch.Tensor, ends: torch.Tensor, own: Callable[[Any], Any]
+    ) -> torch.Tensor:
+        """The outputs of experts with what their adapters make of the same rows."""
+        if self.off or not self.parts:
+            return outputs
+        added = [
+            self.parts[name](rows, ends, own)
+            if name in self.parts
+            else outputs.new_zeros(len(outputs), width)
+            for name, width in self.widths.items()
+        ]
+        return outputs + (added[0] if len(added) == 1 else torch.cat(added, dim=-1))
+
+    def divide(self, part: Callable[[Any], Any]) -> None:
+        """Leave this rank its part of them."""
+        for each in self.parts.values():
+            each.down, each.up = part(each.down), part(each.up)
+
+
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """The model as it was before adapters were trained."""
-    adapted = [each for each in model.modules() if isinstance(each, Adapted)]
+    adapted = [each for each in model.modules() if isinstance(each, (Adapted, ExpertAdapters))]
     for each in adapted:
         each.off = True
     try:

@@ -15,7 +15,14 @@ import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from planner.training.example_adapters import FOUR_BITS, Adapted, AdapterShape, Nf4Experts, Nf4Linear
+from planner.training.example_adapters import (
+    FOUR_BITS,
+    Adapted,
+    AdapterShape,
+    ExpertAdapters,
+    Nf4Experts,
+    Nf4Linear,
+)
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
@@ -472,6 +479,13 @@ class Experts(nn.Module):  # type: ignore[misc]
         self.out = matrices(shape, self.number, width, hidden)
         self.into_bias = nn.Parameter(torch.zeros(self.number, ways * width)) if experts.bias else None
         self.out_bias = nn.Parameter(torch.zeros(self.number, hidden)) if experts.bias else None
+        self.adapters = nn.ModuleDict()
+        if shape.lora is not None:
+            names = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
+            self.adapters["into"] = ExpertAdapters(
+                self.number, hidden, dict.fromkeys(names, width), shape.lora
+            )
+            self.adapters["out"] = ExpertAdapters(self.number, width, {"down_proj": hidden}, shape.lora)
         self.shared = FeedForward(shape, experts.shared_ffn) if experts.shared_ffn else None
         self.shared_gate = Linear(shape.hidden, 1, bias=False) if experts.shared_gate else None
         self.owners = ALL
@@ -497,16 +511,18 @@ class Experts(nn.Module):  # type: ignore[misc]
 
     def _work(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """What the experts of this rank make of rows in their order, of which each has so many."""
-        inner = activated(self._product(rows, self.into, self.into_bias, counts), self.gated)
-        return self._product(inner, self.out, self.out_bias, counts)
+        return self._product(activated(self._product(rows, "into", counts), self.gated), "out", counts)
 
-    def _product(self, rows: torch.Tensor, weight: Any, bias: Any, counts: torch.Tensor) -> torch.Tensor:
+    def _product(self, rows: torch.Tensor, name: str, counts: torch.Tensor) -> torch.Tensor:
         # An expert without rows gets a gradient of zeros.
         ends = counts.cumsum(0).to(torch.int32)
+        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         if isinstance(weight, Nf4Experts):
             outputs = weight.product(rows, ends, self.owners.own)
         else:
             outputs = functional.grouped_mm(rows, self.owners.own(weight).to(rows.dtype), offs=ends)
+        if name in self.adapters:
+            outputs = self.adapters[name](outputs, rows, ends, self.owners.own)
         if bias is None:
             return outputs
         return outputs + self.owners.own(bias).to(rows.dtype).repeat_interleave(
@@ -516,7 +532,8 @@ class Experts(nn.Module):  # type: ignore[misc]
     @property
     def trained(self) -> bool:
         """True when they have gradients."""
-        return isinstance(self.into, nn.Parameter) and self.into.requires_grad
+        adapted = any(each.parts for each in self.adapters.values())
+        return adapted or (isinstance(self.into, nn.Parameter) and self.into.requires_grad)
 
     def divide(self, owners: Owners, part: Callable[[Any], Any]) -> None:
         """Leave this rank its part of the experts; all owners have drawn the same ones."""
@@ -527,6 +544,8 @@ class Experts(nn.Module):  # type: ignore[misc]
                 whole.divide(part)
             elif whole is not None:
                 setattr(self, name, part(whole))
+        for adapters in self.adapters.values():
+            adapters.divide(part)
 
 
 def matrices(shape: Shape, number: int, inputs: int, outputs: int) -> nn.Module | nn.Parameter:

@@ -99,6 +99,55 @@ def test_what_is_frozen_has_no_gradients_and_no_states() -> None:
         assert packed.parameters_bytes == pytest.approx(wanted)
 
 
+OF_EXPERTS: tuple[AdapterTarget, ...] = ("experts.up_proj", "experts.down_proj")
+
+
+def test_adapters_of_experts_are_divided_with_them() -> None:
+    """Their states, and ZeRO's shares of these, are those of the devices that have the same experts."""
+    pairs, alone = sparse(16, OF_EXPERTS), sparse(16, ())
+    beside = 24 * 16 * 2 * 2048
+    each = 24 * 8 * 16 * 2 * (2048 + 1024)
+    assert pairs.trained_parameters == beside + each
+    assert alone.trained_parameters == beside
+    assert pairs.adapter_parameters == beside + each
+    for zero, ep in ((0, 1), (1, 1), (1, 2), (1, 4), (2, 2), (3, 2)):
+        memory = spread(zero, ep, pairs).stages[0].groups[0].memory
+        states = beside / (1 if zero == 0 else 4) + each / ep / (1 if zero == 0 else 4 / ep)
+        assert memory.optimizer_bytes == pytest.approx(12 * states)
+        kept = 2 * (pairs.parameters - 24 * pairs.expert_parameters + beside) / (4 if zero == 3 else 1)
+        kept += 2 * (24 * pairs.expert_parameters + each) / ep / (4 / ep if zero == 3 else 1)
+        assert memory.parameters_bytes == pytest.approx(kept)
+    # With as many owners as devices nothing of them is exchanged.
+    apart, thin = (spread(1, 4, model).breakdown.gradient_sync_seconds for model in (pairs, alone))
+    assert apart == pytest.approx(thin)
+    assert spread(1, 2, pairs).breakdown.gradient_sync_seconds > 1.5 * thin
+
+
+def test_adapters_of_experts_cost_their_products() -> None:
+    """Grouped, by the rows of each expert: operations of those that work on a token, and time with the rank."""
+    none, thin, thick = sparse(16, ()), sparse(16, OF_EXPERTS), sparse(256, OF_EXPERTS)
+    working = 24 * 2 * 16 * 2 * (2048 + 1024)
+    assert model_flops(thin) - model_flops(none) == pytest.approx(6.0 * 16 * 1024 * working)
+    seconds = [spread(0, 1, model).breakdown.compute_seconds for model in (none, thin, thick)]
+    assert seconds == sorted(seconds)
+    assert seconds[2] > 1.02 * seconds[1] > 1.02 * seconds[0]
+
+
+def sparse(rank: int, targets: tuple[AdapterTarget, ...]) -> ModelSpec:
+    """The same with eight experts in each layer, adapters of queries, and of these."""
+    experts = ExpertsSpec(number=8, top_k=2, ffn=1024)
+    adapted = made(lora=LoraSpec(rank=rank, targets=("q_proj", *targets)))
+    return adapted.model_copy(update={"experts": experts})
+
+
+def spread(zero: int, ep: int, model: ModelSpec) -> Estimate:
+    """Four devices with four sequences each, of which so many divide the experts."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=4, local_batch=4, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,), recompute="full")
+    plan = Plan(target="deepspeed", zero=zero, stages=(stage,), ep=ep)
+    return estimate(plan, cluster(pool("a", per_node=4)), model)
+
+
 def test_frozen_parameters_travel_for_the_gather_alone() -> None:
     """ZeRO 1 exchanges adapters, ZeRO 3 gathers the base too, unless it is in four bits and whole."""
     lora = LoraSpec(rank=16)

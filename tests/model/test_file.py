@@ -303,7 +303,19 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
         (
             "lora: {rank: 8, targets: [up_proj]}",
             "experts: {number: 4, top_k: 2, ffn: 64}",
-            "the layers have no up_proj, expected q_proj, k_proj, v_proj, o_proj",
+            "the layers have no up_proj, expected q_proj, k_proj, v_proj, o_proj, experts.up_proj, experts.down_proj"
+            "write experts.up_proj",
+        ),
+        (
+            "lora: {rank: 8, targets: [experts.down_proj]}",
+            "",
+            "the layers have no experts.down_proj, expected q_proj, k_proj, v_proj, o_proj, up_proj, down_proj"
+            "write down_proj",
+        ),
+        (
+            "lora: {rank: 12, targets: [experts.up_proj]}",
+            "experts: {number: 4, top_k: 2, ffn: 64}",
+            "training.lora.rank: grouped products of experts' adapters need a multiple of 8, got 12write 16",
         ),
         (
             "lora: {rank: 8, base: fp16}",

@@ -18,7 +18,7 @@ from planner.calibration.values import ASSUMED
 from planner.capabilities import OFFLOAD_PARTS, V_SHAPED, Recompute
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, PreferenceSpec
+from planner.model.spec import AdapterTarget, DocumentsSpec, ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.placement import widths
 from planner.plan.values import ON_DEVICE, Plan, ReplicaGroup, Sync
@@ -298,6 +298,9 @@ def test_many_copies_in_pipelines_and_with_tensor_parallelism(seed: int) -> None
     check_copies(seed, most=MANY)
 
 
+OF_EXPERTS: tuple[AdapterTarget, ...] = ("q_proj", "experts.up_proj", "experts.down_proj")
+
+
 def check_copies_with_experts(seed: int, most: int | None = QUICK) -> Plan | None:
     """Groups that share a copy of the states and divide the experts; trained whole, beside adapters or frozen."""
     spec, model, calibration = (with_copies, with_fast_nodes)[seed % 3 == 0](seed)
@@ -311,6 +314,7 @@ def check_copies_with_experts(seed: int, most: int | None = QUICK) -> Plan | Non
     model = model.model_copy(update={"experts": experts, "layers": min(model.layers, 4)})
     ways: list[dict[str, Any]] = [{}] * 4
     ways += [{"lora": LoraSpec(rank=8, base=base)} for base in (None, "nf4")]
+    ways += [{"lora": LoraSpec(rank=8, base=base, targets=OF_EXPERTS)} for base in (None, "nf4")]
     ways += [{"freeze": (part,)} for part in ("mlp", "attention")]
     asked = Limits(
         gap=0.0,

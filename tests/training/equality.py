@@ -317,8 +317,13 @@ FROZEN: dict[str | None, dict[str, Any]] = {
     "every": {"lora": LoraSpec(rank=4)},
     "nf4": {"lora": LoraSpec(rank=4, base="nf4")},
     "freeze": {"freeze": ("embedding", "attention")},
+    "experts": {"lora": LoraSpec(rank=8, targets=("q_proj", "experts.up_proj", "experts.down_proj"))},
 }
 WITH_FROZEN = [
+    *(Case("data", zero, "sgd", experts=True, ep=2, lora="experts") for zero in (1, 2, 3)),
+    Case("data", 3, "adamw", experts=True, ep=2, dense=1, lora="experts"),
+    Case("data", 0, "sgd", experts=True, lora="experts"),
+    Case("pp2", 1, "sgd", experts=True, lora="experts"),
     Case("data", 3, "sgd", lora="every", unlike="latent", experts=True, dense=1),
     Case("pp2", 1, "sgd", lora="nf4", unlike="mamba2"),
     Case("data", 2, "sgd", lora="every", unlike="sizes"),
@@ -407,6 +412,9 @@ SLOW = frozenset(
         Case("data", 1, "sgd", lora="every", encoder=True),
         Case("data", 2, "sgd", lora="every", unlike="sizes"),
         *(Case("data", zero, "sgd", experts=True, ep=2, lora="every") for zero in (1, 2)),
+        Case("data", 2, "sgd", experts=True, ep=2, lora="experts"),
+        Case("data", 0, "sgd", experts=True, lora="experts"),
+        Case("pp2", 1, "sgd", experts=True, lora="experts"),
         Case("data", 2, "sgd", experts=True, ep=2, lora="freeze"),
         Case("data", 1, "sgd", experts=True, ep=2, lora="nf4"),
         *(Case("data", 3, "sgd", unlike=name) for name in ("halves", "mamba")),

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from planner.cost.compute import NF4_AT_A_TIME  # noqa: E402
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
-from planner.model.spec import NF4_BYTES, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
+from planner.model.spec import NF4_BYTES, AdapterTarget, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
 from planner.training import example_adapters, hetplan_loss  # noqa: E402
 from planner.training.example_adapters import AdapterShape, Nf4Experts  # noqa: E402
 from planner.training.example_model import (  # noqa: E402
@@ -207,6 +207,36 @@ def test_activations_of_other_layers_beside_frozen_weights(frozen: str, changes:
         made, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
     )
     assert kept(made, "none") == pytest.approx(formula, rel=0.12 if made.latent else 0.07)
+
+
+OF_EXPERTS: tuple[AdapterTarget, ...] = ("experts.gate_proj", "experts.up_proj", "experts.down_proj")
+
+
+@pytest.mark.parametrize("base", [None, "nf4"])
+@pytest.mark.parametrize("targets", [OF_EXPERTS, OF_EXPERTS[:1], OF_EXPERTS[2:]], ids=["all", "gate", "down"])
+@pytest.mark.parametrize("changes", [MIXTURE, ATTENTION["latent experts"]], ids=["plain", "latent"])
+def test_activations_beside_adapters_of_experts(
+    changes: dict[str, Any], targets: tuple[AdapterTarget, ...], base: Any
+) -> None:
+    """Inputs of what has adapters, and what is between their halves, of each row."""
+    made = spec(**{**changes, "lora": LoraSpec(rank=32, targets=("o_proj", *targets), base=base)})
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+    )
+    assert kept(made, "none") == pytest.approx(formula, rel=0.12 if made.latent else 0.07)
+    network = Layer(shape_of(model_shape(made)))
+    trained = sum(each.numel() for each in network.parameters() if each.requires_grad)
+    assert made.trained_layer_parameters == trained
+    alone = made.layer_adapters.experts
+    assert alone == sum(
+        each.numel()
+        for name, each in network.named_parameters()
+        if ".adapters." in name and "experts" in name
+    )
+    without = spec(**{**changes, "lora": LoraSpec(rank=32, targets=("o_proj",), base=base)})
+    assert formula > 1.05 * activation_bytes_per_layer(
+        without, tp=1, micro_batch=2, recompute="none", sequence_parallel=False, eager=True
+    )
 
 
 @pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])

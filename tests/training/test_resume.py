@@ -135,8 +135,13 @@ def test_deepspeed_keeps_moments_in_eight_bits(tmp_path: Path, zero: int) -> Non
 @pytest.mark.parametrize("zero", [1, 3])
 @pytest.mark.parametrize(
     "trains",
-    [{}, {"lora": LoraSpec(rank=4)}, {"lora": LoraSpec(rank=4, base="nf4")}],
-    ids=["whole", "adapters", "nf4"],
+    [
+        {},
+        {"lora": LoraSpec(rank=4)},
+        {"lora": LoraSpec(rank=4, base="nf4")},
+        {"lora": LoraSpec(rank=8, targets=("v_proj", "experts.up_proj", "experts.down_proj"))},
+    ],
+    ids=["whole", "adapters", "nf4", "sparse"],
 )
 def test_deepspeed_keeps_divided_experts(tmp_path: Path, trains: dict[str, Any], zero: int) -> None:
     """Those of each rank, in its own checkpoints, from which the same plan goes on."""

@@ -443,10 +443,20 @@ WIDE: dict[str, Any] = {**NF4, "hidden": 128, "head_dim": 32, "ffn": 128, "outpu
 ALL: dict[str, Any] = {"lora": LoraSpec(rank=4), "optimizer": "sgd"}
 PACKED_BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4-double"), "optimizer": "sgd"}
 BITS: dict[str, Any] = {"lora": LoraSpec(rank=4, base="nf4"), "optimizer": "sgd"}
+OF_EXPERTS: tuple[Any, ...] = ("q_proj", "experts.up_proj", "experts.down_proj")
+SPARSE: dict[str, Any] = {"lora": LoraSpec(rank=8, targets=OF_EXPERTS), "optimizer": "sgd"}
+SPARSE_BITS: dict[str, Any] = {"lora": LoraSpec(rank=8, targets=OF_EXPERTS, base="nf4"), "optimizer": "sgd"}
+"""Adapters of experts too."""
 DEEPSEEK = {**LATENT, "gated_mlp": True, "dense_layers": 1, "experts": GATED_EXPERTS}
 """Low ranks, a dense layer ahead, and shared experts."""
 FROZEN = [
     named("deepseek", pair(3, **DEEPSEEK, **ALL)),
+    *(named("sparse", shared(zero, dense_layers=1, **SPARSE)) for zero in (1, 3)),
+    resumed(
+        "sparse-nf4",
+        shared(2, stages=2, **SPARSE_BITS),
+        pipeline(1, [1, 2], steps=2, experts=ROUTED, **SPARSE_BITS),
+    ),
     named("states", pipeline(1, [2, 1], steps=2, ranks=2, **DUALITY, **PACKED_BITS)),
     *(named("lora", shared(zero, gated_mlp=True, dense_layers=1, **ALL)) for zero in (1, 3)),
     named("freeze", shared(1, gated_mlp=True, optimizer="sgd", freeze=("mlp", "embedding"), stages=2)),
@@ -613,6 +623,11 @@ OTHERS = [
     frozen("nf4", 0, **NF4),
     named("deepseek", pipeline(0, [1, 2], steps=2, **DEEPSEEK, **PACKED_BITS)),
     *(named("lora", shared(zero, gated_mlp=True, dense_layers=1, **ALL)) for zero in (0, 2)),
+    *(named("sparse", shared(zero, gated_mlp=True, **SPARSE)) for zero in (0, 2)),
+    named("sparse", shared(2, precision="bf16", gated_mlp=True, **SPARSE)),
+    named("sparse", uneven(3, experts=BIASED_EXPERTS, **SPARSE_BITS)),
+    named("sparse", pair(2, experts=ROUTED, preference=PAIRS, **SPARSE)),
+    resumed("sparse", pipeline(1, [1, 2], steps=2, experts=ROUTED, **SPARSE), shared(3, stages=2, **SPARSE)),
     named("freeze", shared(3, gated_mlp=True, optimizer="sgd", freeze=("norms",))),
     named("lora", shared(2, precision="bf16", gated_mlp=True, **ALL)),
     named("nf4", shared(0, ep=4, **BITS)),
