@@ -480,8 +480,8 @@ def _reformer(config: Config) -> Shape:
         **{"heads": config["num_attention_heads"], "ffn": config["feed_forward_size"], "vocab": rows},
         **{"qkv_bias": False, "output_bias": False, "head_bias": True, "tied_embeddings": False},
         "learned_positions": 0 if axial else placed,
-        # Norm and outputs of the second stream.
-        "other_parameters": axial * sum(size * part for size, part in axes) + (2 + rows) * width,
+        # Norm and outputs of the second stream, and a bias that transformers makes beside that of the outputs.
+        "other_parameters": axial * sum(size * part for size, part in axes) + (2 + rows) * width + rows,
     }
     return in_blocks(shape, [of_kind[str(each)] for each in config["attn_layers"]])
 

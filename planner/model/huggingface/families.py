@@ -1535,6 +1535,7 @@ MODEL_TYPES: dict[str, ModelType] = {
             )
         ),
     ),
+    "exaone": ModelType(llama),
     "exaone4": ModelType(partial(llama, qk_norm=True, window=4)),
     "falcon_h1": ModelType(_falcon_h1, _hybrid(*_DUALITY), _biased_unlike),
     "falcon_mamba": ModelType(_mamba, (*COMMON[:2], "vocab_size")),

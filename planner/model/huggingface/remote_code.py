@@ -138,10 +138,6 @@ def _internlm(config: Config) -> Shape:
     return _internlm2({"bias": True, **config})
 
 
-def _exaone(config: Config) -> Shape:
-    return llama(_renamed(config, {"num_hidden_layers": "num_layers"}))
-
-
 def _refined_web(config: Config) -> Shape:
     """Falcon under its first name; 40B has two norms of a layer (``modelling_RW.py``)."""
     new = config["model_type"] == "RefinedWeb"
@@ -337,7 +333,6 @@ REMOTE_CODE: dict[str, ModelType] = {
     "jina_lora": ModelType(_jina_lora, contrary=_jina_lora_contrary),
     "chatglm": ModelType(_chatglm, ("num_layers", "hidden_size", "num_attention_heads")),
     "deepseek": ModelType(partial(sparse_llama, experts=shared_experts), unlike=mixed_dense, experts=True),
-    "exaone": ModelType(_exaone, ("num_layers", *COMMON[1:])),
     "internlm": ModelType(_internlm),
     "internlm2": ModelType(_internlm2),
     "arctic": ModelType(_arctic, unlike=_arctic_unlike, experts=True),
