@@ -365,6 +365,16 @@ TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "n
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
 SHAPED: list[tuple[str, dict[str, Any]]] = [
     (
+        "exaone",
+        {"num_hidden_layers": 2, "tie_word_embeddings": True, "head_dim": 64, "num_key_value_heads": 4},
+    ),
+    ("sarvam_mla", {"num_hidden_layers": 3, "q_lora_rank": 96, "first_k_dense_replace": 2, "v_head_dim": 64}),
+    ("sarvam_mla", {"num_hidden_layers": 2, "first_k_dense_replace": 0, "n_routed_experts": 16}),
+    (
+        "sarvam_moe",
+        {"num_hidden_layers": 3, "first_k_dense_replace": 2, "n_shared_experts": 2, "head_dim": 48},
+    ),
+    (
         "jetmoe",
         {"num_local_experts": 6, "num_experts_per_tok": 3, "num_key_value_heads": 4, "num_hidden_layers": 2},
     ),
@@ -644,6 +654,53 @@ def test_what_transformers_does_not_build_is_refused(
         load_model(path)
     with pytest.raises(refusal), torch.device("meta"), unfilled():
         getattr(transformers, architecture)(transformers.CONFIG_MAPPING[kind].from_dict({**values, **wrong}))
+
+
+REMOTE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "exaone",
+        {
+            **{"num_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2},
+            **{"intermediate_size": 1024, "vocab_size": 1000, "layer_norm_epsilon": 1e-5},
+            "architectures": ["ExaoneForCausalLM"],
+        },
+    ),
+    (
+        "sarvam_moe",
+        {
+            **{
+                "num_hidden_layers": 3,
+                "hidden_size": 512,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+            },
+            **{"intermediate_size": 1024, "moe_intermediate_size": 128, "num_experts": 8, "vocab_size": 1000},
+            **{"num_shared_experts": 2, "num_experts_per_tok": 2, "head_dim": 64, "use_qkv_bias": True},
+            **{"use_bias": False, "use_qk_norm": True, "architectures": ["SarvamMoEForCausalLM"]},
+        },
+    ),
+    (
+        "sarvam_mla",
+        {
+            **{"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8, "q_lora_rank": None},
+            **{"intermediate_size": 1024, "moe_intermediate_size": 128, "num_experts": 8, "vocab_size": 1000},
+            **{"num_shared_experts": 2, "num_experts_per_tok": 2, "kv_lora_rank": 64, "head_dim": 128},
+            **{"q_head_dim": 192, "architectures": ["SarvamMLAForCausalLM"]},
+        },
+    ),
+]
+"""A type that repositories had before transformers, and a file with the keys and the class that theirs have."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "values"), REMOTE)
+def test_files_from_before_a_type_had_a_class_are_counted(
+    tmp_path: Path, kind: str, values: dict[str, Any]
+) -> None:
+    """As transformers reads them."""
+    parameters, _ = counted(kind, transformers.CONFIG_MAPPING[kind].from_dict(deepcopy(values)))
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": kind}))
+    assert load_model(tmp_path / "config.json").parameters == parameters
 
 
 DISPUTED: list[tuple[str, dict[str, Any]]] = [

@@ -1657,6 +1657,8 @@ MODEL_TYPES: dict[str, ModelType] = {
     ),
     "qwen3_moe": _SPARSE(partial(sparse_llama, qk_norm=True)),
     "roberta": _BERT,
+    "sarvam_mla": _SPARSE(deepseek, LATENT),
+    "sarvam_moe": _SPARSE(_glm_moe, (*COMMON, "moe_intermediate_size")),
     "seed_oss": ModelType(partial(llama, width=128, out_bias="attention_out_bias")),
     "smollm3": ModelType(partial(llama, tied=True)),
     "solar_open": _SPARSE(
