@@ -364,6 +364,40 @@ def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str,
 TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
 SHAPED: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("apertus1p5_text", {**TEXT, "output_vocab_size": 700, "tie_word_embeddings": tied})
+        for tied in (True, False)
+    ),
+    *(
+        (
+            "apertus1p5",
+            {
+                "text_config": {
+                    "num_hidden_layers": 2,
+                    "output_vocab_size": 131072,
+                    "tie_word_embeddings": text,
+                },
+                "tie_word_embeddings": whole,
+            },
+        )
+        for text in (True, False)
+        for whole in (True, False)
+    ),
+    (
+        "apertus1p5",
+        {
+            "text_config": {"num_hidden_layers": 2},
+            "vision_config": {
+                **{"channel_multiplier": [1, 2, 4], "attn_resolutions": [64, 128], "num_res_blocks": 2},
+                **{"embed_dim": 64, "latent_channels": 96},
+            },
+            "audio_config": {
+                **{"model_type": "wavtokenizer_encoder", "num_lstm_layers": 1, "use_conv_shortcut": False},
+                **{"norm_type": "time_group_norm", "num_residual_layers": 2, "upsampling_ratios": [8, 4]},
+                **{"hidden_size": 256, "codebook_dim": 256},
+            },
+        },
+    ),
     (
         "exaone",
         {"num_hidden_layers": 2, "tie_word_embeddings": True, "head_dim": 64, "num_key_value_heads": 4},
@@ -623,6 +657,10 @@ CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
     (
         *("dia", "DiaForConditionalGeneration", {"delay_pattern": [0, 8]}),
         *("delay_pattern: expected as many", STRICT),
+    ),
+    (
+        *("apertus1p5_text", "Apertus1p5TextForCausalLM", {"output_vocab_size": 266753}),
+        *("output_vocab_size: expected a whole number from 1 to vocab_size 266752, got 266753", STRICT),
     ),
     (
         *("gemma2", "Gemma2ForCausalLM", {"layer_types": ["full_attention"]}),

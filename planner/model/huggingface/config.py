@@ -356,7 +356,7 @@ _TEXTS |= {"voxtral_realtime": "voxtral_realtime_text", "kosmos-2.5": "kosmos_2_
 _TEXTS |= {"exaone4_5": "exaone4", "got_ocr2": "qwen2", "granite_speech": "granite"}
 _TEXTS |= {"kimi_vl": "deepseek_v3", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text", "molmo2": "molmo2_text"}
 _TEXTS |= {"granite_speech_plus": "granite"}
-_TEXTS |= {"gemma3n": "gemma3n_text"}
+_TEXTS |= {"apertus1p5": "apertus1p5_text", "gemma3n": "gemma3n_text"}
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpmv4_7": "qwen3_5_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
@@ -413,6 +413,7 @@ _FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder", "vq_config": "janus_v
 _FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "blip_2_qformer"}
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
+_OWN_FURTHER |= {"apertus1p5": "wavtokenizer_encoder"}
 _OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
 _FURTHER |= {"adapter_config": "molmo2_adapter"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
@@ -693,7 +694,14 @@ _SWITCHES = frozenset(
         *("relative_attention", "rmsnorm", "router_bias", "share_att_key"),
         *("share_encoder_decoder_embeddings", "summary_use_proj", "talking_head"),
         *("tie_word_embeddings", "untie_r", "use_absolute_position_embeddings"),
-        *("use_attention_gate", "use_bias", "use_conv_bias", "use_gated_mlp", "use_lang_emb"),
+        *(
+            "use_attention_gate",
+            "use_bias",
+            "use_conv_bias",
+            "use_conv_shortcut",
+            "use_gated_mlp",
+            "use_lang_emb",
+        ),
         *("use_mask_token", "use_mean_pooling", "use_parallel_residual", "use_post_norm"),
         *("use_qk_norm", "use_qkv_bias", "use_relative_position_bias", "use_sandwich_norm"),
         *("use_shared_relative_position_bias", "use_sliding_window", "use_swiglu_ffn"),

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from planner.files.messages import shown
 from planner.ranges import LAYERS
 
 Config = dict[str, Any]
@@ -843,6 +844,28 @@ def _apertus(config: Config) -> Shape:
     return _plain(config, norm="rms", qk_norm=True, attention_other=2)
 
 
+def pruned(shape: Shape, outputs: int | None) -> Shape:
+    """A model whose output layer has only the first rows of its table, unless both are one; absent, it has all."""
+    if not outputs or shape["tied_embeddings"]:
+        return shape
+    others = shape.get("other_parameters", 0) + (shape["vocab"] - outputs) * shape["hidden"]
+    return {**shape, "vocab": outputs, "other_parameters": others}
+
+
+def _apertus_seen(config: Config) -> Shape:
+    """The same with rows of its table for codes of images and sound, which need not be predicted."""
+    return pruned(_apertus(config), config.get("output_vocab_size"))
+
+
+def _apertus_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    outputs, rows = config.get("output_vocab_size"), config.get("vocab_size")
+    if outputs is not None and not (type(outputs) is int and type(rows) is int and 1 <= outputs <= rows):
+        yield (
+            "output_vocab_size",
+            f"expected a whole number from 1 to vocab_size {shown(rows)}, got {shown(outputs)}",
+        )
+
+
 def _bitnet(config: Config) -> Shape:
     """Norms ahead of the last product of attention and of the feed-forward."""
     return llama(config, attention_other=config["hidden_size"] + config["intermediate_size"])
@@ -1472,6 +1495,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "tapas": ModelType(_tapas, _PLACED, _encoder_unlike),
     "afmoe": _SPARSE(_afmoe, unlike=_gated_unlike),
     "apertus": ModelType(_apertus),
+    "apertus1p5_text": ModelType(_apertus_seen, contrary=_apertus_contrary),
     "beam": _SPARSE(_beam, unlike=_gated_unlike),
     "bitnet": ModelType(_bitnet),
     "cohere2_moe": _SPARSE(_cohere2_moe, unlike=_prefix),

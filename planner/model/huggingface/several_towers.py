@@ -13,9 +13,11 @@ from planner.model.huggingface.families import (
     Shape,
     clip_tower,
     in_blocks,
+    pruned,
     siglip_tower,
 )
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
+from planner.model.huggingface.speech import wav_codes
 from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, no_tower
 from planner.model.huggingface.vision import patches_of, sides
 from planner.ranges import LAYERS
@@ -522,6 +524,18 @@ def _chameleon(config: Config, shape: Shape) -> Shape:
     return added(shape, products, others)
 
 
+def _apertus(config: Config, shape: Shape) -> Shape:
+    """Codes of images and of sound among the tokens; whether the table is the output layer too is said of the whole."""
+    text, vq = config["text_config"], config["vision_config"]
+    shape = pruned(
+        {**shape, "vocab": text["vocab_size"], "other_parameters": 0}, text.get("output_vocab_size")
+    )
+    listed, given = vq["attn_resolutions"], {**vq, "num_embeddings": vq["codebook_size"]}
+    products, others = codes(given, vq["resolution"], attends=lambda _, side: side in listed, back=False)
+    # Nothing leads back from a code.
+    return added(shape, products[:-1], others + wav_codes(config["audio_config"]))
+
+
 def _janus(config: Config, shape: Shape) -> Shape:
     """SigLIP's layers for images that are read, and codes with a head of their own for those that are made; where
     images are read, these take no part (arXiv:2501.17811)."""
@@ -678,7 +692,18 @@ _TALKING = (
 )
 _CONFORMED = ("conf_num_hidden_layers", "conf_num_attention_heads", "conf_conv_kernel_size")
 _CODES = ("base_channels", "num_res_blocks", "latent_channels", "embed_dim", "num_embeddings", "in_channels")
+_WAVES = (
+    *("audio_channels", "num_filters", "compress", "kernel_size", "last_kernel_size", "residual_kernel_size"),
+    *("num_residual_layers", "num_lstm_layers", "hidden_size"),
+)
 SEVERAL_TOWERS: dict[str, Seeing] = {
+    "apertus1p5": TowersType(
+        no_tower,
+        "apertus1p5_vision_tokenizer",
+        (*_CODES[:4], "in_channels", "codebook_size", "resolution"),
+        further=(("audio_config", _WAVES),),
+        whole=_apertus,
+    ),
     "chameleon": TowersType(
         no_tower, "chameleon_vqgan", (*_CODES, "resolution"), section="vq_config", whole=_chameleon
     ),

@@ -52,6 +52,29 @@ def mimi(config: Config) -> int:
     return int(count + (2 * 2 * width * narrow if narrow != width else 0))
 
 
+def wav_codes(config: Config) -> int:
+    """Parameters of WavTokenizer's way to codes of sound (arXiv:2408.16532): convolutions with a norm of each, and
+    recurrent layers behind them."""
+    norms = {"weight_norm": 1, "time_group_norm": 2}[config["norm_type"]]
+
+    def one(inputs: int, outputs: int, kernel: int = 1) -> int:
+        return conv(inputs, outputs, kernel) + norms * outputs
+
+    inner, count = (
+        config["num_filters"],
+        one(config["audio_channels"], config["num_filters"], config["kernel_size"]),
+    )
+    for ratio in reversed(config["upsampling_ratios"]):
+        narrow = inner // config["compress"]
+        block = one(inner, narrow, config["residual_kernel_size"]) + one(narrow, inner)
+        block += one(inner, inner) if config["use_conv_shortcut"] else 0
+        count += config["num_residual_layers"] * block + one(inner, 2 * inner, 2 * ratio)
+        inner *= 2
+    # Four gates, each of two matrices with a bias.
+    count += config["num_lstm_layers"] * 4 * 2 * conv(inner, inner)
+    return int(count + one(inner, config["hidden_size"], config["last_kernel_size"]))
+
+
 def _codec_unlike(key: str, *, tied: bool = False) -> Callable[[Config], Iterator[tuple[str, str]]]:
     """What cannot be read of the codec under a key; ``tied`` where it does not matter what is said of that."""
 
