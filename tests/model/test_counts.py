@@ -365,6 +365,19 @@ TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "n
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
 SHAPED: list[tuple[str, dict[str, Any]]] = [
     *(
+        ("dory", {"n_recurrent_loops": loops, "mlp_bias": loops > 1, "tie_word_embeddings": True})
+        for loops in (1, 5)
+    ),
+    ("dory", {**TEXT, "num_hidden_layers": 7, "n_input_layers": 1, "n_output_layers": 2, "head_dim": 32}),
+    ("dory", {**TEXT, "num_hidden_layers": 3, "n_input_layers": 1, "n_output_layers": 2}),
+    (
+        "dory",
+        {
+            **{**TEXT, "num_hidden_layers": 4, "n_input_layers": 0, "n_output_layers": 0},
+            "layer_types": ["full_attention"] * 4,
+        },
+    ),
+    *(
         ("apertus1p5_text", {**TEXT, "output_vocab_size": 700, "tie_word_embeddings": tied})
         for tied in (True, False)
     ),
@@ -606,6 +619,7 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
+        ("dory", {"attention_bias": True}),
         ("xlstm", {"use_bias": True}),
         ("moonshine", {"encoder_num_hidden_layers": 0}),
         ("convnext", {"num_stages": 2}),
@@ -635,6 +649,24 @@ def test_shapes_that_would_be_counted_wrong_are_refused(
 
 STRICT = hub.errors.StrictDataclassError
 CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
+    *(
+        ("dory", "DoryForCausalLM", wrong, said, refusal)
+        for wrong, said, refusal in (
+            (
+                {"n_recurrent_layers": 38},
+                "n_recurrent_layers: expected what makes up num_hidden_layers, 36",
+                STRICT,
+            ),
+            ({"n_recurrent_loops": 0}, "n_recurrent_loops: expected a whole number from 1", STRICT),
+            (
+                {"layer_types": ["full_attention", "mlp"] * 35 + ["linear_attention", "mlp"]},
+                *(
+                    'layer_types: expected full_attention or sliding_attention, got "linear_attention"',
+                    KeyError,
+                ),
+            ),
+        )
+    ),
     (
         *("reformer", "ReformerModelWithLMHead", {"is_decoder": False}),
         *("is_decoder: expected true", AssertionError),
@@ -696,6 +728,19 @@ def test_what_transformers_does_not_build_is_refused(
 
 REMOTE: list[tuple[str, dict[str, Any]]] = [
     (
+        "dory",
+        {
+            **{
+                **TEXT,
+                "num_hidden_layers": 6,
+                "n_input_layers": 2,
+                "n_recurrent_layers": 3,
+                "n_output_layers": 1,
+            },
+            "architectures": ["DoryForCausalLM"],
+        },
+    ),
+    (
         "exaone",
         {
             **{"num_layers": 2, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2},
@@ -727,12 +772,13 @@ REMOTE: list[tuple[str, dict[str, Any]]] = [
         },
     ),
 ]
-"""A type that repositories had before transformers, and a file with the keys and the class that theirs have."""
+"""A type, and a file with keys that transformers reads and does not write, as those of repositories that had a class of
+their own."""
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "values"), REMOTE)
-def test_files_from_before_a_type_had_a_class_are_counted(
+def test_files_that_transformers_reads_and_does_not_write_are_counted(
     tmp_path: Path, kind: str, values: dict[str, Any]
 ) -> None:
     """As transformers reads them."""

@@ -677,6 +677,8 @@ _LAYER_TYPES = (
     *("deepseek_sparse_attention", "qwen_sparse_attention"),
 )
 """Names of layers in configurations, those of older files and of single types last."""
+_OWN_LAYERS = {"dory": ("mlp",)}
+"""Names that layers of one type alone have."""
 
 
 _SWITCHES = frozenset(
@@ -789,7 +791,8 @@ def _wrong_steps(document: Document) -> list[Problem]:
         if isinstance(given, list) and isinstance(count, int) and len(given) != count:
             what = f"expected one for each of num_hidden_layers {count}, got {len(given)}"
             problems.append(document.problem((key,), what))
-        strange = [each for each in given if each not in _LAYER_TYPES] if isinstance(given, list) else []
+        known = (*_LAYER_TYPES, *_OWN_LAYERS.get(str(document.data["model_type"]), ()))
+        strange = [each for each in given if each not in known] if isinstance(given, list) else []
         if strange:
             problems.append(
                 document.problem((key,), f"layers of type {shown(strange[0])} are not supported yet")

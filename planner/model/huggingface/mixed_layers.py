@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
+from planner.files.fields import figure
+from planner.files.messages import shown
 from planner.model.huggingface.families import (
     COMMON,
     LATENT,
@@ -24,6 +27,7 @@ from planner.model.huggingface.families import (
     shared_experts,
     with_runs,
 )
+from planner.ranges import LAYERS
 
 Matrix = tuple[int, int, str]
 
@@ -724,6 +728,94 @@ def _axk1(config: Config) -> Shape:
     return {**shape, "other_parameters": routed * config["hidden_size"]}
 
 
+def _dory_layers(config: Config) -> tuple[list[Any], list[int]]:
+    """Names of all layers, and how many stand ahead of those that are run again, are run again, and stand behind.
+
+    Files list a feed-forward behind each attention as a layer of its own.
+    """
+    given, sizes = config.get("layer_types"), ("num_hidden_layers", "n_input_layers", "n_output_layers")
+    doubled = isinstance(given, list) and "mlp" in given
+    count, ahead, behind = (config[key] // (2 if doubled else 1) for key in sizes)
+    usual = ["full_attention" if (index + 1) % 4 == 0 else "sliding_attention" for index in range(count)]
+    names = given[::2] if doubled and given is not None else given or usual
+    again = config.get("n_recurrent_layers")
+    again = count - ahead - behind if again is None else again // (2 if doubled else 1)
+    return names, [ahead, again, behind]
+
+
+def _dory(config: Config) -> Shape:
+    """Hidden states of length one, with scales of each channel in place of norms (arXiv:2410.01131); the layers in the
+    middle are run again and again."""
+    width, loops = config["hidden_size"], config["n_recurrent_loops"]
+    inner, ffn = config["num_attention_heads"] * config["head_dim"], config["intermediate_size"]
+    names, (ahead, again, _) = _dory_layers(config)
+    own = 2 * inner + 2 * ffn + 2 * width
+    plain = {**config, "layer_types": None, "sliding_window": None, "num_hidden_layers": len(names)}
+    fields: dict[str, Any] = {"norm": "plain", "layer_norms": 4, "output_gate": True, "attention_other": own}
+    # A scale of each token of the output layer.
+    shape = {**llama(plain, qkv_bias=False, out_bias=None, **fields), "head_bias": True}
+    windows = [config["sliding_window"] if name == "sliding_attention" else 0 for name in names]
+    if loops == 1 or not again:
+        return in_blocks(shape, [("attention", "dense", (("window", window),)) for window in windows])
+    middle = windows[ahead : ahead + again]
+    order = [(window, False) for window in windows[:ahead]] + [(window, True) for window in middle] * loops
+    order += [(window, False) for window in windows[ahead + again :]]
+    runs = tuple(
+        {"layers": len(list(alike)), "window": window, "shared": shared}
+        for (window, shared), alike in groupby(order)
+    )
+    # Layers of one kind that are run again count as a single one.
+    further = again - len({*middle})
+    matrices = width * (3 * inner + 2 * config["num_key_value_heads"] * config["head_dim"] + 3 * ffn)
+    biases = (2 * ffn + width) * shape["mlp_bias"]
+    return {**shape, "layers": 1, "block": runs, "other_parameters": further * (matrices + biases + own)}
+
+
+def _dory_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of attention beside a gate"
+
+
+def _dory_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    keys = (
+        "num_hidden_layers",
+        "n_input_layers",
+        "n_output_layers",
+        "n_recurrent_layers",
+        "n_recurrent_loops",
+    )
+    least = dict(zip(keys, (1, 0, 0, 0, 1), strict=True))
+    wrong = [
+        key
+        for key in keys
+        if not (type(config.get(key)) is int and least[key] <= config[key] <= LAYERS.most)
+        and not (key == "n_recurrent_layers" and config.get(key) is None)
+    ]
+    for key in wrong:
+        yield (
+            key,
+            f"expected a whole number from {least[key]} to {figure(LAYERS.most)}, got {shown(config.get(key))}",
+        )
+    given = config.get("layer_types")
+    if wrong or not (given is None or isinstance(given, list)):
+        return
+    if given is not None and "mlp" in given and ({*given[1::2]} != {"mlp"} or "mlp" in given[::2]):
+        yield "layer_types", "expected mlp behind every layer of attention, and nowhere else"
+        return
+    names, parts = _dory_layers(config)
+    strange = [each for each in names if each not in ("full_attention", "sliding_attention")]
+    if strange:
+        yield "layer_types", f"expected full_attention or sliding_attention, got {shown(strange[0])}"
+    if sum(parts) != len(names) or min(parts) < 0:
+        whole = f"num_hidden_layers, {len(names)} of attention and as many of a feed-forward"
+        yield "n_recurrent_layers", f"expected what makes up {whole}, with n_input_layers and n_output_layers"
+    if parts[1] * config["n_recurrent_loops"] > LAYERS.most:
+        yield (
+            "n_recurrent_loops",
+            f"expected at most {figure(LAYERS.most)} layers that are run again, with all repetitions",
+        )
+
+
 _GEMMA = (*COMMON, "head_dim", "num_key_value_heads", "sliding_window")
 _HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
 
@@ -739,6 +831,7 @@ MIXED_LAYERS: dict[str, ModelType] = {
         _deepseek4_unlike,
         experts=True,
     ),
+    "dory": ModelType(_dory, (*COMMON, "head_dim", "sliding_window"), _dory_unlike, contrary=_dory_contrary),
     "ernie4_5_vl_moe_text": ModelType(
         _ernie_vl, COMMON, _ernie_vl_unlike, experts=True, listed=("moe_intermediate_size",)
     ),
