@@ -364,6 +364,28 @@ def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str,
 TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
 SHAPED: list[tuple[str, dict[str, Any]]] = [
+    (
+        "lara_mini",
+        {
+            **{
+                "num_hidden_layers": 7,
+                "attention_bias": True,
+                "tie_word_embeddings": False,
+                "num_experts": 8,
+            },
+            **{
+                "shared_expert_intermediate_size": 100,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 6,
+            },
+            "linear_conv_kernel_dim": 3,
+        },
+    ),
+    (
+        "lara_mini",
+        {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    ("lara_mini", {"num_hidden_layers": 2, "layer_types": ["linear_attention"] * 2}),
     *(
         ("dory", {"n_recurrent_loops": loops, "mlp_bias": loops > 1, "tie_word_embeddings": True})
         for loops in (1, 5)

@@ -369,6 +369,21 @@ def _qwen_next(config: Config, *, sparse: bool) -> Shape:
     return with_runs({**shape, "state": _delta(config)}, config, mixers_of(config, every=4))
 
 
+def _lara(config: Config) -> Shape:
+    """Gated delta rule, windows and full attention in turn; a shared expert beside the others."""
+    shared = config.get("shared_expert_intermediate_size") or 0
+    named = config.get("layer_types") or [_LARA[index % 5] for index in range(config["num_hidden_layers"])]
+    filled = {**config, "layer_types": named}
+    shape = llama(filled, tied=True, qk_norm=True, mlp_bias=None, experts=_experts(config, shared_ffn=shared))
+    return with_runs({**shape, "state": _delta(config)}, filled, mixers_of(filled))
+
+
+_LARA = (
+    *("linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention"),
+)
+"""Its layers, five by five, where nobody says."""
+
+
 def _olmo_hybrid(config: Config) -> Shape:
     shape = llama(config, qk_norm="whole", state=_delta(config))
     return with_runs(shape, config, mixers_of(config, every=4))
@@ -1610,6 +1625,9 @@ MODEL_TYPES: dict[str, ModelType] = {
     "iquestcoder": ModelType(llama),
     "jamba": ModelType(_jamba, COMMON, any_experts=True),
     "jais2": ModelType(partial(_plain, norm="layer")),
+    "lara_mini": ModelType(
+        _lara, (*COMMON[:3], "moe_intermediate_size", "vocab_size", *_DELTA), _unknown_types, experts=True
+    ),
     "lfm2": ModelType(_lfm2, COMMON, _unknown_types),
     "lfm2_moe": ModelType(_lfm2_moe, (*COMMON, "moe_intermediate_size"), _unknown_types, experts=True),
     "llama": ModelType(llama),
