@@ -199,6 +199,7 @@ SPEECH = {
     **{"upsample_rates": [5, 4], "upsample_kernel_sizes": [11, 8]},
 }
 HEADS: list[tuple[str, str, dict[str, Any]]] = [
+    ("omniasr_ctc", "OmniASRCTCModel", {}),
     ("canine", "CanineForTokenClassification", {"num_labels": 5, "num_hidden_layers": 2}),
     ("jina_embeddings_v3", "JinaEmbeddingsV3Model", {"num_hidden_layers": 2}),
     ("imagegpt", "ImageGPTForCausalImageModeling", {"n_layer": 2}),
@@ -363,7 +364,21 @@ def test_unlike_layers_are_counted(tmp_path: Path, kind: str, changes: dict[str,
 
 TEXT = {"hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4}
 TEXT |= {"intermediate_size": 1024, "vocab_size": 1000}
+HEARD = {
+    **{"model_type": "omniasr_audio", "num_hidden_layers": 2, "conv_bias": False, "conv_dim": [64, 128, 96]},
+    **{"conv_kernel": [10, 3, 4], "conv_stride": [5, 4, 4], "hidden_size": 256, "num_attention_heads": 8},
+    **{"intermediate_size": 500, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4},
+}
 SHAPED: list[tuple[str, dict[str, Any]]] = [
+    ("omniasr_ctc", {"vocab_size": 100, "audio_config": HEARD}),
+    ("omniasr", {"text_config": {"model_type": "qwen2", **TEXT}, "audio_config": HEARD}),
+    (
+        "omniasr",
+        {
+            "text_config": {"model_type": "llama", **TEXT, "tie_word_embeddings": True},
+            "tie_word_embeddings": True,
+        },
+    ),
     (
         "lara_mini",
         {
@@ -715,6 +730,14 @@ CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
     (
         *("apertus1p5_text", "Apertus1p5TextForCausalLM", {"output_vocab_size": 266753}),
         *("output_vocab_size: expected a whole number from 1 to vocab_size 266752, got 266753", STRICT),
+    ),
+    (
+        *(
+            "omniasr_ctc",
+            "OmniASRForCTC",
+            {"audio_config": {"model_type": "omniasr_audio", "hidden_size": 1000}},
+        ),
+        *("audio_config.num_attention_heads: expected a divisor of hidden_size 1000, got 16", ValueError),
     ),
     (
         *("gemma2", "Gemma2ForCausalLM", {"layer_types": ["full_attention"]}),

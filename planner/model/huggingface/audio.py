@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.files.messages import shown
 from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head
 from planner.model.huggingface.products import added, linear
+from planner.ranges import WIDTH
 
 SECONDS, RATE = 15, 16_000
 """Sound of one sequence where nobody says, and its samples in a second: utterances of LibriSpeech have up to 17."""
@@ -43,6 +45,31 @@ def _wav2vec(config: Config) -> Shape:
         "attention_other": own,
         **{"front": tuple(front), "other_parameters": others, "sequence_length": tokens},
     }
+
+
+def omni(config: Config) -> Shape:
+    """The same without masks, with norms of all convolutions, and without one that the weight of positions is parted
+    from."""
+    sizes = [each for key in ("conv_dim", "conv_kernel", "conv_stride") for each in config[key]]
+    if not all(type(each) is int and each > 0 for each in sizes):
+        raise ValueError("audio_config")
+    given = {**config, "feat_extract_norm": "layer", "mask_time_prob": 0, "mask_feature_prob": 0}
+    shape = _wav2vec(given)
+    return {**shape, "other_parameters": shape["other_parameters"] - config["num_conv_pos_embeddings"]}
+
+
+def _omni_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    given = config.get("audio_config")
+    if not isinstance(given, dict):
+        yield "audio_config", "missing, expected the configuration of the encoder"
+        return
+    for key in _SIZES:
+        if not (type(given.get(key)) is int and WIDTH.holds(given[key])):
+            yield f"audio_config.{key}", f"expected a whole number from 1, got {shown(given.get(key))}"
+            return
+    if given["hidden_size"] % given["num_attention_heads"]:
+        what = f"expected a divisor of hidden_size {given['hidden_size']}, got {given['num_attention_heads']}"
+        yield "audio_config.num_attention_heads", what
 
 
 def _wavlm(config: Config) -> Shape:
@@ -232,6 +259,13 @@ AUDIO: dict[str, ModelType] = {
     "hubert": ModelType(_wav2vec, _SIZES, _unlike),
     "data2vec-audio": ModelType(_data2vec, _SIZES, _unlike),
     "wav2vec2-bert": ModelType(_conformer, (*_SIZES, "feature_projection_input_dim"), _conformer_unlike),
+    "omniasr_audio": ModelType(omni, _SIZES),
+    "omniasr_ctc": ModelType(
+        lambda config: omni(config["audio_config"]),
+        ("vocab_size",),
+        parts=(("audio_config", "omniasr_audio"),),
+        contrary=_omni_contrary,
+    ),
     "parakeet_ctc": ModelType(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
     "sew-d": ModelType(_sew_d, (*_SIZES, "max_position_embeddings"), _sew_d_unlike),
     "wav2vec2-conformer": ModelType(_conformed, _SIZES, _conformed_unlike),
@@ -247,6 +281,8 @@ _HEADS = {
 }
 AUDIO_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(AUDIO, _HEADS),
+    "omniasr_audio": {"Model": Head(0)},
+    "omniasr_ctc": {"Model": Head(0), "ForCTC": Head("vocab_size")},
     "parakeet_ctc": {"ForCTC": Head("vocab_size")},
     **{
         kind: {**_HEADS, "ForPreTraining": Head(0, more=_quantised)}

@@ -379,7 +379,7 @@ _TIED_BY_EITHER = (
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
-_NEVER_TIED = ("mllama", "molmo2", "qwen2_audio", "voxtral")
+_NEVER_TIED = ("mllama", "molmo2", "omniasr", "qwen2_audio", "voxtral")
 """Where they are not tied, whatever is said."""
 _TIED = {
     **dict.fromkeys(

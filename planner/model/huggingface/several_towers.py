@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from planner.model.huggingface.audio import omni
 from planner.model.huggingface.families import (
     CLIP,
     QWEN3_VISION,
@@ -536,6 +537,19 @@ def _apertus(config: Config, shape: Shape) -> Shape:
     return added(shape, products[:-1], others + wav_codes(config["audio_config"]))
 
 
+def _omni(config: Config, shape: Shape) -> Shape:
+    """Layers behind convolutions over samples, and one matrix (arXiv:2511.09690)."""
+    heard, text = omni(config["audio_config"]), shape["hidden"]
+    *convolutions, last = heard["front"]
+    tower: Shape = {
+        **{key: heard[key] for key in ("layers", "hidden", "heads", "ffn")},
+        **{"patch": last["inputs"], "patch_bias": True, "norm_last": True, "projector": (text,)},
+        **{"tokens": last["tokens"], "outputs": last["tokens"]},
+    }
+    products = [{**each, "times": 1} for each in convolutions]
+    return {**added(shape, products, heard["other_parameters"]), "tower": tower}
+
+
 def _janus(config: Config, shape: Shape) -> Shape:
     """SigLIP's layers for images that are read, and codes with a head of their own for those that are made; where
     images are read, these take no part (arXiv:2501.17811)."""
@@ -813,6 +827,13 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         (*CLIP, "image_size"),
         towers=("siglip_vision_model", "idefics2"),
         whole=minicpm_v,
+    ),
+    "omniasr": TowersType(
+        no_tower,
+        "omniasr_audio",
+        (*CLIP[:-1], "num_conv_pos_embeddings", "num_conv_pos_embedding_groups"),
+        section="audio_config",
+        whole=_omni,
     ),
     "phi4_multimodal": TowersType(
         no_tower,
