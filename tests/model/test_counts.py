@@ -370,6 +370,35 @@ HEARD = {
     **{"intermediate_size": 500, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4},
 }
 SHAPED: list[tuple[str, dict[str, Any]]] = [
+    (
+        "hy_v4",
+        {
+            **{"num_hidden_layers": 6, "attention_bias": True, "tie_word_embeddings": True, "hc_mult": 3},
+            **{"n_shared_experts": 2, "n_routed_experts": 16},
+        },
+    ),
+    (
+        "hy_v4_vl_text",
+        {
+            **{
+                "num_hidden_layers": 3,
+                "mlp_layer_types": ["sparse", "dense", "sparse"],
+                "n_routed_experts": 8,
+            },
+            **{"indexer_types": ["full", "shared", "shared"], "v_head_dim": 64, "qk_nope_head_dim": 96},
+        },
+    ),
+    (
+        "hy_v4_vl",
+        {
+            "text_config": {"num_hidden_layers": 2, "n_routed_experts": 8},
+            "vision_config": {
+                **{"num_hidden_layers": 3, "hidden_size": 480, "num_attention_heads": 8, "patch_size": 14},
+                **{"intermediate_size": 999, "spatial_merge_size": 3, "max_image_size": 1000},
+            },
+            "tie_word_embeddings": True,
+        },
+    ),
     ("omniasr_ctc", {"vocab_size": 100, "audio_config": HEARD}),
     ("omniasr", {"text_config": {"model_type": "qwen2", **TEXT}, "audio_config": HEARD}),
     (
@@ -657,6 +686,8 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
     ("kind", "changes"),
     [
         ("dory", {"attention_bias": True}),
+        ("hy_v4", {"num_hidden_layers": 2, "indexer_types": ["full", "none"]}),
+        ("hy_v4_vl", {"vision_config": {"head_dim": 32}}),
         ("xlstm", {"use_bias": True}),
         ("moonshine", {"encoder_num_hidden_layers": 0}),
         ("convnext", {"num_stages": 2}),

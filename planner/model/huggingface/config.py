@@ -356,7 +356,7 @@ _TEXTS |= {"voxtral_realtime": "voxtral_realtime_text", "kosmos-2.5": "kosmos_2_
 _TEXTS |= {"exaone4_5": "exaone4", "got_ocr2": "qwen2", "granite_speech": "granite"}
 _TEXTS |= {"kimi_vl": "deepseek_v3", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text", "molmo2": "molmo2_text"}
 _TEXTS |= {"granite_speech_plus": "granite"}
-_TEXTS |= {"apertus1p5": "apertus1p5_text", "gemma3n": "gemma3n_text"}
+_TEXTS |= {"apertus1p5": "apertus1p5_text", "gemma3n": "gemma3n_text", "hy_v4_vl": "hy_v4_vl_text"}
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpmv4_7": "qwen3_5_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
@@ -870,6 +870,7 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim", "embed_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _RANKS = (
+    "hc_mult",
     "index_n_heads",
     "index_head_dim",
     "kv_lora_rank",

@@ -728,6 +728,54 @@ def _axk1(config: Config) -> Shape:
     return {**shape, "other_parameters": routed * config["hidden_size"]}
 
 
+def _hy4(config: Config) -> Shape:
+    """Latent attention with a gate and sinks to the tokens that an index picks, priced as if it picked all; some layers
+    take what the last index picked (arXiv:2603.12201). Several residual streams."""
+    width, heads, rank, ways = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "q_lora_rank", "hc_mult")
+    )
+    low, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    value, indexes, index = config["v_head_dim"], config["index_n_heads"], config["index_head_dim"]
+    picked = _named(
+        config, "indexer_types", lambda number: "shared" if number and (number - 1) % 4 else "full"
+    )
+    feeds = _named(config, "mlp_layer_types", lambda number: "sparse" if number else "dense")
+    matrices: tuple[Matrix, ...] = (
+        *2 * ((ways * width, 2 * ways, "nothing"),),
+        (width, rank, "nothing"),
+        (rank, heads * (plain + rope), "columns"),
+        (width, low + rope, "nothing"),
+        (low, heads * (plain + value), "columns"),
+        (width, heads * value, "columns"),
+        (heads * value, width, "rows"),
+    )
+    picks: tuple[Matrix, ...] = (
+        (rank, indexes * index, "nothing"),
+        (width, index, "nothing"),
+        (width, indexes, "nothing"),
+    )
+    streams, kinds = 2 * (2 * ways + 2), []
+    for pick, feed in zip(picked, feeds, strict=True):
+        own = pick == "full"
+        sizes = (
+            ("projections", (*(picks if own else ()), *matrices)),
+            ("attention_other", streams + own * 2 * index),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    # What joins the streams behind the last layer.
+    ends = ways * ways * width + ways + 1
+    shape = latent_shape(config, mlp_bias=None, sinks=True, experts=shared_experts(config))
+    return in_blocks({**shape, "other_parameters": ends}, kinds)
+
+
+def _hy4_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key, known in (("indexer_types", ("full", "shared")), ("mlp_layer_types", ("dense", "sparse"))):
+        given = config.get(key)
+        strange = [each for each in given if each not in known] if isinstance(given, list) else []
+        if strange:
+            yield key, f"layers of type {shown(strange[0])}"
+
+
 def _dory_layers(config: Config) -> tuple[list[Any], list[int]]:
     """Names of all layers, and how many stand ahead of those that are run again, are run again, and stand behind.
 
@@ -842,6 +890,15 @@ MIXED_LAYERS: dict[str, ModelType] = {
     ),
     **dict.fromkeys(
         ("gemma4_text", "gemma4_unified_text"), ModelType(_gemma4, _GEMMA, _gemma4_unlike, any_experts=True)
+    ),
+    **dict.fromkeys(
+        ("hy_v4", "hy_v4_vl_text"),
+        ModelType(
+            _hy4,
+            (*LATENT, "q_lora_rank", "index_n_heads", "index_head_dim", "moe_intermediate_size", "hc_mult"),
+            _hy4_unlike,
+            experts=True,
+        ),
     ),
     "jetmoe": ModelType(
         _jetmoe,

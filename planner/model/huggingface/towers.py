@@ -224,6 +224,27 @@ def _flamingo(config: Config, text: int) -> Shape:
     return {**tower, "projector_bias": bool(config.get("projector_bias", True))}
 
 
+def _hy4(config: Config, text: int) -> Shape:
+    """A table of positions for the largest image, which is resampled; two convolutions, and a token at the end of each
+    line."""
+    vision = config["vision_config"]
+    width, side, out = vision["hidden_size"], vision["patch_size"], vision["out_hidden_size"]
+    across = int(vision["spatial_merge_size"])
+    if vision.get("head_dim") not in (None, width // vision["num_attention_heads"]):
+        raise ValueError("heads of the tower")
+    tokens = QWEN_IMAGE // across**2
+    return {
+        **_sizes(vision),
+        **{
+            "patch": _patch(vision),
+            "patch_bias": True,
+            "positions": (vision["max_image_size"] // side) ** 2 + 1,
+        },
+        **{"tokens": QWEN_IMAGE, "outputs": tokens + round(tokens**0.5), "merged": across**2},
+        **{"projector": (across**2 * width, out), "other_parameters": width + out},
+    }
+
+
 def _voxtral_realtime(config: Config, shape: Shape) -> Shape:
     """Causal layers with heads of another width and gates in place of Whisper's, each beside the layers of the text."""
     audio, text = config["audio_config"], shape["hidden"]
@@ -666,6 +687,9 @@ TOWERS: dict[str, Seeing] = {
         "idefics2_vision",
         (*CLIP, "image_size"),
         further=(("perceiver_config", (*_PERCEIVER, "resampler_n_latents", "resampler_depth")),),
+    ),
+    "hy_v4_vl": Seeing(
+        _hy4, "hy_v4_vl_vision", (*CLIP, "out_hidden_size", "max_image_size", "spatial_merge_size")
     ),
     "internvl": Seeing(_internvl, "internvl_vision", _SIDED),
     "internvl_chat": TowersType(_internvl, "intern_vit_6b", (*CLIP, "image_size"), text="llm_config"),
