@@ -715,6 +715,24 @@ def test_shapes_that_would_be_counted_wrong_are_refused(
         read(tmp_path, default(kind, **changes))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["inkling2_loop", "inkling2_loop_text"])
+def test_layers_with_experts_that_are_run_again_are_refused(tmp_path: Path, kind: str) -> None:
+    """With what is missing, and no hint at a part that would be refused too."""
+    with pytest.raises(SpecError, match="model_type: .* no shape has layers with experts that are run again"):
+        read(tmp_path, default(kind))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "kind", ["wavtokenizer", "wavtokenizer_encoder", "apertus1p5_vision_tokenizer", "mimi"]
+)
+def test_what_makes_codes_is_refused(tmp_path: Path, kind: str) -> None:
+    """Alone, as it is no model of a language."""
+    with pytest.raises(SpecError, match=f'model_type: the model type "{kind}" is not supported'):
+        read(tmp_path, default(kind))
+
+
 STRICT = hub.errors.StrictDataclassError
 CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
     *(

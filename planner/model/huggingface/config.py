@@ -93,6 +93,10 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
     """Fields of a ModelSpec without training, the longest sequence, the suggested precision, and true where layers
     drop."""
     kind = str(document.data.get("model_type"))
+    if kind in _UNDESCRIBED:
+        what = f'the model type "{kind}" is not supported: {_UNDESCRIBED[kind]}'
+        hint = "for an estimate, write a shape of about its size as a model file"
+        raise SpecError((document.problem(("model_type",), what, hint),))
     if kind in _SPEAKING:
         if (reads := document.part(_READS[kind])) is None:
             what = "missing, expected the configuration of what reads, hears and sees"
@@ -131,6 +135,12 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
     drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
     return shape, longest, _PRECISIONS.get(dtype, "bf16"), drops
 
+
+_UNDESCRIBED = dict.fromkeys(
+    ("inkling2_loop", "inkling2_loop_text"),
+    "no shape has layers with experts that are run again, attention to what earlier layers made, or gates of messages",
+)
+"""Types that transformers builds, with what no ModelSpec has of them."""
 
 _FROM_PADDING = {
     **dict.fromkeys(("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "camembert"), 1),
