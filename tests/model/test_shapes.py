@@ -14,7 +14,7 @@ from planner.model.file import load_model
 SHAPES: dict[str, tuple[int, dict[str, Any]]] = json.loads(
     Path(__file__).with_name("shapes.json").read_text(encoding="utf-8")
 )
-"""(parameters, the keys of its ``config.json`` that say its shape) by name; transformers 5.23.0 has counted them."""
+"""(parameters, the keys of its ``config.json`` that say its shape) by name; transformers 5.24.0 has counted them."""
 PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
     "openelm-270m": (
         271_527_168,
