@@ -719,7 +719,9 @@ def test_shapes_that_would_be_counted_wrong_are_refused(
 @pytest.mark.parametrize("kind", ["inkling2_loop", "inkling2_loop_text"])
 def test_layers_with_experts_that_are_run_again_are_refused(tmp_path: Path, kind: str) -> None:
     """With what is missing, and no hint at a part that would be refused too."""
-    with pytest.raises(SpecError, match=r"model_type: .* no shape has layers with experts that are run again"):
+    with pytest.raises(
+        SpecError, match=r"model_type: .* no shape has layers with experts that are run again"
+    ):
         read(tmp_path, default(kind))
 
 
