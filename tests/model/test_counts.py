@@ -884,6 +884,13 @@ def test_files_that_transformers_reads_and_does_not_write_are_counted(
 
 
 DISPUTED: list[tuple[str, dict[str, Any]]] = [
+    ("gpt2", {"num_hidden_layers": 3}),
+    ("t5", {"d_model": 256, "hidden_size": 512, "num_attention_heads": 4}),
+    ("whisper", {"num_hidden_layers": 2}),
+    ("exaone", {"num_layers": 3}),
+    ("sarvam_moe", {"use_qkv_bias": True}),
+    ("moonshine", {"decoder_num_attention_heads": 4, "decoder_num_key_value_heads": 2}),
+    ("zamba2", {"attention_head_dim": 80}),
     ("mamba", {"expand": 16}),
     ("falcon_mamba", {"intermediate_size": 768}),
     ("exaone_moe", {"first_k_dense_replace": 2}),

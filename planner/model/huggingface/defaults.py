@@ -60,14 +60,16 @@ def class_of(kind: str) -> str:
 
 
 def renamed(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What a configuration says, under the names that keys of its ``model_type`` have in transformers."""
-    names = {**_table()["names"].get(kind, {}), **_NAMES.get(kind, {})}
-    return {
-        names[key] if key in names and names[key] not in given else key: _alike(value)
-        if kind == HUNYUAN and key in _OF_LAYERS
-        else value
+    """What a configuration says, under the names that keys of its ``model_type`` have in transformers, which goes by
+    another name where a file has both."""
+    others, own = _table()["names"].get(kind, {}), _NAMES.get(kind, {})
+    keys = {key: others.get(key) or own.get(key, key) for key in given}
+    values = {
+        keys[key]: _alike(value) if kind == HUNYUAN and key in _OF_LAYERS else value
         for key, value in given.items()
+        if key not in others and (keys[key] == key or keys[key] not in given)
     }
+    return {**values, **{keys[key]: value for key, value in given.items() if key in others}}
 
 
 HUNYUAN = "hunyuan_v1_moe"

@@ -308,10 +308,12 @@ def _whisper(config: Config) -> Shape:
 
 
 def _moonshine(config: Config) -> Shape:
-    """Three convolutions over samples; feed-forwards with gates in the decoder alone (arXiv:2410.15608)."""
-    width, heads = config["hidden_size"], config["decoder_num_attention_heads"]
-    below, tokens = config["encoder_num_attention_heads"], SAMPLES
-    front = []
+    """Three convolutions over samples; feed-forwards with gates in the decoder alone (arXiv:2410.15608).
+
+    The decoder has the heads of the encoder in transformers, whatever its own keys say.
+    """
+    width, heads, tokens = config["hidden_size"], config["encoder_num_attention_heads"], SAMPLES
+    pairs, front = config.get("encoder_num_key_value_heads") or heads, []
     for size, step, inputs, outputs in (
         (127, 64, 1, width),
         (7, 3, width, 2 * width),
@@ -321,15 +323,15 @@ def _moonshine(config: Config) -> Shape:
         front.append({"inputs": size * inputs, "outputs": outputs, "tokens": tokens, "bias": inputs > 1})
     shape: Shape = {
         **{"hidden": width, "heads": heads, "head_dim": width // heads, "ffn": config["intermediate_size"]},
-        "kv_heads": config.get("decoder_num_key_value_heads") or heads,
+        "kv_heads": pairs,
         **{"gated_mlp": True, "mlp_bias": True, "norm": "rms", "output_bias": False},
         "qkv_bias": bool(config.get("attention_bias", False)),
         **{"vocab": config["vocab_size"], "tied_embeddings": bool(config.get("tie_word_embeddings", True))},
         "sequence_length": config.get("max_position_embeddings", 512),
     }
     encoder: Shape = {
-        **{"heads": below, "kv_heads": config.get("encoder_num_key_value_heads") or below},
-        **{"head_dim": width // below, "gated_mlp": False, "front": tuple(front)},
+        **{"heads": heads, "kv_heads": pairs, "head_dim": width // heads},
+        **{"gated_mlp": False, "front": tuple(front)},
         **{"sequence_length": tokens, "other_parameters": 2 * width},
     }
     return {

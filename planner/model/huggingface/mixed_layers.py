@@ -263,7 +263,7 @@ def _zamba2(config: Config) -> Shape:
         else "?" * config["num_hidden_layers"]
     )
     types = _named(config, "layers_block_type", lambda index: {"h": "hybrid", "m": "mamba"}[usual[index]])
-    head = 2 * width // config["num_attention_heads"]
+    head = config.get("attention_head_dim") or 2 * width // config["num_attention_heads"]
     filled = {**config, "intermediate_size": ffn}
     return _repeated(filled, state, types, head, blocks=int(config.get("num_mem_blocks") or 1))
 
