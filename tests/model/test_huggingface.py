@@ -164,8 +164,11 @@ def test_types_with_code_of_their_own_are_counted_by_formula(tmp_path: Path, nam
 
 
 def test_sequences_longer_than_the_learned_positions(tmp_path: Path) -> None:
-    """Are refused where somebody asks for them, and nobody else gets them."""
-    config = {**gpt2(2, 64, 2), "max_position_embeddings": 4096}
+    """Are refused where somebody asks for them, and nobody else gets them; of both names of that number, transformers
+    goes by ``max_position_embeddings``."""
+    config = gpt2(2, 64, 2)
+    both = {**config, "max_position_embeddings": 4096}
+    assert load_model(written(tmp_path, both)).training.sequence_length == 4096
     assert load_model(written(tmp_path, config)).training.sequence_length == 1024
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: config.json\ntraining: {sequence_length: 2048}\n")
