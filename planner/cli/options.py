@@ -67,7 +67,7 @@ TargetName = Annotated[
         "--target",
         "NAME",
         f"Only plans for this runtime: {in_words(NAMES, 'or')}. Default: all but "
-        f"{in_words(BY_REQUEST, 'and')}, whose larger search space takes minutes.",
+        f"{in_words(BY_REQUEST, 'and')}, whose larger space takes several times as long.",
         callback=_known_target,
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -66,3 +67,11 @@ def test_the_pages_are_there() -> None:
     assert all(
         "```console\n$ hetplan" in page.read_text() or "```python" in page.read_text() for page in PAGES
     )
+
+
+def test_the_readme_explains_a_cell_that_it_prints() -> None:
+    """Not one of an earlier output."""
+    text = Path("README.md").read_text()
+    explained = re.findall(r"`(\d+-\d+ x \d+)`", text)
+    assert explained
+    assert all(text.replace(f"`{cell}`", "").count(cell) for cell in explained)
