@@ -82,6 +82,12 @@ QUICK_TRIES = 6
 PATIENCE = 48
 """Families of a target on a network, in a row, that get quick plans without a better one."""
 
+MANY_TYPES = 8
+"""Device types from which on data parallelism is looked at ahead of pipelines, whose quick plans take seconds then."""
+
+SHARES_SHARE = 0.3
+"""Part of the time, at most, for these looks."""
+
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own."""
 
@@ -382,10 +388,15 @@ class Explorer:
         self._raise_floor()
         self._first_plan()
         listed = list(self._listed(whole=True, check=self._first.check_later))
+        for row, name, partition, _ in listed:
+            self._open_shares(row, name, partition)
+        if len(self.estimator.topology.device_types) >= MANY_TYPES:
+            with suppress(Struck):
+                self._first_shares(self.deadline.part(SHARES_SHARE))
         self._first.promising((group, partition) for _, _, partition, groups in listed for group in groups)
         listed += self._listed(whole=False, check=self.deadline.check)
-        for row, name, partition, groups in listed:
-            self._open_partition(row, name, partition, groups)
+        for _, _, partition, groups in listed:
+            self._open_groups(partition, groups)
         model, topology = self.estimator.model, self.estimator.topology
         for row in self._rows if not self.one_degree else ():
             for tp in wide_degrees(row, self.limits, model, topology):
@@ -446,12 +457,12 @@ class Explorer:
         self._floor = self._taken_bound = max(self._floor, rates.least_seconds(devices))
         self._over_nodes = rates.least_over_nodes(devices)
 
-    def _open_partition(
-        self, row: Capabilities, name: str, partition: NetworkPartition, groups: tuple[Group, ...]
-    ) -> None:
-        for choice in data_parallel_choices(row, self.limits, partition.estimator) if partition.whole else ():
+    def _open_shares(self, row: Capabilities, name: str, partition: NetworkPartition) -> None:
+        for choice in data_parallel_choices(row, self.limits, partition.estimator):
             self._push(self._floor, replace(choice, network=name))
             self.candidates += 1
+
+    def _open_groups(self, partition: NetworkPartition, groups: tuple[Group, ...]) -> None:
         for group in groups:
             self.deadline.check()
             self._push(max(self._floor, group_bound(group, partition.bounds)), group)
@@ -524,7 +535,7 @@ class Explorer:
         self._taken_bound = float("inf")
         self._first.refine()
 
-    def _first_shares(self) -> None:
+    def _first_shares(self, deadline: Deadline | None = None) -> None:
         """Data parallelism on as many devices as each choice of it can use, whose bounds are known then.
 
         The heap would come to them late, and have no better bound than the floor until it does.
@@ -534,7 +545,7 @@ class Explorer:
             while waiting:
                 bound, number, item = waiting[-1]
                 if isinstance(item, DataParallel):
-                    self.deadline.check()
+                    (deadline or self.deadline).check()
                     sets = self._sets(item)
                     bound = max(bound, sets.shares.bound(sets.box))
                     if bound < self.incumbent:

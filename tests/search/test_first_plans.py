@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from math import inf
 from typing import Any
 from unittest.mock import patch
@@ -37,6 +38,7 @@ from planner.search.heuristics.quick import (
     quick_plan,
 )
 from planner.search.pipeline import OpenChoice
+from planner.search.solve import search
 from planner.search.space.choices import Choice, Family, targets_of
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
@@ -423,3 +425,37 @@ def test_quick_plans_are_close_to_the_best() -> None:
     must = quick_plan(estimator, limits, Wanted(pools=frozenset("ab"), least={("b", "V100"): 3}))
     assert must is not None
     assert devices_of(must.plan)["b", "V100"] >= 3
+
+
+EIGHT = [
+    pool(f"p{number}", ("A100", "V100", "T4")[number % 3], per_node=1 + number % 2, gbps=10, cards=1)
+    for number in range(8)
+]
+"""Each of them is a device type."""
+
+
+def test_of_many_types_the_batch_is_shared_ahead_of_pipelines() -> None:
+    """Whose quick plans take long there: what is known before them is about as good as all of data parallelism."""
+    where, model = cluster(*EIGHT), gpt(12, 1024, 16, global_batch=256)
+    known: list[Scored | None] = []
+    first = Explorer(Estimator(where, model), Limits(target="torch"), Silent())
+    with patch.object(FirstPlans, "promising", lambda self, groups: known.append(self.explorer.best)):
+        first._open()
+    assert known[0] is not None
+    shared = search(where, model, limits=Limits(target="torch", pp=(1,), tp=(1,)), explain=False).best
+    assert shared is not None
+    assert known[0].estimate.step_seconds <= 1.1 * shared.estimate.step_seconds
+
+
+def test_compositions_are_priced_when_their_turn_comes() -> None:
+    """In the order of all their prices, without those that are no longer wanted."""
+    estimator = Estimator(cluster(*EIGHT), SMALL)
+    family = next(family for family in opened()[1] if family.dp == 2)
+    stages = StageOptions(Choice(family=family, depth=2, interleave=1), estimator, MEGATRON)
+    every = range(len(stages.compositions))
+    wanted = sorted(every, key=lambda index: stages.option(1, index, 1).busy_seconds)
+    assert list(stages.fastest_first(1, every, lambda index: True)) == wanted
+    fresh = StageOptions(Choice(family=family, depth=2, interleave=1), estimator, MEGATRON)
+    assert list(islice(fresh.fastest_first(1, every, lambda index: True), 2)) == wanted[:2]
+    assert len(fresh._prices) < len(every) / 2
+    assert list(stages.fastest_first(1, every, {*wanted[3:5]}.__contains__)) == wanted[3:5]

@@ -141,8 +141,8 @@ def test_stages_stand_on_the_fastest_devices_in_every_order() -> None:
     assert list(_orders(options(TWO, 4))) == [[0, 0, 1, 1], [1, 1, 0, 0]]
     assert list(_orders(options(TWO, 2))) == [[0, 0]]
     stages = options(TWO, 3)
-    assert _filled(stages, [0, 1]) == {0: 2, 1: 1}
-    assert _filled(stages, [1, 0]) == {1: 2, 0: 1}
+    assert _filled(stages, [[0, 1]]) == _filled(stages, [[1, 0]]) == {0: 2, 1: 1}
+    assert _filled(stages, [[1], [0]]) == {1: 2, 0: 1}
     three = options((pool("a", per_node=1), *THREE[:2]), 3)
     assert sorted(map(tuple, _orders(three))) == sorted(permutations(range(3)))
 

@@ -211,7 +211,7 @@ def fastest() -> Scored:
 
 
 PLACES = {
-    "_open_partition": (1, 3),
+    "_open_groups": (1, 3),
     "_first_plans": (1,),
     "_expand_family": (1, 3, 8),
     "_solve": (1, 3, 8),

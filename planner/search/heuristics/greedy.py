@@ -84,14 +84,13 @@ def _orders(stages: StageOptions) -> Iterator[list[int]]:
 
     Types of one pool by turns, too: their stages may have the same nodes.
     """
-    depth = stages.choice.depth
-    ranked = sorted(
-        range(len(stages.compositions)),
-        key=lambda index: stages.option(min(1, depth - 1), index, stages.choice.interleave).busy_seconds,
-    )
-    by_memory = sorted(ranked, key=lambda index: -stages.most_layers(0, index))
-    filled = [_filled(stages, preferred) for preferred in (ranked, by_memory)]
-    enough = [counts for counts in filled if sum(counts.values()) == depth]
+    every = range(len(stages.compositions))
+    by_memory: dict[int, list[int]] = {}
+    for index in every:
+        by_memory.setdefault(stages.most_layers(0, index), []).append(index)
+    most_first = [alike for _, alike in sorted(by_memory.items(), reverse=True)]
+    filled = [_filled(stages, parts) for parts in ([every], most_first)]
+    enough = [counts for counts in filled if sum(counts.values()) == stages.choice.depth]
     seen = set()
     for orders in islice(zip(*(permutations(counts) for counts in enough), strict=False), MOST_ORDERS):
         for order, counts in zip(orders, enough, strict=True):
@@ -110,19 +109,19 @@ def _by_turns(stages: StageOptions, order: Sequence[int], counts: Mapping[int, i
         yield from (index for turn in zip_longest(*rows) for index in turn if index is not None)
 
 
-def _filled(stages: StageOptions, preferred: list[int]) -> dict[int, int]:
-    """Stages of each composition in turn, as long as its devices last."""
+def _filled(stages: StageOptions, parts: Iterable[Iterable[int]]) -> dict[int, int]:
+    """Stages of each composition in turn, as long as its devices last: of each part the fastest first."""
     room = {device_type.key: device_type.devices for device_type in stages.topology.device_types}
-    counts: dict[int, int] = {}
-    left = stages.choice.depth
-    for composition in preferred:
-        groups = stages.compositions[composition]
-        free = (room[g.pool, g.gpu] // g.devices for g in groups)
-        count = min(left, stages.most_stages(composition), *free)
-        if count:
-            counts[composition] = count
-            left -= count
-            for group in groups:
+    depth, counts = stages.choice.depth, dict[int, int]()
+
+    def most(composition: int) -> int:
+        free = (room[group.pool, group.gpu] // group.devices for group in stages.compositions[composition])
+        return min(depth - sum(counts.values()), stages.most_stages(composition), *free)
+
+    for part in parts:
+        for composition in stages.fastest_first(min(1, depth - 1), part, most):
+            counts[composition] = count = most(composition)
+            for group in stages.compositions[composition]:
                 room[group.pool, group.gpu] -= count * group.devices
     return counts
 

@@ -6,9 +6,10 @@ estimate then adds what neighbours on the same node cost, and the difference com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
 import numpy as np
@@ -156,6 +157,7 @@ class StageOptions:
         self._prices: dict[tuple[int, bool, bool, Recompute], _Lengths] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._most_of: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
 
     def _held_whole(self, groups: Composition) -> int:
@@ -198,11 +200,46 @@ class StageOptions:
         key = (stage, composition)
         if key not in self._most:
             dp, groups = self.rings[composition].size, self.compositions[composition]
-            shapes = [self.shape(stage, self.choice.interleave, recompute) for recompute in self.recomputes]
-            self._most[key] = tuple(
-                min(self.pricer.most_layers(shape, group, dp) for group in groups) for shape in shapes
-            )
+            each = (self._fitting_on(stage, group, dp) for group in groups)
+            self._most[key] = tuple(map(min, zip(*each, strict=True)))
         return self._most[key]
+
+    def _fitting_on(self, stage: int, group: ReplicaGroup, dp: int) -> tuple[int, ...]:
+        """The same of one group: many compositions have devices in common."""
+        key = stage, group.pool, group.gpu, group.tp, group.micro_batch, dp
+        if key not in self._most_of:
+            shapes = (self.shape(stage, self.choice.interleave, recompute) for recompute in self.recomputes)
+            self._most_of[key] = tuple(self.pricer.most_layers(shape, group, dp) for shape in shapes)
+        return self._most_of[key]
+
+    def fastest_first(
+        self, stage: int, compositions: Iterable[int], wanted: Callable[[int], object]
+    ) -> Iterator[int]:
+        """Those of these that are ``wanted`` then, by the seconds of a stage of one layer a chunk.
+
+        Each is priced when its turn may have come.
+        """
+        # Without traffic and what is computed again a stage is no slower.
+        shape = self.shape(stage, self.choice.interleave, self.recomputes[0])
+        known: dict[tuple[object, ...], float] = {}
+
+        def least(group: ReplicaGroup) -> float:
+            key = group.pool, group.gpu, group.tp, group.micro_batch
+            if key not in known:
+                known[key] = self.pricer.micro_batch(shape, group, group.micro_batch, ALONE).seconds
+            return known[key]
+
+        waiting = [(max(map(least, self.compositions[index])), False, index) for index in compositions]
+        heapify(waiting)
+        while waiting:
+            _, priced, index = heappop(waiting)
+            if not wanted(index):
+                continue
+            if priced:
+                yield index
+            else:
+                seconds = self.option(stage, index, self.choice.interleave).busy_seconds
+                heappush(waiting, (seconds, True, index))
 
     def _least_recompute(self, stage: int, composition: int, layers: int) -> Recompute | None:
         """The least recomputation with which so many layers fit; None when none does."""
