@@ -103,8 +103,9 @@ def test_an_alias_bomb_is_refused_quickly() -> None:
 
 @pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "- " * 100_000 + "x", "? " * 3000])
 def test_deep_nesting_is_refused(text: str) -> None:
-    """Without exhausting the stack."""
-    assert "nested deeper" in error_of(text).what or "key must be text" in error_of(text).what
+    """Without exhausting the stack; PyYAML from 6.0.4 on says so itself where it is deepest."""
+    known = ("nested deeper", "key must be text", "maximum nesting depth")
+    assert any(each in error_of(text).what for each in known)
 
 
 def test_values_left_out_are_found() -> None:
