@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from planner.calibration.merge import name_key
 from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
-from planner.cluster.topology import DeviceType, Path, Topology
+from planner.cluster.topology import DeviceType, HostTopology, Path, Topology
 from planner.cost.memory import kept_free
 from planner.dims.sync import sync_text
 from planner.model.spec import ModelSpec, StateSpec, TowerSpec, TrainingSpec
@@ -196,14 +196,21 @@ def _meaning(route: str, latencies: Sequence[float], cluster: ClusterSpec) -> st
 
 def unreachable(topology: Topology) -> list[str]:
     """Pairs of pools that cannot talk, one sentence each; how many more there are."""
-    apart = topology.apart()
+    apart, hosts = topology.apart(), HostTopology(topology.cluster)
     told = [
         f"{topology.strangers(first, last) or f'{first} and {last} share no fabric and no link'}"
-        ": no plan can use both in one job"
+        f": {_together(hosts.path(first, last).connected)}"
         for first, last in islice(apart, SHOWN)
     ]
     more = sum(1 for _ in apart)
     return [*told, f"the same holds for {more:,} more pairs of pools"] if more else told
+
+
+def _together(hosts_talk: bool) -> str:
+    """What pools whose devices cannot talk can still do together."""
+    if hosts_talk:
+        return "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
+    return "no plan can use both in one job"
 
 
 ASSUMED_CONSTANTS = "default constants, not measured"

@@ -8,7 +8,7 @@ import pytest
 
 from planner.catalog import GpuSpec
 from planner.cluster.file import load_cluster
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, FabricSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import estimate
 from planner.errors import PlanError, SpecError
@@ -39,6 +39,13 @@ def test_no_path_between_them() -> None:
     assert unreachable(topology) == [f"{WHY}: no plan can use both in one job"]
     unknown = MIXED.model_copy(update={"gpus": {**MIXED.gpus, "A100": GPUS["A100"]}})
     assert Topology(unknown).path("green", "red").connected
+
+
+def test_islands_use_both_where_their_hosts_share_an_ethernet() -> None:
+    """The warning names the options instead of denying that both can be in one job."""
+    ethernet = {name: FabricSpec(kind="ethernet", latency_us=30.0) for name in MIXED.fabrics}
+    islands = "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
+    assert unreachable(Topology(MIXED.model_copy(update={"fabrics": ethernet}))) == [f"{WHY}: {islands}"]
 
 
 def test_plans_over_both_are_refused() -> None:
