@@ -106,7 +106,7 @@ def test_tensor_parallel_replicas() -> None:
 
 def test_offloading_beside_other_dimensions() -> None:
     """Hosts keep something of pipelines with Megatron; else only where sequences and layers are whole."""
-    one, apart = cluster(pool("a")), "offloading with divided sequences"
+    one, apart = cluster(pool("a")), "offloading with divided sequences by deepspeed"
     asked: tuple[OffloadPart, ...] = ("none", "optimizer")
     long = gpt(sequence_length=16_384, attention="flash")
     assert apart in outside(one, long, Limits(target="deepspeed", offload=asked))
@@ -230,8 +230,8 @@ SECOND_COPIES = (
     "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)",
 )
 ON_HOSTS = (
-    "offloading with tensor parallelism",
-    "offloading with divided sequences",
+    "offloading with tensor parallelism by deepspeed",
+    "offloading with divided sequences by deepspeed",
     "shares of the optimizer in host memory other than tenths, or beside offloaded parameters",
 )
 

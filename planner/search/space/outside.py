@@ -291,9 +291,9 @@ class _Left:
         if limits.offload is not None and {*limits.offload} != {"none"}:
             whole = able.optimizer_zero and not able.in_pipeline
             if whole and row.tensor_parallel != "none":
-                yield "offloading with tensor parallelism"
+                yield f"offloading with tensor parallelism by {row.name}"
             if whole and self.devices > 1 and limits.cp != (1,) and offers_context(row, model):
-                yield "offloading with divided sequences"
+                yield f"offloading with divided sequences by {row.name}"
             if able.nvme_zero and "nvme" not in limits.offload and has_nvme(self.device_types):
                 yield "offloading to NVMe (--offload nvme)"
             elif (
