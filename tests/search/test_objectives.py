@@ -307,7 +307,7 @@ def test_what_lost_is_told() -> None:
     found = chosen(Goal(objective="cost"), explain=True)
     assert found.alternatives[0].chosen
     (fast,) = (entry for entry in found.alternatives if entry.family == "for speed")
-    assert fast.reason.startswith("cost of a token: +")
+    assert fast.reason.startswith("cost of a token +")
     assert found.best is not None
     assert fast.scored is not None
     assert fast.scored.estimate.step_seconds < found.best.estimate.step_seconds

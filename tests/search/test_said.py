@@ -134,10 +134,10 @@ def test_what_a_search_says(spec: ClusterSpec, model: ModelSpec, limits: Limits,
 CHEAP = """\
 optimal 47 0
 deepspeed: ZeRO-0: chosen 1.0000
-deepspeed: ZeRO-1: cost of a token: +0% 1.0000
-deepspeed: ZeRO-2: cost of a token: +0% 1.0000
-deepspeed: ZeRO-3: cost of a token: +10% 1.0955
-for speed: cost of a token: +578% 0.4674
+deepspeed: ZeRO-1: cost of a token +0 % 1.0000
+deepspeed: ZeRO-2: cost of a token +0 % 1.0000
+deepspeed: ZeRO-3: cost of a token +10 % 1.0955
+for speed: cost of a token +578 % 0.4674
 megatron: ZeRO-0 data parallel, a batch per device 0.3210
 flagscale: ZeRO-1 data parallel, a batch per device 0.3210
 target ('deepspeed',) instead of ('megatron',): 0.4728
@@ -145,10 +145,10 @@ target ('deepspeed',) instead of ('megatron',): 0.4728
 FRUGAL = """\
 optimal 134 0
 deepspeed: ZeRO-0: chosen 1.0000
-deepspeed: ZeRO-1: energy of a token: +0% 1.0000
-deepspeed: ZeRO-2: energy of a token: +0% 1.0000
-deepspeed: ZeRO-3: energy of a token: +9% 1.0881
-for speed: energy of a token: +147% 0.2339
+deepspeed: ZeRO-1: energy of a token +0 % 1.0000
+deepspeed: ZeRO-2: energy of a token +0 % 1.0000
+deepspeed: ZeRO-3: energy of a token +9 % 1.0881
+for speed: energy of a token +147 % 0.2339
 megatron: ZeRO-0 data parallel, a batch per device 0.3143
 flagscale: ZeRO-1 data parallel, a batch per device 0.3143
 target ('deepspeed',) instead of ('megatron',): 0.4585

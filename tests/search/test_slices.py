@@ -257,7 +257,7 @@ def test_what_a_plan_loses_by_another_objective() -> None:
         for price in (10.0, 15.0)
     )
     free = Scored(plan=winner.plan, estimate=replace(winner.estimate, price_per_hour=0.0))
-    assert _loss("cost", loser, winner) == "cost of a token: +50%"
+    assert _loss("cost", loser, winner) == "cost of a token +50 %"
     assert _loss("cost", loser, free) == "cost of a token: not free"
     assert _loss("time", examples.scored(step_seconds=27.2), winner) == "as fast"
 

@@ -365,8 +365,9 @@ def _loss(objective: Objective, loser: Scored, winner: Scored) -> str:
     if objective == "time":
         return reason_against(loser, winner)
     least = value_of(winner.estimate, objective)
-    more = f"{value_of(loser.estimate, objective) / least - 1:+.0%}" if least else "not free"
-    return f"{LOSES[objective]}: {more}"
+    if not least:
+        return f"{LOSES[objective]}: not free"
+    return f"{LOSES[objective]} {100 * (value_of(loser.estimate, objective) / least - 1):+.0f} %"
 
 
 LOSES: dict[Objective, str] = {
