@@ -91,9 +91,9 @@ def baselines(
 
 
 def _best(entry: Baseline, estimator: Estimator) -> Alternative:
-    """The plan of a baseline on the network that it has; said where that is the slowest one."""
+    """The plan of a baseline on the network that it has; said where that leaves RDMA off."""
     alternative = best_of(entry.name, entry.plans(estimator), estimator)
-    if alternative.scored is None or not estimator.uses_sockets(alternative.scored.plan):
+    if alternative.scored is None or not estimator.without_rdma(alternative.scored.plan):
         return alternative
     remarks = [*([alternative.reason] if alternative.reason else []), SHARED]
     return replace(alternative, reason="; ".join(remarks))

@@ -192,6 +192,15 @@ class Estimator:
         # Nodes of a pool that Ethernet alone joins are no obstacle where the plan has one of them.
         return self.topology.needs_sockets(pools, lone_nodes(chain.from_iterable(place(plan, self.cluster))))
 
+    def without_rdma(self, plan: Plan) -> tuple[str, ...]:
+        """Pools whose RDMA the plan leaves off as some of its nodes share no RDMA fabric, in the order of names."""
+        if not self.uses_sockets(plan):
+            return ()
+        pairs = combinations_with_replacement(
+            sorted({group.pool for stage in plan.stages for group in stage.replicas}), 2
+        )
+        return tuple(sorted({pool for pair in pairs if self.topology.path(*pair).kind in RDMA for pool in pair}))
+
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""
         seen = self.of(plan)
@@ -265,17 +274,13 @@ class Estimator:
 
     def _switched_off(self, plan: Plan, step: float) -> Iterator[str]:
         """What one network for all groups of ranks takes from nodes that have a faster one in common."""
-        if not self.uses_sockets(plan):
-            return
-        pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
-        pairs = combinations_with_replacement(pools, 2)
-        fast = {pool for pair in pairs if self.topology.path(*pair).kind in RDMA for pool in pair}
+        fast = self.without_rdma(plan)
         lost = 1.0 - _step_seconds(plan, self.price(plan, own_networks=True)) / step if fast else 0.0
         if lost > 0.0:
             what = (
                 f"some nodes share no RDMA fabric and {plan.target} has one network for all groups of ranks"
             )
-            off = f"RDMA of {', '.join(sorted(fast))} is off, which costs {lost:.1%} of the step"
+            off = f"RDMA of {', '.join(fast)} is off, which costs {lost:.1%} of the step"
             yield f"{what}, so that all use sockets: {off}"
 
     def _warnings(self, plan: Plan, step: float) -> Iterator[str]:

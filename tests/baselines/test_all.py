@@ -184,6 +184,8 @@ def test_stock_runtimes_have_one_network_for_all_groups() -> None:
     )
     joined = cluster(pool("a", nodes=2, per_node=2), pool("b", nodes=2, per_node=2))
     assert not any(SHARED in item.reason for item in baselines(joined, gpt(global_batch=64)))
+    ethernet = cluster(pool("a", nodes=2, nics=(nic("eth", gbps=25),), per_node=2))
+    assert not any(SHARED in item.reason for item in baselines(ethernet, gpt(global_batch=64)))
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from planner.model.file import load_model
 from planner.report.goal import tie_text
 from planner.search.explain.ties import _as_simple, _compared, settled, simpler
 from planner.search.objectives.choose import choose
-from planner.search.values import Alternative, Goal, Limits, SearchResult, Simpler
+from planner.search.values import Alternative, Goal, Limits, Scored, SearchResult, Simpler
 from tests.cli.running import CLUSTER, MODEL
 from tests.report import examples
+from tests.worlds import cluster, gpt, group, nic, plan, pool
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +115,10 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
 
 
 def test_what_a_slower_plan_spares() -> None:
-    """Devices, stages, money or sockets; nothing is said of plans that need more of any, or are slower than a bar."""
+    """Devices, stages, money or RDMA; nothing is said of plans that need more of any, or are slower than a bar."""
     best = examples.scored(step_seconds=100.0)
-    sockets: list[int] = []
-    estimator = cast("Estimator", SimpleNamespace(uses_sockets=lambda plan: id(plan) in sockets))
+    off: list[int] = []
+    estimator = cast("Estimator", SimpleNamespace(without_rdma=lambda plan: ("a",) * (id(plan) in off)))
 
     def told(step: float = 104.0, **changes: Any) -> list[tuple[int, int, float | None, bool]]:
         other = examples.scored(16, step_seconds=step)
@@ -137,11 +138,27 @@ def test_what_a_slower_plan_spares() -> None:
     assert told(devices=9, price_per_hour=9.0) == []
     assert told(105.1, devices=6) == []
     assert told(104.9, devices=6) != []
-    sockets.append(id(best.plan))
+    off.append(id(best.plan))
     assert told() == [(0, 0, 0.0, True)]
     narrow = replace(best, estimate=replace(best.estimate, spread=0.03))
     assert list(_compared("other", examples.scored(16, step_seconds=104.0), narrow, estimator)) == []
     assert list(_compared("same", best, best, estimator)) == []
+
+
+@pytest.mark.parametrize(("fabric", "kept"), [("eth", False), ("ib", True)])
+def test_rdma_is_kept_where_there_is_some(fabric: str, kept: bool) -> None:
+    """Megatron's groups have networks of their own: no merit where Ethernet is all that joins the nodes."""
+    here = pool("a", nodes=2, nics=(nic(fabric), nic("eth", gbps=25)), per_node=2)
+    spec = cluster(here, pool("b", nodes=1, nics=(nic("eth", gbps=25),), per_node=2))
+    estimator = Estimator(spec, gpt(global_batch=6))
+    groups = (group("a", "A100", count=4), group("b", "A100", count=2))
+    torch, megatron = (
+        Scored(plan=(made := plan(runtime, 1, [24], [groups])), estimate=estimator.estimate(made))
+        for runtime in ("torch", "megatron")
+    )
+    slower = replace(megatron.estimate, step_seconds=torch.estimate.step_seconds * 1.02)
+    found = list(_compared("megatron", replace(megatron, estimate=slower), torch, estimator))
+    assert [entry.keeps_rdma for entry in found] == [True] * kept
 
 
 def test_one_of_several_simpler_plans() -> None:

@@ -87,8 +87,8 @@ def _compared(family: str, scored: Scored, best: Scored, estimator: Estimator) -
     hourly = None
     if ours.price_per_hour is not None and theirs.price_per_hour is not None:
         hourly = ours.price_per_hour - theirs.price_per_hour
-    sockets = estimator.uses_sockets(best.plan) - estimator.uses_sockets(scored.plan)
-    differences = (devices, stages, hourly or 0.0, sockets)
+    rdma = bool(estimator.without_rdma(best.plan)) - bool(estimator.without_rdma(scored.plan))
+    differences = (devices, stages, hourly or 0.0, rdma)
     if min(differences) < 0 or max(differences) <= 0:
         return
     yield Simpler(
@@ -97,6 +97,6 @@ def _compared(family: str, scored: Scored, best: Scored, estimator: Estimator) -
         fewer_devices=devices,
         fewer_stages=stages,
         less_per_hour=hourly,
-        keeps_rdma=sockets > 0,
+        keeps_rdma=rdma > 0,
         scored=scored,
     )
