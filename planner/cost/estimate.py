@@ -199,7 +199,9 @@ class Estimator:
         pairs = combinations_with_replacement(
             sorted({group.pool for stage in plan.stages for group in stage.replicas}), 2
         )
-        return tuple(sorted({pool for pair in pairs if self.topology.path(*pair).kind in RDMA for pool in pair}))
+        return tuple(
+            sorted({pool for pair in pairs if self.topology.path(*pair).kind in RDMA for pool in pair})
+        )
 
     def estimate(self, plan: Plan) -> Estimate:
         """The estimate of one plan."""

@@ -45,6 +45,7 @@ from planner.report.plan_table import (
     group_text,
     groups_of,
     headline,
+    idle_devices,
     memory_text,
     micro_batches_text,
     stage_runs,
@@ -144,6 +145,8 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
     yield from result.warnings
     yield from best.estimate.warnings
     yield from map(idle_text, result.idle_costs)
+    if not result.goal.use_at_most:
+        yield from _untold(result, best.estimate, cluster)
     yield from (limit_text(entry, best.estimate.step_seconds) for entry in result.limit_costs)
     yield from map(advice_text, result.advice)
     if result.other_format is not None:
@@ -153,6 +156,13 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
     yield from (simpler_text(entry, best.estimate.spread) for entry in result.simpler)
     if result.ratios:
         yield _splits(result.ratios)
+
+
+def _untold(result: SearchResult, estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
+    """Idle devices of which nobody asked, or had the time to ask, what using them costs."""
+    rest = idle_devices(estimate, cluster, {(entry.pool, entry.gpu) for entry in result.idle_costs})
+    if rest:
+        yield f"idle: {rest}"
 
 
 def _splits(entries: Sequence[Ratio]) -> str:

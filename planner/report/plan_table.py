@@ -297,7 +297,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
     total = cluster.devices
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
     told = {(entry.pool, entry.gpu) for entry in idle}
-    yield f"uses {used} devices{_idle_text(estimate, cluster, told)}"
+    yield "; idle: ".join(filter(None, (f"uses {used} devices", idle_devices(estimate, cluster, told))))
     yield from map(idle_text, idle)
     yield from running_cost_lines(estimate)
 
@@ -309,19 +309,18 @@ def memory_text(estimate: Estimate) -> str:
     return f"memory ±{percent(worst.memory.spread)}: {chance} chance of running out, on {worst.gpu} ({worst.pool})"
 
 
-def _idle_text(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
-    """``; idle: 4 T4 (t4)``; empty when all devices work, or those that do not have a line of their own."""
+def idle_devices(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
+    """``4 T4 (t4), 2 V100 (v100)``; empty when all devices work, or those that do not are told of elsewhere."""
     used: Counter[tuple[str, str]] = Counter()
     for group in groups_of(estimate):
         used[group.pool, group.gpu] += group.tp * group.count
-    idle = [
+    return ", ".join(
         f"{left} {gpu} ({pool.name})"
         for pool in cluster.pools
         for gpu in dict.fromkeys(pool.devices)
         if (left := len(pool.hosts) * pool.devices.count(gpu) - used[pool.name, gpu])
         and (pool.name, gpu) not in told
-    ]
-    return f"; idle: {', '.join(idle)}" if idle else ""
+    )
 
 
 def time_text(breakdown: Breakdown) -> str:

@@ -76,3 +76,10 @@ def test_the_goal_is_named() -> None:
 def test_bars(share: float, text: str) -> None:
     """Eighths of a cell, always of one length."""
     assert bar(share) == text.ljust(10)
+
+
+def test_idle_devices_are_named_where_nothing_says_what_they_cost() -> None:
+    """Also when the time for explanations ran out; not where --use-at-most asks for them."""
+    (line,) = [line for line in shown(idle_costs=()) if line.startswith("! idle: ")]
+    assert line == "! idle: 4 A100 (a100), 4 V100 (v100)"
+    assert not any("! idle: " in line for line in shown(idle_costs=(), goal=Goal(use_at_most=(("", 8),))))
