@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -343,6 +344,40 @@ def test_highs_asks_whether_to_stop() -> None:
     assert (answer.user_interrupt, highs.watch.interrupted) == (True, True)
     with pytest.raises(KeyboardInterrupt):
         highs.run(NO_LIMIT)
+
+
+@pytest.fixture
+def stuck() -> Iterator[list[str]]:
+    """HiGHS does not end while the test runs, with these values of its option ``presolve``."""
+    end, run, values = Event(), highspy.Highs.run, ["choose"]
+
+    def wait(self: highspy.Highs) -> object:
+        return end.wait() if self.getOptionValue("presolve")[1] in values else run(self)
+
+    with patch.object(highspy.Highs, "run", wait), patch.object(solver, "GRACE_SECONDS", 0.0):
+        yield values
+    end.set()
+
+
+def test_a_presolve_that_does_not_end(stuck: list[str]) -> None:
+    """The program is solved without it; nothing is known where that does not end either."""
+    program = knapsack((5, 4, 3, 7), (2, 3, 1, 5), 6)
+    with patch.object(solver, "PRESOLVE_SECONDS", 0.0):
+        found = solve(program, gap=0.0, solver="highs")
+    assert (found.status, found.bound) == ("optimal", near(10.0))
+    stuck.append("off")
+    late = solve(program, gap=0.0, deadline=Deadline(at=0.0), solver="highs")
+    assert (late.status, late.bound, late.values) == ("stopped", -inf, None)
+
+
+@pytest.mark.usefixtures("stuck")
+def test_ctrl_c_in_a_presolve_that_does_not_end() -> None:
+    """It is raised, as anywhere else; a flag that it sets ends the solve like a deadline."""
+    program, asked = knapsack((5, 4), (2, 3), 2), Event()
+    with patch.object(Thread, "join", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        solve(program, gap=0.0, solver="highs")
+    asked.set()
+    assert solve(program, gap=0.0, deadline=Deadline(flag=asked), solver="highs").status == "stopped"
 
 
 def test_a_program_as_a_file(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 from pathlib import Path
+from threading import Thread
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,16 @@ WITHOUT_HEURISTICS = {
 """Options of HiGHS; versions that lack one ignore it. Quick plans come before every ILP: its own search for plans, and
 starting over with fewer columns, would take three to six times as long as the tree of the proof."""
 
+PRESOLVE_SECONDS = 10.0
+"""Time after which a presolve is given up. Those of the programs here take well under a second, but that of HiGHS may
+never end (1.12 to 1.15 do so on some programs without a solution): it then looks at no limit and at no Ctrl-C."""
+
+GRACE_SECONDS = 2.0
+"""Time for which a presolve may go on after the deadline."""
+
+POLL_SECONDS = 0.1
+"""Time between two looks at a presolve."""
+
 Values = NDArray[np.float64]
 """Of all columns."""
 
@@ -53,6 +65,10 @@ class Solved:
 
 class Unsolved(Exception):  # noqa: N818  # not an error of the user's
     """The solver gave up: nothing is proven, not even that there is no solution."""
+
+
+class Stuck(Exception):  # noqa: N818  # not an error of the user's
+    """A presolve does not end: it goes on in a thread of its own, which nothing can stop."""
 
 
 @cache
@@ -82,12 +98,22 @@ def solve(
     """
     if (solver or default()) == "cbc":
         return _by_cbc(program, gap, deadline)
-    highs = _Highs(program, whole=True)
-    limit = {} if nodes is None else {"mip_max_nodes": nodes}
-    time = {} if deadline.left == float("inf") else {"time_limit": _limit(deadline)}
-    highs.set(**dict.fromkeys(EXACT, FEASIBILITY), **WITHOUT_HEURISTICS)
-    highs.set(mip_rel_gap=gap, mip_abs_gap=0.0, **limit, **time)
-    status = highs.run(deadline)
+    for presolve in ("choose", "off"):
+        highs = _Highs(program, whole=True)
+        limit = {} if nodes is None else {"mip_max_nodes": nodes}
+        time = {} if deadline.left == float("inf") else {"time_limit": _limit(deadline)}
+        highs.set(**dict.fromkeys(EXACT, FEASIBILITY), **WITHOUT_HEURISTICS, presolve=presolve)
+        highs.set(mip_rel_gap=gap, mip_abs_gap=0.0, **limit, **time)
+        try:
+            status = highs.run(deadline)
+        except Stuck:
+            continue
+        return _said(program, highs, status)
+    return Solved(status="stopped", bound=-float("inf"), values=None)
+
+
+def _said(program: Program, highs: _Highs, status: str) -> Solved:
+    """What HiGHS found in a program."""
     if status in _INFEASIBLE:
         return Solved(status="infeasible", bound=float("inf"), values=None)
     info = highs.model.getInfo()
@@ -169,12 +195,13 @@ class _Watch:
 
     def __init__(self) -> None:
         self.deadline = NO_LIMIT
-        self.interrupted = False
+        self.asked = self.interrupted = False
 
     def ask(self, _kind: Any, _message: Any, _output: Any, answer: Any, _data: Any) -> None:
         """Whether the solve has to end."""
+        self.asked = True
         try:
-            answer.user_interrupt = self.deadline.struck
+            answer.user_interrupt = self.interrupted or self.deadline.struck
         except KeyboardInterrupt:  # must not leave through HiGHS
             self.interrupted = answer.user_interrupt = True
 
@@ -185,7 +212,7 @@ class _Highs:
     def __init__(self, program: Program, *, whole: bool) -> None:
         import highspy
 
-        self.program = program
+        self.program, self.whole = program, whole
         self.watch = _Watch()
         self.model: Any = highspy.Highs()
         self.model.setCallback(self.watch.ask, None)
@@ -233,12 +260,32 @@ class _Highs:
             self._rows = program.rows
 
     def run(self, deadline: Deadline) -> str:
-        """The status in HiGHS; raises KeyboardInterrupt when it came meanwhile."""
+        """The status in HiGHS; raises KeyboardInterrupt when it came meanwhile, Stuck where presolve does not end."""
         self.watch.deadline = deadline
-        self.model.run()
+        if self.whole:
+            self._run_apart(deadline)
+        else:
+            self.model.run()
         if self.watch.interrupted:
             raise KeyboardInterrupt
         return str(self.model.getModelStatus().name)
+
+    def _run_apart(self, deadline: Deadline) -> None:
+        """Run in a thread, which is left behind when presolve, the only part that never asks, takes too long."""
+        thread = Thread(target=self.model.run, daemon=True)
+        thread.start()
+        until = monotonic() + min(PRESOLVE_SECONDS, deadline.left + GRACE_SECONDS)
+        while thread.is_alive():
+            try:
+                thread.join(None if self.watch.asked else POLL_SECONDS)
+            except KeyboardInterrupt:
+                self.watch.interrupted = True
+            if self.watch.interrupted or deadline.interrupted:
+                until = min(until, monotonic() + GRACE_SECONDS)
+            if thread.is_alive() and not self.watch.asked and monotonic() > until:
+                if self.watch.interrupted:
+                    raise KeyboardInterrupt
+                raise Stuck
 
     def values(self) -> Values:
         """The solution."""
