@@ -204,6 +204,7 @@ def in_short(plan: Plan) -> str:
     """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
     decisions = traits(plan)
     pipeline = plan.pp > 1
+    alike = pipeline and not set("|(") & set(decisions["devices"])
     parts = [
         plan.target,
         plan.zero_text,
@@ -213,7 +214,7 @@ def in_short(plan: Plan) -> str:
         f"layers {decisions['layers']}" if pipeline else "",
         f"micro-batch {decisions['micro-batch']}",
         *(dimension.words(plan) for dimension in DIMENSIONS),
-        f"on {decisions['devices']}",
+        f"on {decisions['devices']}{' a stage' if alike else ''}",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -120,6 +120,8 @@ def test_a_plan_in_one_line() -> None:
         "sequence parallel, on 4 a100|4 v100"
     )
     assert in_short(on_one_stage()) == "megatron, ZeRO 1, dp 1, tp 4, micro-batch 2, on 4 a100"
+    alike = plan("megatron", 1, [4, 4], [(group("a", "A100", count=2),)] * 2)
+    assert in_short(alike) == "megatron, ZeRO 1, 2 stages, dp 2, layers 4, micro-batch 1, on 2 a a stage"
 
 
 def test_many_differences_give_way_to_the_whole_plan() -> None:
