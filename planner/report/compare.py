@@ -10,6 +10,7 @@ from rich.console import Group
 from planner.cluster.spec import ClusterSpec
 from planner.cost.values import CAUSES, Estimate
 from planner.model.spec import ModelSpec
+from planner.plan.file import Difference, cluster_differences, model_differences
 from planner.report.layout import bullets, list_section, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -45,10 +46,34 @@ class Contender:
 
 def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, first_model: ModelSpec) -> str:
     """What besides the plan differs from the first: cluster and training settings; empty when nothing."""
-    parts = [f"made for another cluster ({cluster.name})"] if cluster != first_cluster else []
-    ours, theirs = model.training.model_dump(), first_model.training.model_dump()
-    changed = [key for key in ours if ours[key] != theirs[key]]
-    return "; ".join([*parts, *(f"{key} {ours[key]} instead of {theirs[key]}" for key in changed)])
+    parts = [_listed(model_differences(first_model, model))]
+    if cluster != first_cluster:
+        changes = _listed(cluster_differences(first_cluster, cluster))
+        parts.insert(0, f"made for another cluster ({cluster.name})" + (f": {changes}" if changes else ""))
+    return "; ".join(filter(None, parts))
+
+
+CHANGES = 3
+"""Changed fields of a cluster, or of a model, that are named."""
+
+
+def _listed(changes: Sequence[Difference]) -> str:
+    """``without pools[rtx]; safe 0.01; global_batch 64 instead of 256``; names are not told."""
+    told = [change for change in changes if change.field != "name"]
+    named = [_changed(change) for change in told[:CHANGES]]
+    more = len(told) - len(named)
+    return "; ".join([*named, *([f"and {more} more"] if more else [])])
+
+
+def _changed(change: Difference) -> str:
+    field = change.field.removeprefix("training.")
+    if change.given is None:
+        return f"without {field}"
+    values = [value for value in (change.given, change.planned) if value is not None]
+    if any(isinstance(value, dict | list) for value in values):
+        return f"another {field}" if len(values) > 1 else f"with {field}"
+    texts = (str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+    return f"{field} {' instead of '.join(texts)}"
 
 
 def compare_section(contenders: Sequence[Contender]) -> Group:
@@ -161,15 +186,15 @@ def _time(contenders: Sequence[Contender]) -> Group:
     unit = time_unit(estimate.step_seconds for _, estimate in priced)
     shown = [name for name in CAUSES if any(getattr(estimate.breakdown, name) > 0 for _, estimate in priced)]
     columns = (words("plan", least=12), *(number(CAUSES[name].heading) for name in shown), number("step"))
-    longest = max(estimate.step_seconds for _, estimate in priced)
-    rows = [[name, *_causes(estimate, shown, unit, longest)] for name, estimate in priced]
+    shortest = min(estimate.step_seconds for _, estimate in priced)
+    rows = [[name, *_causes(estimate, shown, unit, shortest)] for name, estimate in priced]
     return section(f"Step time by cause ({unit.name})", table(columns, rows, gap=1))
 
 
-def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, longest: float) -> list[str]:
-    """Seconds of some causes and of the step, all with the same decimals."""
+def _causes(estimate: Estimate, names: Sequence[str], unit: TimeUnit, shortest: float) -> list[str]:
+    """Seconds of some causes and of the step, all with the decimals of the shortest step."""
     causes = [float(getattr(estimate.breakdown, name)) for name in names]
-    return [unit.part(seconds, longest) for seconds in (*causes, estimate.step_seconds)]
+    return [unit.part(seconds, shortest) for seconds in (*causes, estimate.step_seconds)]
 
 
 def _reasons(contenders: Sequence[Contender]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.dims.dimension import by_stage
+from planner.model.spec import DocumentsSpec
 from planner.plan.values import Plan
 from planner.report.compare import Contender, close_calls, compare_section, reason, uneven
 from planner.report.plan_table import differences, in_short, traits
@@ -96,6 +97,19 @@ def test_other_inputs_are_marked() -> None:
     renamed = cluster.model_copy(update={"name": "other"})
     note = uneven(renamed, examples.model(global_batch=64), cluster, model)
     assert note == "made for another cluster (other); global_batch 64 instead of 256"
+    assert uneven(cluster.model_copy(update={"safe": 0.01}), model, cluster, model) == (
+        "made for another cluster (example): safe 0.01"
+    )
+    fewer = cluster.model_copy(update={"pools": cluster.pools[:1], "reserve_gib": 3.0})
+    assert uneven(fewer, model, cluster, model) == (
+        "made for another cluster (example): without pools[v100]; reserve_gib 3.0 instead of 2.0"
+    )
+    packed, padded = (
+        examples.model(documents=DocumentsSpec(mean_length=700, packing=packing)) for packing in (True, False)
+    )
+    assert uneven(cluster, padded, cluster, packed) == "documents.packing false instead of true"
+    assert uneven(cluster, packed, cluster, model) == "with documents"
+    assert uneven(cluster, model, cluster, packed) == "without documents"
 
 
 def test_traits_condense_equal_stages() -> None:
