@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from time import process_time
 
 from planner.capabilities import Capabilities, Schedule
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.frozen import dataclass
 from planner.plan.checks import faults
@@ -550,6 +551,7 @@ class Explorer:
                     bound = max(bound, sets.shares.bound(sets.box))
                     if bound < self.incumbent:
                         self._fullest(sets)
+                        self._without_slowest(sets)
                     self._push(bound, sets)
                 else:
                     heappush(self._heap, (bound, number, item))
@@ -720,12 +722,44 @@ class Explorer:
                 self._tried[key] = float("inf")
         return self._tried[key]
 
+    def _without_slowest(self, sets: DeviceSets) -> None:
+        """Offer the best plan of the set without the pool that all others wait for, where one has the slowest link."""
+        shares = sets.shares
+        slowest = slowest_linked(
+            shares.estimator.topology, dict.fromkeys(each.pool for each in shares.device_types)
+        )
+        if slowest is None:
+            return
+        most = tuple(
+            0 if each.pool == slowest else high
+            for each, high in zip(shares.device_types, sets.box.high, strict=True)
+        )
+        box = shares.sets.within(sets.box.low, most, shares.unit)
+        if box is not None:
+            self._fullest(replace(sets, box=box))
+
     @property
     def status(self) -> Status:
         """What the state of the search amounts to."""
         if self.best is None:
             return "infeasible" if self.finished else "unknown"
         return proven(self.gap, self.limits.gap)
+
+
+MOST_POOLS = 16
+"""Pools among which the one with the slowest link is looked for."""
+
+
+def slowest_linked(topology: Topology, pools: Collection[str]) -> str | None:
+    """The one of several pools whose nodes have the narrowest paths to any others; None where two are as narrow."""
+    if not 1 < len(pools) <= MOST_POOLS:
+        return None
+    widths = []
+    for one in pools:
+        paths = (topology.path(one, other) for other in pools)
+        widths.append((max(path.bytes_per_second for path in paths if path.fabric != "node"), one))
+    (least, slowest), (next_least, _), *_ = sorted(widths)
+    return slowest if least < next_least else None
 
 
 def _way(family: Family) -> tuple[object, ...]:

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.plan.values import Folding
 from planner.search.deadline import NO_LIMIT, Struck
-from planner.search.explorer import Explorer, _way
+from planner.search.explorer import Explorer, _way, slowest_linked
 from planner.search.space.choices import Family
 from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
+from tests.worlds import cluster, gpt, nic, pool
 
 PHASES = ("_open", "_one_degree", "_of_runs", "_other_runtimes", "_near", "_first_plans", "_best_first")
 
@@ -157,3 +160,42 @@ def test_families_whose_first_plans_count_together() -> None:
         one._replace(folding=Folding(ep=2, etp=2)),
     )
     assert len({_way(family) for family in (one, *others)}) == 6
+
+
+def on_ethernet(*gbps: float) -> ClusterSpec:
+    """Pools of one node with cards of these speeds on one Ethernet."""
+    return cluster(
+        *(pool(f"p{n}", nics=(nic("lan", gbps=each),), per_node=4) for n, each in enumerate(gbps)),
+    )
+
+
+def test_the_pool_with_the_slowest_link() -> None:
+    """That all others wait for; of two alike none is the slowest, nor of two nodes."""
+    two = cluster(
+        pool("p0", nodes=2, nics=(nic("lan", gbps=100.0),), per_node=4),
+        pool("p1", nics=(nic("lan", gbps=10.0),), per_node=4),
+    )
+    assert slowest_linked(Topology(two), ["p0", "p1"]) == "p1"
+    for gbps, slowest in (
+        ((100.0, 10.0, 100.0), "p1"),
+        ((100.0, 10.0, 10.0), None),
+        ((100.0, 10.0), None),
+        ((100.0, 50.0, 50.0, 25.0), "p3"),
+    ):
+        spec = on_ethernet(*gbps)
+        assert slowest_linked(Topology(spec), [each.name for each in spec.pools]) == slowest
+    many = on_ethernet(*[100.0] * 16, 10.0)
+    assert slowest_linked(Topology(many), [each.name for each in many.pools]) is None
+
+
+def test_a_badly_joined_pool_is_left_out_at_once() -> None:
+    """Before the search divides the sets of devices: the sums of gradients would take longer than its share of work."""
+    found = Explorer(
+        Estimator(on_ethernet(100.0, 5.0, 100.0), gpt(global_batch=480)),
+        Limits(target="deepspeed", zero=(0,), tp=(1,), pp=(1,)),
+        Silent(),
+    )
+    found._open()
+    found._first_shares()
+    assert found.best is not None
+    assert {group.pool for group in found.best.plan.stages[0].replicas} == {"p0", "p2"}
