@@ -39,7 +39,7 @@ starting over with fewer columns, would take three to six times as long as the t
 
 PRESOLVE_SECONDS = 10.0
 """Time after which a presolve is given up. Those of the programs here take well under a second, but that of HiGHS may
-never end (1.12 to 1.15 do so on some programs without a solution): it then looks at no limit and at no Ctrl-C."""
+never end (1.12 to 1.15 do so on some of them, 1.16 not on the same): it then looks at no limit and at no Ctrl-C."""
 
 GRACE_SECONDS = 2.0
 """Time for which a presolve may go on after the deadline."""
