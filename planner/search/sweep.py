@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES
@@ -21,6 +21,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import HetplanError, UsageError
 from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
+from planner.files.messages import shown
 from planner.model.file import load_model, with_training
 from planner.model.hub import HUB
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -37,6 +38,16 @@ TRAINING = ("precision", "global_batch", "sequence_length")
 OPTIONS = ("target", *LISTS, "recompute", *TRAINING, "change")
 """Keys of ``options``."""
 
+
+def _one_value(data: Any) -> Any:
+    """What is neither a word nor a number nor a list of numbers, told in one sentence."""
+    parts = data if isinstance(data, list) else [data]
+    kinds = int if isinstance(data, list) else int | str
+    if not parts or not all(isinstance(part, kinds) and not isinstance(part, bool) for part in parts):
+        raise ValueError(f"expected a word, a whole number or a list of whole numbers, got {shown(data)}")
+    return data
+
+
 Value = str | int | list[int]
 SweepRow = dict[str, str | int | float | None]
 """A row of the result: every option of the grid, and what the search said."""
@@ -49,7 +60,9 @@ class Sweep(Frozen):
     """Cluster files, relative to this file."""
     models: Annotated[tuple[str, ...], Field(min_length=1)]
     """Model files likewise; or ``hf://org/name``, from the local cache."""
-    options: dict[str, Annotated[tuple[Value, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    options: dict[
+        str, Annotated[tuple[Annotated[Value, BeforeValidator(_one_value)], ...], Field(min_length=1)]
+    ] = Field(default_factory=dict)
     """Values to try, by option: target, zero, tp, pp, ep, etp, micro_batch, recompute, precision,
     global_batch, sequence_length, and change (as hetplan what-if takes it)."""
     time_limit: Annotated[float, Field(ge=0, le=TIME_LIMIT.most)] = 30.0

@@ -206,6 +206,10 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
     [
         ("clusters: []\nmodels: [model.yaml]\n", "grid.yaml:1: clusters: "),
         ("clusters: [cluster.yaml]\nmodels: [no.yaml]\n", "grid.yaml:2: models[0]: no.yaml: no such file"),
+        (
+            GRID.replace("target: [", "target: [[torch, deepspeed], "),
+            "options.target[0]: expected a word, a whole number or a list of whole numbers, got a list of 2",
+        ),
         (GRID.replace("target:", "traget:"), "grid.yaml:5: options.traget: is no option of a sweep"),
         (
             "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions:\n"
