@@ -18,12 +18,13 @@ from planner.cost.training import devices_of
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.search.deadline import Deadline
+from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explorer import Explorer
 from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.loss import LossSearch, batches_around, sizes_to_loss, to_loss
 from planner.search.ranking import ranked
-from planner.search.values import Goal, Limits, Scored
+from planner.search.values import Goal, Limits, Scored, Silent
 from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.search.test_objectives import rated
@@ -238,6 +239,27 @@ def test_bounds_end_with_the_time() -> None:
     search.run()
     assert search.seen == 1
     assert search.bound == 0.0
+
+
+def test_batches_without_a_plan_are_looked_at_when_the_time_of_their_search_is_up() -> None:
+    """In a time of its own, all of it where there is no limit; nothing is looked at without any."""
+    spec, model = small_problem(3)
+    steps = law(1e5, model.training.sequence_length)
+    subs = sub_cluster_candidates(ranked(spec), model)[-1:]
+    search = LossSearch(subs, spec, model, ASSUMED, LIMITS, Goal(), steps, BATCHES, Deadline.after(0.0))
+    search.look(NO_LIMIT)
+    assert search.best is None
+    one = search.sub_clusters[0]
+    search.take(one, Explorer(search.on(one), LIMITS, Silent()).quick())
+    search.look(Deadline.after(0.0))
+    assert [each.batch for each in search.sub_clusters if each.best] == [one.batch]
+    search.look(NO_LIMIT)
+    best = search.best
+    assert best is not None
+    assert best.best is not None
+    limit = search.value * (1 + search._bar(best, best.best))
+    assert all(each.best or each.bound > limit for each in search.sub_clusters)
+    assert sum(each.best is not None for each in search.sub_clusters) > 1
 
 
 def test_devices_without_the_number_format_are_left_idle() -> None:

@@ -42,6 +42,9 @@ DOUBLINGS = 6
 """How often the batch of the model file is doubled and halved, unless batches are named."""
 SEARCH_SHARE = 0.7
 """Part of the time for finding the batch; the rest is for its plan and for the reasons."""
+LOOK_SHARE = 0.5
+"""Part of the time left then for a quick plan of every batch that has none."""
+
 MOST_SIZES = 16
 """Sub-clusters of a table by size."""
 
@@ -296,20 +299,22 @@ class LossSearch(Slices[BatchCandidate]):
         if candidate.value < before and self._better is not None:
             self._better(scored, candidate.batch)
 
-    def look(self) -> None:
-        """A plan that is found quickly for each batch that the bound does not put outside the bar of the best."""
+    def look(self, deadline: Deadline) -> None:
+        """A plan that is found quickly for each batch that the bound does not put outside the bar of the best.
+
+        What promises most comes first; each has an equal part of the time.
+        """
         best = self.best
         if best is None or best.best is None:
             return
-        bar = self._bar(best, best.best)
-        for candidate in self.sub_clusters:
-            if candidate.best is None and candidate.bound <= self.value * (1 + bar):
-                if self.ended:
-                    return
-                explorer = Explorer(
-                    self.on(candidate), self.limits, Silent(), deadline=self.deadline.part(0.2)
-                )
-                self.take(candidate, explorer.quick())
+        limit = self.value * (1 + self._bar(best, best.best))
+        waiting = [each for each in self.sub_clusters if each.best is None and each.bound <= limit]
+        waiting.sort(key=lambda each: each.bound)
+        for done, candidate in enumerate(waiting):
+            if self.interrupted or deadline.struck:
+                return
+            part = deadline.part(1 / (len(waiting) - done))
+            self.take(candidate, Explorer(self.on(candidate), self.limits, Silent(), deadline=part).quick())
 
     def _bar(self, candidate: BatchCandidate, scored: Scored) -> float:
         tokens = candidate.batch * self.model.training.sequence_tokens
@@ -420,7 +425,7 @@ def to_loss(
         ),
     )
     try:
-        finder.look()
+        finder.look(deadline.part(LOOK_SHARE))
     except (Struck, KeyboardInterrupt):
         finder.interrupted = finder.interrupted or part.interrupted
     best = finder.best
