@@ -25,6 +25,8 @@ from tests.search.test_milp import knapsack
 
 near: Any = pytest.approx
 """Inside tuples and lists too."""
+HIGHS: Any = highspy.Highs.__base__
+"""What solves, without what highspy puts around it."""
 
 
 def answering(*statuses: str) -> Any:
@@ -322,10 +324,18 @@ def test_a_relaxation_with_rows_that_come_later(name: str) -> None:
     assert relaxed.solve(NO_LIMIT) == inf
 
 
+def test_highs_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Not even its name, which would be ahead of the ``--json`` document of a command."""
+    program = knapsack((5, 4), (2, 3), 2)
+    assert solve(program, gap=0.0, solver="highs").status == "optimal"
+    assert Relaxation(program, "highs").solve(NO_LIMIT) < inf
+    assert capfd.readouterr() == ("", "")
+
+
 def test_highs_asks_whether_to_stop() -> None:
     """Inside its own loops too; Ctrl-C ends it, and is raised once it has ended."""
     started: list[Any] = []
-    with patch.object(highspy.Highs, "startCallback", lambda _, kind: started.append(kind)):
+    with patch.object(HIGHS, "startCallback", lambda _, kind: started.append(kind)):
         highs = solver._Highs(knapsack((5, 4), (2, 3), 2), whole=True)
     kinds = highspy.cb.HighsCallbackType
     assert started == [kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt]
@@ -349,12 +359,12 @@ def test_highs_asks_whether_to_stop() -> None:
 @pytest.fixture
 def stuck() -> Iterator[list[str]]:
     """HiGHS does not end while the test runs, with these values of its option ``presolve``."""
-    end, run, values = Event(), highspy.Highs.run, ["choose"]
+    end, run, values = Event(), HIGHS.run, ["choose"]
 
-    def wait(self: highspy.Highs) -> object:
+    def wait(self: Any) -> object:
         return end.wait() if self.getOptionValue("presolve")[1] in values else run(self)
 
-    with patch.object(highspy.Highs, "run", wait), patch.object(solver, "GRACE_SECONDS", 0.0):
+    with patch.object(HIGHS, "run", wait), patch.object(solver, "GRACE_SECONDS", 0.0):
         yield values
     end.set()
 

@@ -214,12 +214,13 @@ class _Highs:
 
         self.program, self.whole = program, whole
         self.watch = _Watch()
-        self.model: Any = highspy.Highs()
+        # From 1.16 on a callback prints a line, unless told first not to; what highspy puts around this one has some.
+        self.model: Any = highspy.Highs.__base__()
+        self.set(output_flag=False, threads=1, random_seed=0)
         self.model.setCallback(self.watch.ask, None)
         asks = highspy.cb.HighsCallbackType
         for kind in (asks.kCallbackMipInterrupt, asks.kCallbackSimplexInterrupt):
             self.model.startCallback(kind)
-        self.set(output_flag=False, threads=1, random_seed=0)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(program.names), program.rows
         # The objective is the first column.
