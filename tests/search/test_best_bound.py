@@ -1,4 +1,4 @@
-"""Which bounds are asked, in what order, and what becomes of their answers: by hand."""
+"""Which bounds are asked, and what becomes of their answers: by hand."""
 
 from __future__ import annotations
 
@@ -11,36 +11,16 @@ import numpy as np
 import pytest
 
 from planner.search.bounds import best
-from planner.search.bounds.best import FamilyBounds, UniformBounds, best_bound
+from planner.search.bounds.best import FamilyBounds, UniformBounds
 from planner.search.space.choices import Choice, Family
 
 FAMILY = Family(target="megatron", zero=1, recompute="none", tp=1, dp=1, batch=1, micro_batches=8)
 FREE = FAMILY._replace(target="flagscale", tp=None, dp=None, recompute=None)
 
 
-class Told:
-    """A bound that says this, and remembers what it was asked."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.asked: list[tuple[int, float, float]] = []
-
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
-        """The same for all depths."""
-        self.asked.append((depth, known, cutoff))
-        return self.seconds
-
-
-def test_the_best_of_several_bounds() -> None:
-    """Each is told what those before it say; none is asked once the cutoff is reached."""
-    for cutoff, expected, asked in (
-        (inf, 5.0, [[(3, 0.0, inf)], [(3, 2.0, inf)], [(3, 5.0, inf)]]),
-        (5.0, 5.0, [[(3, 0.0, 5.0)], [(3, 2.0, 5.0)], []]),
-        (2.0, 2.0, [[(3, 0.0, 2.0)], [], []]),
-    ):
-        bounds = [Told(2.0), Told(5.0), Told(4.0)]
-        assert best_bound(bounds, 3, cutoff) == expected
-        assert [each.asked for each in bounds] == asked
+def told(seconds: float) -> SimpleNamespace:
+    """A bound that says this of all depths."""
+    return SimpleNamespace(bound=lambda depth, known=0.0, cutoff=inf: seconds)
 
 
 def families() -> FamilyBounds:
@@ -55,8 +35,8 @@ def test_bounds_of_stages_with_their_own_degrees() -> None:
     found = families()
     assert found._most == 64
     with (
-        patch.object(found, "_per_stage_degrees", return_value=Told(2.0)),
-        patch.object(found, "_lagrangian", return_value=Told(3.0)),
+        patch.object(found, "_per_stage_degrees", return_value=told(2.0)),
+        patch.object(found, "_lagrangian", return_value=told(3.0)),
     ):
         assert list(found.bounds(FREE, (1, 2, 3), 1)) == [2.0, 3.0, 3.0]
         assert found.bound(FREE, 2, 1) == 3.0
@@ -117,7 +97,7 @@ def uniform(
     found.__dict__["_ramp"] = ramp
     asked = SimpleNamespace(
         beyond=lambda depths, cutoff: np.array([counted["beyond"]] * len(depths)),
-        bound=lambda depth, known=0.0, cutoff=inf: counted["bound"] + depth,
+        bound=lambda depth, cutoff=inf: counted["bound"] + depth,
         once=lambda depth, seconds: counted["bound"] + seconds,
     )
     found._counted = lambda *_, **__: asked  # type: ignore[assignment,method-assign]

@@ -282,7 +282,8 @@ class Parts:
         low, high = 0.0, 1.01 * least
         for _ in range(30):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.bound.later(self.depth, middle) else (low, middle)
+            later = self.bound.once(self.depth, middle) == inf
+            low, high = (middle, high) if later else (low, middle)
         return low
 
     def _fit(self, chosen: tuple[int, ...], counts: tuple[int, ...]) -> bool:

@@ -1,11 +1,10 @@
-"""The protocol of bounds on pipelines, and the best of those that hold for a family; the search is ordered by it."""
+"""The best of the bounds that hold for the pipelines of a family; the search is ordered by it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,27 +31,6 @@ DEPTHS_AT_ONCE = 8
 
 FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
 """Sends that take no time."""
-
-
-class Bound(Protocol):
-    """A lower bound of the pipelines of one family."""
-
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
-        """Seconds: no pipeline of ``depth`` stages ends sooner, given that none ends before ``known``.
-
-        Infinite where there is none. From ``cutoff`` on it need not be the best such number.
-        """
-
-
-def best_bound(bounds: Iterable[Bound], depth: int, cutoff: float = inf) -> float:
-    """The best of several bounds, in seconds; those after one that reaches the cutoff are not asked."""
-    known = 0.0
-    for bound in bounds:
-        if known >= cutoff:
-            break
-        # No pipeline ends before any of them.
-        known = max(known, bound.bound(depth, known, cutoff))
-    return known
 
 
 def _may_be_v_shaped(family: Family) -> bool:
@@ -124,7 +102,7 @@ class UniformBounds:
         if counted is not None and cutoff < inf and len(left := open_ones()):
             bounds[left] = np.maximum(bounds[left], counted.beyond(stages[left], cutoff))
         for depth, least in zip(depths, bounds.tolist(), strict=True):
-            yield max(least, counted.bound(depth, least, cutoff)) if counted and least < cutoff else least
+            yield max(least, counted.bound(depth, cutoff)) if counted and least < cutoff else least
 
     def crossed(self, depth: int, chunks: int, crossings: int, schedule: Schedule = "1f1b") -> float:
         """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
@@ -225,9 +203,7 @@ class FamilyBounds:
         if not open_ones:
             yield from (bound for _, bound in known)
         elif len(known) == 1:
-            yield best_bound(
-                (self._per_stage_degrees(family), self._lagrangian(family)), open_ones[0], cutoff
-            )
+            yield self._lagrangian(family).bound(*known[0], cutoff)
         elif cutoff < inf and self._lagrangian(family).none_within((open_ones[0], open_ones[-1]), cutoff):
             yield from (bound if depth == 1 else max(bound, cutoff) for depth, bound in known)
         else:

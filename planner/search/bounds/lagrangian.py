@@ -242,10 +242,6 @@ class LagrangianBound:
         least = self._least((depth, depth), cutoff, lambda item: item.seconds)
         return least.seconds if least else cutoff
 
-    def later(self, depth: int, seconds: float) -> bool:
-        """True when no pipeline of ``depth`` stages ends within ``seconds``."""
-        return self.once(depth, seconds) == inf
-
     def once(self, depth: int, seconds: float) -> float:
         """No pipeline that ends within ``seconds`` takes less for one micro-batch; infinite where there is none."""
         least = self._least((depth, depth), seconds, lambda item: item.once)

@@ -185,7 +185,7 @@ class LayerCountBound:
                 total += gains @ _taken(np.ones(behind.size), slots)
         return np.where(np.minimum(most, total) >= self.layers - _ROUNDING, 0.0, late)
 
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
+    def bound(self, depth: int, cutoff: float = inf) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite when its stages cannot hold all layers.
 
         At ``cutoff`` or above any value may be given that is no larger than the bound.

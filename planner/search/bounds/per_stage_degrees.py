@@ -42,7 +42,7 @@ class PerStageDegreesBound:
         """No pipeline of at most ``depth`` stages ends sooner; infinite without devices."""
         return min(self.bound(number) for number in range(1, depth + 1))
 
-    def bound(self, depth: int, known: float = 0.0, cutoff: float = inf) -> float:
+    def bound(self, depth: int) -> float:
         """No pipeline of ``depth`` stages ends sooner; infinite without devices."""
         steps, work = self.micro_batches, self.layers + self.ends
         if not self.rate or depth > self.layers:
