@@ -9,7 +9,8 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import ALONE
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
-from planner.search.heuristics.even import LocalBatches, replicas
+from planner.plan.placement import replicas_on
+from planner.search.heuristics.even import LocalBatches
 from planner.targets import UNIFORM
 
 
@@ -69,7 +70,7 @@ class LayerSeconds:
 def layer_seconds(estimator: Estimator, device_type: DeviceType, tp: int, sequences: int) -> LayerSeconds:
     """What a profile on one replica of Megatron would say."""
     pricer = estimator.pricer(UNIFORM.name)
-    group = replicas(device_type, tp, 1, sequences, 1)
+    group = replicas_on(device_type, tp, 1, sequences, 1)
     shape = replace(whole_model(estimator.model, 0, "none"), chunks=(1,), depth=3)
     passes = [pricer.micro_batch(replace(shape, stage=stage), group, sequences, ALONE) for stage in range(3)]
     first, middle, last = (micro.forward_seconds + micro.backward_seconds for micro in passes)

@@ -13,8 +13,9 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.tensor import splits
 from planner.errors import PlanError
+from planner.plan.placement import replicas_on
 from planner.plan.values import Plan
-from planner.search.heuristics.even import MICRO_BATCHES, fastest_first, filled, pipeline, replicas, widest
+from planner.search.heuristics.even import MICRO_BATCHES, fastest_first, filled, pipeline, widest
 from planner.targets import UNIFORM
 from planner.units import divisors
 
@@ -100,6 +101,6 @@ def _stage_speed(
         latency_seconds=path.latency_seconds * ceil(log2(dp)),
         crosses=path.fabric or "node",
     )
-    group = replicas(device_type, tp, dp, steps * micro_batch, steps)
+    group = replicas_on(device_type, tp, dp, steps * micro_batch, steps)
     price = estimator.pricer(UNIFORM.name).price(shape, (group,), ring)
     return layers / (price.work_seconds + price.tail_seconds)

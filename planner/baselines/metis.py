@@ -20,7 +20,7 @@ from planner.cost.shape import whole_model
 from planner.dims.sharding import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
-from planner.plan.placement import place
+from planner.plan.placement import place, replicas_on
 from planner.plan.values import Plan, ReplicaGroup
 from planner.search.heuristics.even import (
     batch_groups,
@@ -28,7 +28,6 @@ from planner.search.heuristics.even import (
     fastest_first,
     filled,
     pipeline,
-    replicas,
 )
 from planner.targets import PER_DEVICE, UNIFORM
 from planner.units import divisors
@@ -157,7 +156,7 @@ def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) ->
 def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int, steps: int) -> int:
     """Most layers that pass the check of memory; 0 for none."""
     device_type = group.type.device_types[0]
-    one = replicas(device_type, group.tp, 1, _micro_batch(estimator, group, steps), 1)
+    one = replicas_on(device_type, group.tp, 1, _micro_batch(estimator, group, steps), 1)
     room = group.tp * group.dp * device_type.memory_bytes
     low, high = 0, estimator.model.layers
     while low < high:

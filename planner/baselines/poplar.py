@@ -16,8 +16,9 @@ from planner.cost.communication import ALONE
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.errors import PlanError
+from planner.plan.placement import replicas_on
 from planner.plan.values import Plan
-from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences, replicas
+from planner.search.heuristics.even import LocalBatches, batch_groups, data_parallel, most_sequences
 from planner.search.space.choices import usable_device_types
 from planner.targets import PER_DEVICE
 
@@ -39,7 +40,7 @@ def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
             speeds = [size / curve[size - 1] for size, curve in zip(sizes, curves, strict=True)]
             batches = by_speed(speeds, counts, estimator.model.training.global_batch)
             groups = [
-                replicas(device_type, 1, count, share, -(-share // size))
+                replicas_on(device_type, 1, count, share, -(-share // size))
                 for device_type, size, parts in zip(device_types, sizes, batches, strict=True)
                 for count, share in parts
                 if share
@@ -114,7 +115,7 @@ def measured(
 ) -> list[float]:
     """Seconds of a micro-batch of 1, 2, ... sequences up to the most that fit, without collectives (algorithm 1)."""
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
-    group = replicas(device_type, 1, 1, 1, 1)
+    group = replicas_on(device_type, 1)
     most = most_sequences(estimator, device_type, zero, recompute, devices)
     micro_batches = (pricer.micro_batch(shape, group, size, ALONE) for size in range(1, most + 1))
     return [micro.forward_seconds + micro.backward_seconds for micro in micro_batches]
@@ -124,7 +125,7 @@ def _traffic_seconds(
     estimator: Estimator, device_types: Sequence[DeviceType], zero: int, recompute: Recompute
 ) -> float:
     """Seconds of the collectives in a micro-batch, whether hidden or not."""
-    groups = [replicas(device_type, 1, device_type.devices, 1, 1) for device_type in device_types]
+    groups = [replicas_on(device_type, 1, device_type.devices, 1, 1) for device_type in device_types]
     ring = estimator.price(data_parallel(estimator, groups, zero, recompute)).rings[0]
     shape = whole_model(estimator.model, zero, recompute)
     micro = estimator.pricer(PER_DEVICE.name).micro_batch(shape, groups[0], 1, ring)

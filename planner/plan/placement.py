@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, get_args
 from planner.capabilities import Capabilities
 from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
@@ -199,6 +199,22 @@ class _FreeDevices:
             first_device=offset,
             replicas_per_node=replicas,
         )
+
+
+def replicas_on(
+    device_type: DeviceType, tp: int, count: int = 1, share: int = 1, steps: int = 1, shard: int = 1
+) -> ReplicaGroup:
+    """Replicas of ``tp`` devices of one type, each with a local batch of ``share`` sequences in ``steps``;
+    ``shard`` as in ``ReplicaGroup``."""
+    return ReplicaGroup(
+        pool=device_type.pool,
+        gpu=device_type.gpu,
+        tp=tp,
+        count=count,
+        local_batch=share,
+        accumulation_steps=steps,
+        shard=shard,
+    )
 
 
 def one_replica(group: ReplicaGroup) -> Slot:

@@ -36,6 +36,7 @@ from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.dims.zero_plus import holds_copies, zero_pluses
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
+from planner.plan.placement import replicas_on
 from planner.plan.values import (
     EXACT,
     ON_DEVICE,
@@ -358,7 +359,7 @@ class Shares:
             most = min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
                 most = min(most, max(self.limits.micro_batch))
-            one = self._group(device_type, 1, 1, 1)
+            one = self._group(device_type)
             self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most, padding)
         return self._most[key]
 
@@ -366,7 +367,7 @@ class Shares:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
         counts = tuple(item.replicas(self.choice.tp) for item in self.device_types)
         ways = self._sharing(counts, device_type)
-        memory = self.pricer.memory(self._shape, self._group(device_type, 1, 1, 1), ways)
+        memory = self.pricer.memory(self._shape, self._group(device_type), ways)
         return -memory.headroom_bytes
 
     def _most_in(self, device_type: DeviceType, box: Box) -> int:
@@ -524,7 +525,7 @@ class Shares:
             return update
         ring = self._only_size(box.high)
         copied = [
-            self.pricer.step_copy_seconds(self._shape, self._group(device_type, 1, 1, 1), ring.size)
+            self.pricer.step_copy_seconds(self._shape, self._group(device_type), ring.size)
             for device_type in used.device_types
         ]
         return update + _slowest(copied, used.must)
@@ -544,7 +545,7 @@ class Shares:
 
     def _update(self, device_type: DeviceType, ring: Ring, beside_seconds: float = 0.0) -> float:
         """The same of one device, whose states all of the ring share."""
-        alone = self._group(device_type, 1, 1, 1)
+        alone = self._group(device_type)
         return self.pricer.update_seconds(self._shape, alone, ring, beside_seconds)
 
     def _follows(self, used: Participants, box: Box, back: Seconds) -> Seconds:
@@ -559,7 +560,7 @@ class Shares:
         """Micro-batches with what they wait for their hosts, and what the first of a step waits less, at best."""
         ways, passes, saved = self._only_size(box.high).size, [], []
         for device_type, one in zip(used.device_types, used.micro, strict=True):
-            alone = self._group(device_type, 1, 1, 1)
+            alone = self._group(device_type)
             forward, back, saves = self.pricer.each_copied(self._shape, alone, ways, one.forward, one.back)
             passes.append(_Passes(forward, back))
             saved.append(saves)
@@ -672,16 +673,9 @@ class Shares:
             parts[1:] = [(fill, share - 1), (extra - fill, share - 1)]
         return ((number, part) for number, part in parts if number)
 
-    def _group(self, device_type: DeviceType, count: int, share: int, steps: int) -> ReplicaGroup:
-        return ReplicaGroup(
-            pool=device_type.pool,
-            gpu=device_type.gpu,
-            tp=self.choice.tp,
-            count=count,
-            local_batch=share,
-            accumulation_steps=steps,
-            shard=self._parts_each.get(device_type.key, 1),
-        )
+    def _group(self, device_type: DeviceType, count: int = 1, share: int = 1, steps: int = 1) -> ReplicaGroup:
+        shard = self._parts_each.get(device_type.key, 1)
+        return replicas_on(device_type, self.choice.tp, count, share, steps, shard)
 
 
 def _slowest(seconds: Sequence[float], must: Sequence[bool]) -> float:
@@ -750,9 +744,7 @@ class _Growing:
 
     def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int) -> None:
         self.pricer = pricer
-        self.group = ReplicaGroup(
-            pool=device_type.pool, gpu=device_type.gpu, tp=tp, count=1, local_batch=1, accumulation_steps=1
-        )
+        self.group = replicas_on(device_type, tp)
         self.ring = ALONE
         self._alone = pricer.stretch(device_type, ALONE, tp)
         split = splits_sequence(pricer.target, pricer.model, tp)

@@ -164,7 +164,7 @@ class IslandShares(Shares):
             ring = rings[self._island_of(device_type)]
             end = self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back)
             if self.choice.sync.local:
-                group = self._group(device_type, 1, 1, 1)
+                group = self._group(device_type)
                 end = end + self.pricer.update_seconds(self._shape, group, ring)
             ends.append(end)
         added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
@@ -199,7 +199,7 @@ class IslandShares(Shares):
 
     def _exchange(self, leaders: tuple[DeviceType, ...], islands: list[int], box: Box) -> float:
         """Seconds of an exchange of these device types, one of each island."""
-        groups = [self._group(device_type, 1, 1, 1) for device_type in leaders]
+        groups = [self._group(device_type) for device_type in leaders]
         slots = [place_stages([(group,)], self.estimator.cluster)[0][0] for group in groups]
         between = self.estimator.ring_between(slots, self.pricer.kernels)
         if not between.connected:

@@ -7,6 +7,7 @@ import pytest
 from planner.capabilities import Recompute
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
+from planner.plan.placement import replicas_on
 from planner.search.heuristics.even import (
     batch_groups,
     best_of,
@@ -17,7 +18,6 @@ from planner.search.heuristics.even import (
     filled,
     missing_bytes,
     pipeline,
-    replicas,
     widest,
 )
 from tests.worlds import cluster, gpt, pool
@@ -91,7 +91,7 @@ def test_pipelines_of_given_stages() -> None:
     """Sharded where there is something to shard; of another target where the stages differ."""
     spec = cluster(pool("a", per_node=4))
     (kind,) = fastest_first(Estimator(spec, gpt()))
-    one, two, wide = ((replicas(kind, tp, count, 8, 2),) for tp, count in ((1, 1), (1, 2), (2, 1)))
+    one, two, wide = ((replicas_on(kind, tp, count, 8, 2),) for tp, count in ((1, 1), (1, 2), (2, 1)))
     alike = pipeline([two, two], [3, 1], "full", sequence_parallel=True)
     assert (alike.target, alike.zero, alike.sequence_parallel) == ("megatron", 1, True)
     assert [(stage.first_layer, stage.end_layer, stage.recompute) for stage in alike.stages] == [
@@ -134,7 +134,7 @@ def test_the_best_of_some_plans() -> None:
     kinds = fastest_first(estimator)
 
     one, two, broken = (
-        data_parallel(estimator, [replicas(kinds[0], 1, count, 8 // count, 1)], 0, "none")
+        data_parallel(estimator, [replicas_on(kinds[0], 1, count, 8 // count, 1)], 0, "none")
         for count in (1, 2, 4)
     )
     for order in ((one, broken, two), (two, one)):
@@ -146,7 +146,7 @@ def test_the_best_of_some_plans() -> None:
     assert best_of("name", (), estimator).reason == "not applicable: nothing to choose from"
     large = Estimator(estimator.cluster, gpt(48, 4096, 32, global_batch=8))
     more, less = (
-        data_parallel(large, [replicas(kinds[0], 1, 2, 4, steps)], 3, recompute)
+        data_parallel(large, [replicas_on(kinds[0], 1, 2, 4, steps)], 3, recompute)
         for steps, recompute in RECOMPUTED
     )
     for order in ((more, less), (less, more)):

@@ -17,7 +17,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.context import contexts
 from planner.dims.tensor import splits_sequence, tp_degrees
-from planner.plan.values import ReplicaGroup
+from planner.plan.placement import replicas_on
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates
 from planner.search.data_parallel import most_sequences_per_second
@@ -104,14 +104,7 @@ class DeviceRates:
                 # Dense layers ahead of the others take least without recomputation.
                 shape = replace(whole_model(model, 0, "none"), sequence_parallel=split)
                 for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
-                    group = ReplicaGroup(
-                        pool=device_type.pool,
-                        gpu=device_type.gpu,
-                        tp=tp,
-                        count=1,
-                        local_batch=1,
-                        accumulation_steps=1,
-                    )
+                    group = replicas_on(device_type, tp)
                     pricer = self.estimator.pricer(row.name, context=context)
                     ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
                     seconds = float(np.min(tp * context.ways * ends / sequences))

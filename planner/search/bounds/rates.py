@@ -23,6 +23,7 @@ from planner.cost.stage_price import MicroBatch
 from planner.dims.sharding import fills_node
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.frozen import dataclass
+from planner.plan.placement import replicas_on
 from planner.plan.values import ReplicaGroup
 from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
@@ -457,14 +458,7 @@ class Rates:
 
     def _group(self, family: Family, device_type: DeviceType, tp: int, dp: int) -> ReplicaGroup:
         share = family.micro_batches * (family.batch * family.context.ways // dp)
-        return ReplicaGroup(
-            pool=device_type.pool,
-            gpu=device_type.gpu,
-            tp=tp,
-            count=dp,
-            local_batch=share,
-            accumulation_steps=family.micro_batches,
-        )
+        return replicas_on(device_type, tp, dp, share, family.micro_batches)
 
     def _pace(
         self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole

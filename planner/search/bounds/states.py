@@ -16,7 +16,8 @@ from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.offloading import offloads
 from planner.dims.sharding import zeros
-from planner.plan.values import WHOLE_EXPERTS, Folding, Offload, ReplicaGroup
+from planner.plan.placement import replicas_on
+from planner.plan.values import WHOLE_EXPERTS, Folding, Offload
 from planner.search.space.choices import family_recomputes, recomputes_of, targets_of, usable_device_types
 from planner.search.values import Limits
 
@@ -85,14 +86,7 @@ class StateRoom:
         model, pricer = self._estimator.model, self._estimator.pricer(self._row.name)
         shape = whole_model(model, zero, "none", offload)
         for device_type in self._device_types:
-            group = ReplicaGroup(
-                pool=device_type.pool,
-                gpu=device_type.gpu,
-                tp=1,
-                count=_REPLICAS,
-                local_batch=_REPLICAS,
-                accumulation_steps=1,
-            )
+            group = replicas_on(device_type, 1, _REPLICAS, _REPLICAS)
             footprint = pricer.footprint(shape, group, _REPLICAS, 1)
             held = footprint.layer_states()
             elements, ways = held.dense_elements + held.expert_elements, _REPLICAS if zero else 1

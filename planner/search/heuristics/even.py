@@ -16,6 +16,7 @@ from planner.dims.expert import foldings
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.checks import check_plan
+from planner.plan.placement import replicas_on
 from planner.plan.values import WHOLE_EXPERTS, Folding, Plan, ReplicaGroup, Stage
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Scored
@@ -188,25 +189,13 @@ def most_sequences(
     """
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, zero, recompute)
     most = min(MAX_MICRO_BATCH, estimator.model.training.global_batch)
-    return max(1, pricer.most_sequences(shape, replicas(device_type, 1, 1, 1, 1), devices, most))
-
-
-def replicas(device_type: DeviceType, tp: int, count: int, share: int, steps: int) -> ReplicaGroup:
-    """Replicas on devices of one type."""
-    return ReplicaGroup(
-        pool=device_type.pool,
-        gpu=device_type.gpu,
-        tp=tp,
-        count=count,
-        local_batch=share,
-        accumulation_steps=steps,
-    )
+    return max(1, pricer.most_sequences(shape, replicas_on(device_type, 1), devices, most))
 
 
 def batch_groups(device_types: Sequence[DeviceType], batches: LocalBatches, steps: int) -> list[ReplicaGroup]:
     """Single devices with their shares, in at most ``steps`` micro-batches; devices without a share stay idle."""
     return [
-        replicas(device_type, 1, count, share, min(steps, share))
+        replicas_on(device_type, 1, count, share, min(steps, share))
         for device_type, parts in zip(device_types, batches, strict=True)
         for count, share in parts
         if share
@@ -239,7 +228,7 @@ def filled(
             device_type, left = queue[0]
             taken = min(left // tp, need)
             if taken:
-                groups.append(replicas(device_type, tp, taken, share, steps))
+                groups.append(replicas_on(device_type, tp, taken, share, steps))
             queue[:1] = [(device_type, left - taken * tp)] if left - taken * tp >= tp else []
         stage_groups.append(tuple(groups))
     return stage_groups
