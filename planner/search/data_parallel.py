@@ -568,15 +568,17 @@ class Shares:
 
     def _alone(self, used: Participants, ring: Ring, box: Box) -> BatchPartition:
         """ZeRO 0 and 1: each device splits its share as suits it."""
-        used, added = self._ends_alone(used, ring, box)
+        return self._each_its_own(*self._ends_alone(used, ring, box), box)
+
+    def _each_its_own(self, used: Participants, added: Added, box: Box) -> BatchPartition:
+        """Each device splits its share as suits it; a box only needs a bound."""
         return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
 
     def _ends_alone(self, used: Participants, ring: Ring, box: Box) -> tuple[Participants, Added]:
         """Micro-batches with what they wait for their hosts, and what a device exchanges at the end."""
         if self.choice.offload.anything:
             used = replace(used, micro=tuple(self._with_copies(used, box)[0]))
-        ends = [self._sync_seconds(ring, one) for one in used.micro]
-        return used, Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
+        return used, added_by([self._sync_seconds(ring, one) for one in used.micro])
 
     def _parts_in_step(self, used: Participants, ring: Ring) -> tuple[Added, Added]:
         """The same where replicas keep step while they reduce gradients: on its own, and in step."""
@@ -783,9 +785,9 @@ def most_sequences_per_second(
     return float((np.arange(1, most + 1) / seconds).max())
 
 
-def next_one(values: Seconds) -> Seconds:
-    """The value of one sequence more, which the largest micro-batch cannot take."""
-    return np.append(values[1:], np.inf)
+def added_by(ends: Sequence[Seconds]) -> Added:
+    """What follows the last micro-batch, by its size, [device type][sequences - 1]; none is larger than the largest."""
+    return Added(np.concatenate(ends), np.concatenate([np.append(end[1:], np.inf) for end in ends]))
 
 
 def most_offered(model: ModelSpec) -> int:

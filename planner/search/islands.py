@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 
-import numpy as np
-
 from planner.capabilities import Capabilities
 from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring
@@ -27,8 +25,8 @@ from planner.plan.placement import Slot, place_stages
 from planner.plan.values import Plan
 from planner.search import data_parallel
 from planner.search.backups import BackupShares
-from planner.search.batch_partition import Added, BatchPartition
-from planner.search.data_parallel import BOX_EXACT, DataParallel, Participants, Shares, next_one
+from planner.search.batch_partition import BatchPartition
+from planner.search.data_parallel import DataParallel, Participants, Shares, added_by
 from planner.search.space.choices import Islands, recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.values import Limits
@@ -167,8 +165,7 @@ class IslandShares(Shares):
                 group = self._group(device_type)
                 end = end + self.pricer.update_seconds(self._shape, group, ring)
             ends.append(end)
-        added = Added(np.concatenate(ends), np.concatenate([next_one(end) for end in ends]))
-        return self._team(used).least(added, used.must, *(() if box.single else (BOX_EXACT,)))
+        return self._each_its_own(used, added_by(ends), box)
 
     def _least_end(self, used: Participants, box: Box) -> float:
         """Seconds of a step's part of an exchange, at least, and of an update that follows it."""

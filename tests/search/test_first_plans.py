@@ -29,6 +29,7 @@ from planner.search.heuristics.quick import (
     _both_ways,
     _promised_seconds,
     _rank,
+    _sample,
     _seconds_with_traffic,
     _slots,
     _thrift,
@@ -112,13 +113,14 @@ def test_families_that_need_little_memory_are_first() -> None:
 
 def test_depths_that_are_tried() -> None:
     """Where the fast devices are used up, and halves of the deepest; of those that are possible."""
-    explorer, families, partition = usual()
-    first, family = FirstPlans(explorer), of(families, 1, 1)
+    _, families, partition = usual()
+    family, rates = of(families, 1, 1), partition.bounds.rates
     possible = partition.depths(family, MEGATRON)
     assert possible == (1, 2, 3, 4, 5, 6)
-    assert first._sample(family, possible) == (6, 3, 2, 1)
-    assert first._sample(family, possible[3:]) == (6,)
-    assert first._sample(of(families, 2, 2), (1, 2, 3)) == (3, 1)
+    assert _sample(rates.speeds(family), possible) == {6, 3, 2, 1}
+    assert _sample(rates.speeds(family), possible[3:]) == {6}
+    assert _sample(rates.speeds(of(families, 2, 2)), (1, 2, 3)) == {3, 1}
+    assert not _sample(rates.speeds(family), ())
 
 
 def test_the_shallowest_pipeline_that_holds_the_model() -> None:

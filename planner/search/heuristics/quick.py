@@ -12,24 +12,28 @@ from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from planner.capabilities import RECOMPUTES, Schedule
+from planner.capabilities import RECOMPUTES
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import is_v_shaped, uniform_seconds
 from planner.cost.training import devices_of
 from planner.frozen import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
+from planner.search.bounds.rates import Speed
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
-from planner.search.pipeline import OpenChoice, in_space, priced_on
+from planner.search.pipeline import in_space, priced_on
 from planner.search.space.choices import Choice, Family, families, orders_of, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
+
+if TYPE_CHECKING:
+    from planner.search.explorer import Explorer
 
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
@@ -279,8 +283,7 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
     offered = [depth for depth in partition.depths(family, limits) if depth <= slots + 1e-9]
     if not offered:
         return
-    filled = accumulate(int(speed.slots) for speed in speeds)
-    for depth in {*filled, *(offered[-1] >> shift for shift in range(offered[-1].bit_length()))} & {*offered}:
+    for depth in _sample(speeds, offered):
         counts = {
             speed.device_type: min(speed.slots, wanted.least.get(speed.device_type, 0) / width)
             for speed in speeds
@@ -296,6 +299,13 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
             yield _Ranked(
                 seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), partition=partition
             )
+
+
+def _sample(speeds: Iterable[Speed], possible: Sequence[int]) -> set[int]:
+    """Of the possible depths those at which a faster type is used up, and the halves, quarters, ... of the largest."""
+    filled = accumulate(int(speed.slots) for speed in speeds)
+    largest = max(possible, default=0)
+    return {*filled, *(largest >> shift for shift in range(largest.bit_length()))} & {*possible}
 
 
 def _slots(stages: StageOptions, wanted: Wanted) -> list[int]:
@@ -356,37 +366,10 @@ GRACE_SECONDS = 0.3
 """After the time limit, for a good plan."""
 
 
-class RunningSearch(Protocol):
-    """A search that takes plans, and says how fast one must be."""
-
-    estimator: Estimator
-    limits: Limits
-    deadline: Deadline
-    best: Scored | None
-    cutoff_seconds: float
-    """Only faster plans are wanted; infinite where a plan is."""
-
-    @property
-    def incumbent(self) -> float:
-        """Seconds that a plan must beat."""
-
-    def offer(self, scored: Scored | None) -> None:
-        """Take a plan if it is better."""
-
-    def partition(self, item: Family) -> NetworkPartition:
-        """The part of the cluster that a family is about."""
-
-    def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
-        """Chunks and schedules of a pipeline that may be asked for."""
-
-    def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
-        """A choice to be solved."""
-
-
 class FirstPlans:
     """Offers quick plans to one search."""
 
-    def __init__(self, explorer: RunningSearch) -> None:
+    def __init__(self, explorer: Explorer) -> None:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
@@ -539,7 +522,7 @@ class FirstPlans:
         known = self.explorer.incumbent
         choices = [
             Choice(family=family, depth=depth, interleave=1)
-            for depth in (self._sample(family, possible) if possible else ())
+            for depth in sorted(_sample(partition.bounds.rates.speeds(family), possible), reverse=True)
         ]
         best: Choice | None = None
         for choice in choices:
@@ -598,14 +581,6 @@ class FirstPlans:
             if not opened.closed:
                 opened.step(explorer.incumbent, explorer.deadline)
                 explorer.offer(opened.best)
-
-    def _sample(self, family: Family, values: tuple[int, ...]) -> tuple[int, ...]:
-        """Depths at which a faster kind is used up, and the halves, quarters, ... of the largest."""
-        filled = accumulate(
-            int(speed.slots) for speed in self.explorer.partition(family).bounds.rates.speeds(family)
-        )
-        wanted = {*filled, *(values[-1] >> shift for shift in range(values[-1].bit_length()))}
-        return tuple(sorted(wanted & set(values), reverse=True))
 
 
 def _promised_seconds(group: Group, partition: NetworkPartition) -> float:
