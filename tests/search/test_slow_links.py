@@ -212,7 +212,7 @@ def test_crossings_cost_whole_stages() -> None:
             if best == float("inf"):
                 continue
             bounds, answers = [], []
-            nothing = patch.multiple(SlowSends, _small_options=lambda self: None, end_after=lambda *_: None)
+            nothing = patch.object(SlowSends, "_small_options", lambda self: None)
             for rows in (nullcontext(), nothing):
                 with rows:
                     model = PipelineModel(stages, best * 1.01)
@@ -228,4 +228,4 @@ def test_crossings_cost_whole_stages() -> None:
             compared += 1
             lifted += bounds[0] > bounds[1] * 1.001
     assert compared > 20
-    assert lifted > 2
+    assert lifted

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from itertools import product
 from math import inf
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import pytest
 
 from planner.search.milp.branching import Branching, Subset
 from planner.search.milp.program import Program
 from planner.search.milp.sequences import Sequence, sequences
 from planner.search.milp.slow_links import Edge, SlowSends
-from planner.search.space.stages import StageOptions
 
 
 def test_halves_of_a_sequence() -> None:
@@ -67,81 +64,30 @@ def test_islands_of_each_stage() -> None:
     assert [each.islands for each in sequences(3, 4, 1)] == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
 
 
-def sends(
-    depth: int, steps: int, *, plain: bool = True, few: bool = True, lost: float = 0.0
-) -> tuple[Program, SlowSends]:
-    """One send each from stage 0 to 1 and from 1 to 2, over a link that takes 2 s up and 3 s down."""
-
-    def option(stage: int, composition: int, layers: int) -> Any:
-        assert layers == 1
-        return SimpleNamespace(forward=[1.0 + composition], backward=[10.0 + composition])
-
-    stages = SimpleNamespace(
-        few_pairs=few,
-        choice=SimpleNamespace(
-            plain=plain, depth=depth, interleave=1, family=SimpleNamespace(micro_batches=steps)
-        ),
-        option=option,
-        least_sent=lambda stage, composition, *, slow_next, slow_before: (
-            inf if composition == 9 else 2.0 * slow_next,
-            3.0 * slow_before + lost,
-        ),
-    )
+def sends() -> tuple[Program, SlowSends]:
+    """One send each from stage 0 to 1 and from 1 to 2, over a slow link."""
     program = Program("slow")
-    end, once = program.column("T"), program.column("once")
-    columns = [program.column(f"e{number}") for number in range(2)]
     edges = [
-        Edge(stage=stage, islands=(0, 1), members=([4, 5], [6, 9]), column=column)
-        for stage, column in enumerate(columns)
+        Edge(stage=stage, islands=(0, 1), members=([4], [6]), column=program.column(f"e{stage}"))
+        for stage in range(2)
     ]
     found = object.__new__(SlowSends)
-    found._program, found._stages, found._edges = program, cast("StageOptions", stages), edges
-    found._scale, found._waived, found._options, found._take = 100.0, {}, [], []
+    found._program, found._edges = program, edges
     found._count, found._wide = program.column("crossings"), program.column("wide")
-    found.end_after(end, {once: 1.0})
     return program, found
 
 
-def test_what_a_stage_at_a_crossing_still_has_to_do() -> None:
-    """The quickest of the stages that may stand there: 6 forwards, or 5, and 7 backwards behind those of the first."""
-    program, found = sends(4, 8)
-    sender, receiver = found._work(found._edges[1], False), found._work(found._edges[1], True)
-    # The second stage of four runs two ahead: 1 + 5 forwards of 8, and all backwards; 5 s forward, 14 s backward.
-    assert sender == pytest.approx((5 * (5 + 2) + 7 * 14) / 100, rel=1e-5)
-    # The third runs one ahead; a stage that nothing is known of the sends of cannot stand there.
-    assert receiver == pytest.approx((6 * 7 + 7 * (16 + 3)) / 100, rel=1e-5)
-    assert sends(4, 8, lost=inf)[1]._work(found._edges[0], False) == 0.0
-    rows = [
-        {program.names[program.columns[at]]: program.factors[at] for at in range(first, end)}
-        for first, end in zip(program.starts, program.starts[1:], strict=False)
-    ]
-    assert len(rows) == 4
-    for number, (row, back) in enumerate(zip(rows, (False, True) * 2, strict=True)):
-        times = 1 + number // 2
-        assert (row["T"], row["once"], row[f"waived_0_1_{times}"]) == (1.0, -1.0, 1.0)
-        assert row["e1"] == pytest.approx(-found._work(found._edges[1], back) / times)
-        assert row["e0"] == pytest.approx(-found._work(found._edges[0], back) / times)
-    assert program.least == [0.0] * 4
-    for kept in ({"plain": False}, {"few": False}):
-        assert sends(4, 8, **kept)[0].rows == 0
-
-
-def test_rows_that_a_sequence_keeps() -> None:
-    """Those for as many crossings of a kind as it has, or more; all are waived where it is not known."""
-    program, found = sends(4, 8)
-    names = program.names.index
-    for islands, kept in (((0, 1), [0.0, 0.0]), ((0, 1, 0, 1), [inf, 0.0]), ((0, 1, 0, 1, 0, 1), [inf, inf])):
-        found.limit(Sequence(islands, ()), (1.0, 2.0), (0.0, 3.0))
-        assert [program.upper[names(f"waived_0_1_{number}")] for number in (1, 2)] == kept
-    assert (program.lower[names("crossings")], program.upper[names("crossings")]) == (1.0, 2.0)
-    assert (program.lower[names("wide")], program.upper[names("wide")]) == (0.0, 3.0)
-    found.limit(None, (0.0, inf), (0.0, inf))
-    assert [program.upper[names(f"waived_0_1_{number}")] for number in (1, 2)] == [inf, inf]
+def test_numbers_of_crossings_that_a_part_has() -> None:
+    """Bounds of the columns that count them."""
+    program, found = sends()
+    for crossings, wide in (((1.0, 2.0), (0.0, 3.0)), ((0.0, inf), (0.0, inf))):
+        found.limit(crossings, wide)
+        assert (program.lower[2:], program.upper[2:]) == tuple(map(list, zip(crossings, wide, strict=True)))
 
 
 def test_where_a_solution_crosses() -> None:
     """The mean of the stages behind its crossings that the interval holds; 0 where there is none."""
-    program, found = sends(4, 8)
+    program, found = sends()
     values = np.zeros(len(program.names))
     values[[program.names.index("e0"), program.names.index("e1")]] = 0.25, 0.75
     assert found.reached(Sequence((0, 1), ((1, 2),)), values) == (1.75,)

@@ -105,7 +105,7 @@ class Branching:
                 for variable in variables:
                     self._program.upper[variable] = most
         if self._crossings is not None:
-            self._crossings.limit(part.sequence, part.crossings, part.wide)
+            self._crossings.limit(part.crossings, part.wide)
 
     def parts(self, part: Subset, values: Values) -> Iterator[Subset]:
         """Subsets that share no plan and leave none out, after a relaxation; none where the ILP is to go on."""

@@ -88,8 +88,6 @@ class PipelineModel:
         self._durations()
         self._once = self._one_micro_batch()
         self._paths()
-        if crossings is not None:
-            crossings.end_after(self.end, self._before[-1])
 
     def _add(self, rows: Iterable[Row]) -> None:
         for terms, most in rows:
