@@ -251,14 +251,9 @@ class LayerCountBound:
         middle, first, last = caps[:3]
         most = caps[:3].max(axis=0)
         held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
-        borders = self._borders(depth)
         if self.crossing is not None:
             held -= self._lost(caps[8:], caps[:3].min(axis=0))
-            borders -= 2 * self.crossings
-        if borders > 0:
-            sender, receiver = self._sides(caps)
-            held -= np.ceil(borders * (sender + receiver) - _ROUNDING)
-        # Layers of the p best slots, less what those at crossings and borders cannot hold, >= L
+        # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
         once: Numbers = fixed + self._rest(most, depth)
         # The best types at each position have the memory for them, and the time.
@@ -412,15 +407,6 @@ class LayerCountBound:
             nodes += -(-taken // most)
             left -= taken
         return max(0, nodes - 1 - 2 * self._mixed)
-
-    def _sides(self, caps: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-        """Layers that the stages before and behind a border cannot hold, at least, [step]."""
-        middle, first, last = caps[:3]
-        # A stage between two borders is at both with one loss.
-        both = _loss(middle, caps[_BOTH], self.chunks) / 2
-        ahead = np.minimum(_loss(middle, caps[_NEXT], self.chunks), _loss(first, caps[_FIRST], self.chunks))
-        behind = np.minimum(_loss(middle, caps[_BEFORE], self.chunks), _loss(last, caps[_LAST], self.chunks))
-        return np.minimum(ahead, both).min(axis=1), np.minimum(behind, both).min(axis=1)
 
     def _border_seconds(self, borders: Numbers) -> float:
         """What a border adds to the sends of one micro-batch, at least; [field of ``Borders``][device type]."""
