@@ -211,7 +211,7 @@ class LayerCountBound:
             return float(reach[0])
         best = inf
         after = None if trips is None else (cutoff, trips)
-        for begin in range(self._impossible(steps[:wanted], depth, rooms, after), wanted, _STEPS):
+        for begin in range(0, wanted, _STEPS):
             chosen = slice(begin, min(wanted, begin + _STEPS))
             busy = steps[chosen]
             once = self._once_at(busy, depth, fixed, rooms, after)
@@ -226,18 +226,6 @@ class LayerCountBound:
         return float(
             min(best, reach[wanted] if wanted < len(steps) else inf, inf if after is None else cutoff)
         )
-
-    def _impossible(self, steps: Numbers, depth: int, rooms: Numbers, after: _After | None) -> int:
-        """So many of the first steps are too short: what does not hold all layers does not in less time."""
-        low, high = 0, len(steps)
-        middle = high - 1
-        while high - low > (_STEPS if middle < len(steps) - 1 else 0):
-            if self._once_at(steps[middle : middle + 1], depth, 0.0, rooms, after)[0] == inf:
-                low = middle + 1
-            else:
-                high = middle
-            middle = (low + high) // 2
-        return low
 
     def _once_at(
         self, busy: Numbers, depth: int, fixed: float, rooms: Numbers, after: _After | None = None
