@@ -53,9 +53,8 @@ class Scene:
 
     def open(self, start: Start, partition: NetworkPartition) -> OpenChoice:
         """The choice, to be solved in this process."""
-        choice = start.choice
         return OpenChoice(
-            choice,
+            start.choice,
             partition.estimator,
             self.limits,
             islands=partition.islands,
@@ -63,7 +62,6 @@ class Scene:
             cutoff_seconds=start.cutoff_seconds,
             bound_seconds=start.bound_seconds,
             once_seconds=start.once_seconds,
-            crossed=lambda crossings: partition.bounds.crossed(choice, crossings),
             solver=self.solver,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field, replace
 from heapq import heappop, heappush
 
@@ -99,15 +98,13 @@ class OpenChoice:
         cutoff_seconds: float,
         bound_seconds: float,
         once_seconds: float = 0.0,
-        crossed: Callable[[int], float] = lambda crossings: 0.0,
         islands: Islands = (),
         scorer: Estimator | None = None,
         solver: str | None = None,
     ) -> None:
         """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered.
 
-        Plans faster than ``cutoff_seconds`` take no less than ``once_seconds`` for one micro-batch alone. ``crossed``
-        is a bound of pipelines that cross slow links so often, without stages on both sides of one.
+        Plans faster than ``cutoff_seconds`` take no less than ``once_seconds`` for one micro-batch alone.
         """
         self.choice = choice
         self.estimator = estimator
@@ -122,7 +119,6 @@ class OpenChoice:
         self.solver = solver
         self.rounds = 0
         self._seen: set[tuple[tuple[int, int], ...]] = set()
-        self._crossed = crossed
         self._nodes = [_Node(bound=bound_seconds)]
         self._count = 0
         self._dropped = float("inf")
@@ -193,8 +189,7 @@ class OpenChoice:
         bound = max(bound, node.bound)
         parts = model.parts(node.part)
         for part in parts:
-            known = self._crossed(part.least_crossings) if node.part.sequence is None else 0.0
-            self._push(replace(node, bound=max(bound, known), part=part))
+            self._push(replace(node, bound=bound, part=part))
         if not parts:
             self._push(replace(node, bound=bound, relaxed=True))
 

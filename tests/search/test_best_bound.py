@@ -47,7 +47,7 @@ def test_when_one_micro_batch_is_bounded() -> None:
     """Of pipelines below a cutoff: by prices, or by layers where they are plain."""
     found = families()
     prices = SimpleNamespace(once=lambda depth, cutoff: 10 * depth + cutoff)
-    layers = SimpleNamespace(once=lambda depth, cutoff: 100 * depth + cutoff, crossed=lambda *asked: asked)
+    layers = SimpleNamespace(once=lambda depth, cutoff: 100 * depth + cutoff)
     with (
         patch.object(found, "_lagrangian", return_value=prices),
         patch.object(found, "uniform", return_value=layers),
@@ -63,9 +63,6 @@ def test_when_one_micro_batch_is_bounded() -> None:
         ):
             choice = Choice(family=family, depth=depth, interleave=chunks)
             assert found.once(choice, cutoff) == expected
-        choice = Choice(family=FAMILY, depth=3, interleave=2)
-        assert found.crossed(choice, 0) == 0.0
-        assert found.crossed(choice, 2) == (3, 2, 2, "1f1b")  # type: ignore[comparison-overlap]
 
 
 def test_families_are_looked_at_many_at_once() -> None:
@@ -129,7 +126,6 @@ def test_bounds_of_what_memory_does_not_hold() -> None:
     assert list(found.bounds((1, 2), 1)) == [inf, inf]
     assert list(found.bounds((2, 3), 1, 0.5)) == [inf, 1.0]
     assert (found.once(2, 5.0), found.once(3, 5.0)) == (inf, 6.0)
-    assert (found.crossed(2, 1, 1), found.crossed(3, 1, 1)) == (inf, 4.0)
     assert [found.holds(depth) for depth in (1, 2, 3)] == [False, False, True]
 
 

@@ -143,9 +143,6 @@ def test_crossings_by_hand() -> None:
     # once = 2 x 1 + 2 x 1.5 for a layer each, 4 more on the fastest slots, and 2 s up and 2 s down
     assert plain == pytest.approx(2 * 9.0 + 3 * 3.0)
     assert found == pytest.approx(2 * 13.0 + 3 * 3.5)
-    twice = counted(kinds, sent, 8, 8, crossing=cross, crossings=2).bound(4)
-    # In 4 s the fastest slots, which the ends may have too, hold 16 layers, less 2 x (2 + 1) at the crossings.
-    assert twice == pytest.approx(2 * 17.0 + 3 * 4.0)
     never = counted(kinds, sent, 8, 8, crossing=RequiredSend(seconds=inf, parts=(0, 1)))
     assert never.bound(4) == never.once(4, 100.0) == inf
 

@@ -183,7 +183,6 @@ def _obeys(partition: NetworkPartition, choice: Choice, chosen: tuple[Option, ..
     subset = Subset(wide=(1.0, float("inf")))
     if all(len(one) == 1 for one in stood):
         number = crossings(islands)
-        assert partition.bounds.crossed(choice, number) <= cutoff
         (sequence,) = (
             part for part in sequences(len(partition.islands), choice.depth, number) if within(part, islands)
         )

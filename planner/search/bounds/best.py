@@ -98,15 +98,11 @@ class UniformBounds:
         if len(left := open_ones()):
             sent = self._ramp.bounds(chunks, self._hops(chunks, schedule), divided=divided)
             bounds[left] = sent[stages[left] - 1]
-        counted = self._counted(chunks, schedule=schedule) if (bounds < cutoff).any() else None
+        counted = self._counted(chunks, schedule) if (bounds < cutoff).any() else None
         if counted is not None and cutoff < inf and len(left := open_ones()):
             bounds[left] = np.maximum(bounds[left], counted.beyond(stages[left], cutoff))
         for depth, least in zip(depths, bounds.tolist(), strict=True):
             yield max(least, counted.bound(depth, cutoff)) if counted and least < cutoff else least
-
-    def crossed(self, depth: int, chunks: int, crossings: int, schedule: Schedule = "1f1b") -> float:
-        """No plan is faster that crosses slow links so often, where no stage stands on both sides of one."""
-        return self._counted(chunks, crossings, schedule).bound(depth) if self.holds(depth) else inf
 
     def once(self, depth: int, seconds: float) -> float:
         """No plan that ends within ``seconds`` takes less for one micro-batch; one chunk a stage."""
@@ -123,7 +119,7 @@ class UniformBounds:
     def _nodes(self) -> list[tuple[int, int]]:
         return self._rates.nodes(self._family)
 
-    def _counted(self, chunks: int, crossings: int = 1, schedule: Schedule = "1f1b") -> LayerCountBound:
+    def _counted(self, chunks: int, schedule: Schedule = "1f1b") -> LayerCountBound:
         steps = self._family.micro_batches
         crossing = self._rates.crossing(self._family, chunks, schedule)
         return LayerCountBound(
@@ -133,7 +129,6 @@ class UniformBounds:
             steps,
             chunks,
             crossing,
-            crossings,
             self._nodes,
             self._rates.mixed(self._family),
             schedule,
@@ -225,14 +220,6 @@ class FamilyBounds:
         if family.dp is None:
             return self._lagrangian(family).once(depth, cutoff)
         return self.uniform(family).once(depth, cutoff) if choice.plain else 0.0
-
-    def crossed(self, choice: Choice, crossings: int) -> float:
-        """No plan of a choice is faster that crosses slow links so often, without a stage on both sides of one."""
-        if not crossings:
-            return 0.0
-        return self.uniform(choice.family).crossed(
-            choice.depth, choice.interleave, crossings, choice.schedule
-        )
 
     def _per_stage_degrees(self, family: Family) -> PerStageDegreesBound:
         layers = self.estimator.model.layers

@@ -107,18 +107,17 @@ class LayerCountBound:
         micro_batches: int,
         chunks: int,
         crossing: RequiredSend | None = None,
-        crossings: int = 1,
         nodes: Sequence[tuple[int, int]] = (),
         mixed: int = 0,
         schedule: Schedule = "1f1b",
     ) -> None:
-        """``crossing`` is a send that the pipeline must do at least ``crossings`` times, if there is one.
+        """``crossing`` is a send that the pipeline must do at least once, if there is one.
 
         ``nodes`` are those of each pool and how many stages one holds at most; up to ``mixed`` stages are of several
         device types, and nothing is known of their sends.
         """
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
-        self.crossing, self.crossings, self.schedule = crossing, crossings, schedule
+        self.crossing, self.schedule = crossing, schedule
         self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
         held = _held(tuple(speeds), layers)
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
@@ -139,9 +138,7 @@ class LayerCountBound:
         beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
         self._border = self._border_seconds(borders)
         if crossing is not None:
-            # A stage between two crossings is at both.
-            for number in (1, 2)[:crossings]:
-                beside.append(np.full(len(speeds), number * chunks * crossing.seconds))
+            beside.append(np.full(len(speeds), chunks * crossing.seconds))
         self._beside = np.array(beside)
 
     @cached_property
@@ -240,7 +237,7 @@ class LayerCountBound:
         most = caps[:3].max(axis=0)
         held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
-            held -= self._lost(caps[8:], caps[:3].min(axis=0))
+            held -= self._lost(caps[8], caps[:3].min(axis=0))
         # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = held >= self.layers - _ROUNDING
         once: Numbers = fixed + self._rest(most, depth)
@@ -404,23 +401,19 @@ class LayerCountBound:
         receiver = min(behind - self._inner, both, last - self._outer)
         return float(max(0.0, sender) + max(0.0, receiver))
 
-    def _lost(self, across: Sequence[Numbers], least: Numbers) -> Numbers:
-        """Layers that the stages at crossings cannot hold, at least, [step]; infinite where no two can be at one.
+    def _lost(self, held: Numbers, least: Numbers) -> Numbers:
+        """Layers that the stages at a crossing cannot hold, at least, [step]; infinite where no two can be at one.
 
-        ``across`` is what a stage at one crossing holds, and at two. Each crossing has two sides, on different parts.
+        ``held`` is what a stage there holds. A crossing has two sides, on different parts.
         """
         assert self.crossing is not None
-        side = np.full(least.shape, inf)
-        for number, held in enumerate(across, 1):
-            # A stage between two crossings is at both with one loss.
-            lost = np.maximum(0.0, least - held) / number
-            side = np.minimum(side, np.where(held >= self.chunks, lost, inf))
+        side = _loss(least, held, self.chunks)
         parts = np.array(self.crossing.parts)
         each = np.array([side[:, parts == part].min(axis=1) for part in np.unique(parts)])
         if len(each) < 2:
             return np.full(len(least), inf)
-        # lost >= c (the least loss of a side on one part + that on another), and the layers lost are whole
-        whole: Numbers = np.ceil(self.crossings * np.sort(each, axis=0)[:2].sum(axis=0) - _ROUNDING)
+        # lost >= the least loss of a side on one part + that on another, and the layers lost are whole
+        whole: Numbers = np.ceil(np.sort(each, axis=0)[:2].sum(axis=0) - _ROUNDING)
         return whole
 
     def _fixed(self, depth: int) -> float:
@@ -428,13 +421,11 @@ class LayerCountBound:
         borders = self._borders(depth)
         sends = (depth - 2) * self._inner + 2 * self._outer + (borders * self._border if borders else 0.0)
         if self.crossing is not None:
-            # At most 2 c stages are at a crossing, and those at one of them only send to another side too.
-            number = self.crossings
-            outer = 4 if number == 1 else 2
-            kept = max(0.0, (depth - 2 - 2 * number) * self._inner + outer * self._outer)
-            more = max(0, borders - 2 * number)
+            # Two stages are at the crossing, and send to another side too.
+            kept = max(0.0, (depth - 4) * self._inner + 4 * self._outer)
+            more = max(0, borders - 2)
             kept += more * self._border if more else 0.0
-            sends = max(sends, kept + 2 * number * self.chunks * self.crossing.seconds)
+            sends = max(sends, kept + 2 * self.chunks * self.crossing.seconds)
         work = float((_taken(self._slots, depth) * self._seconds).sum())
         return sends + self._ends + self.chunks * work
 
