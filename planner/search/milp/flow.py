@@ -7,7 +7,7 @@ the current node. Where a stage comes from elsewhere its node may have been unto
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -30,16 +30,13 @@ class Step(NamedTuple):
 
     to: State
     seconds: float
-    """What the places of both add to the send."""
+    """Of the send, at least."""
     joins: bool = False
     """True where stages of two device types are known to stand on the same nodes."""
 
 
 class Places:
-    """Places of the compositions in use, and the seconds from one to another.
-
-    Those of a send are in three parts: ``leaving`` and ``arriving`` of the two compositions, and what their places add.
-    """
+    """Places of the compositions in use, and the seconds of a send from one to another, at least."""
 
     def __init__(self, stages: StageOptions, used: list[int]) -> None:
         self.stages = stages
@@ -57,12 +54,6 @@ class Places:
         self._smalls = [self._is_small(row[0]) for row in self.members]
         self._full = [all(map(self._is_full, row)) for row in self.members]
         self._sends: dict[tuple[int, int], Sends] = {}
-        self.leaving = {own: _finite(min(self._least(own, other) for other in used)) for own in used}
-        """Seconds of a send that every stage with a composition takes part in, whatever stage follows."""
-        self.arriving = {
-            own: _finite(min(self._least(other, own) - self.leaving[other] for other in used)) for own in used
-        }
-        """What is more than that in every send to a composition."""
 
     def begins(self, place: int) -> State:
         """The state after the first stage of the pipeline."""
@@ -129,7 +120,7 @@ class Places:
         return not self.returns and not self._leftovers(device_type)
 
     def around(self, last: int, first: int) -> Sends:
-        """What places add to the send from last to first, when both stand on one node and when they do not."""
+        """Least sends from last to first, when both stand on one node and when they do not."""
         sends = self.sends(last, first)
         alike = self.device_type(last) == self.device_type(first)
         if self.meet(last, first) or (self._small(last) and self._small(first) and alike):
@@ -167,22 +158,15 @@ class Places:
         return frozenset(group.pool for group in groups if group.pool in lone)
 
     def sends(self, first: int, last: int) -> Sends:
-        """The cheapest sends between compositions of two places, less what these always take."""
+        """The cheapest sends between compositions of two places."""
         key = (first, last)
         if key not in self._sends:
-            pairs = [
-                (self.stages.sends(a, b), self.leaving[a] + self.arriving[b])
-                for a in self.members[first]
-                for b in self.members[last]
-            ]
+            pairs = [self.stages.sends(a, b) for a in self.members[first] for b in self.members[last]]
             self._sends[key] = Sends(
-                near_seconds=min(max(0.0, item.near_seconds - always) for item, always in pairs),
-                far_seconds=min(max(0.0, item.far_seconds - always) for item, always in pairs),
+                near_seconds=min(item.near_seconds for item in pairs),
+                far_seconds=min(item.far_seconds for item in pairs),
             )
         return self._sends[key]
-
-    def _least(self, first: int, last: int) -> float:
-        return self.stages.sends(first, last).least_seconds
 
     def _key(self, composition: int) -> tuple[object, ...]:
         groups = self.stages.compositions[composition]
@@ -221,10 +205,6 @@ class Places:
 
     def _room(self, place: int) -> int:
         return self.stages.topology.device_type(*self.device_type(place)).per_node
-
-
-def _finite(seconds: float) -> float:
-    return seconds if seconds < float("inf") else 0.0
 
 
 class Entries:
@@ -331,13 +311,8 @@ class Flow:
         for place, variables in following.items():
             # sum of the edges into a place = sum of x of the options that stand there
             self.program.equal(added(ones(incoming.get(place, [])), ones(variables), -1.0))
-        self.send[stage] = added(total(cost), self._always_sent(stage, stage + 1))
+        self.send[stage] = total(cost)
         return states
-
-    def _always_sent(self, stage: int, following: int) -> Terms:
-        """What a send takes whatever the places of the other end."""
-        leaving, arriving = self.places.leaving, self.places.arriving
-        return added(self._stage_sum(stage, leaving), self._stage_sum(following, arriving))
 
     def _round_trip(self) -> None:
         """Interleaving sends from the last stage to the first."""
@@ -361,8 +336,7 @@ class Flow:
                 self.program.equal(added(ones(place_edges), ones(variables), -1.0))
         for device_type, near_edges in near.items():
             self.program.row(added(ones(near_edges), ones(self._left.get(device_type, [])), -1.0), most=0.0)
-        cost = total((seconds / self.scale, edge) for _, seconds, edge in edges)
-        self.send[-1] = added(cost, self._always_sent(self.depth - 1, 0))
+        self.send[-1] = total((seconds / self.scale, edge) for _, seconds, edge in edges)
 
     def _join(self, before: tuple[int, int], behind: tuple[int, int], edge: Column) -> None:
         """Remember which stages, (stage, place), stand on the same nodes."""
@@ -415,8 +389,3 @@ class Flow:
         for option, variable in zip(self.options[stage], self.take[stage], strict=True):
             columns.setdefault(self.places.of[option.composition], []).append(variable)
         return columns
-
-    def _stage_sum(self, stage: int, seconds: Mapping[int, float]) -> Terms:
-        """What the composition of a stage says."""
-        pairs = zip(self.options[stage], self.take[stage], strict=True)
-        return total((seconds[option.composition] / self.scale, variable) for option, variable in pairs)
