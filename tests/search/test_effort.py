@@ -266,7 +266,7 @@ def test_families_that_are_asked_for_any_plan() -> None:
 def test_a_plan_comes_whatever_the_time() -> None:
     """A good one until 0.3 s after the limit; none where only a faster one is wanted."""
     first = first_plans()
-    explorer = cast("Explorer", first.explorer)
+    explorer = first.explorer
     explorer.deadline = Deadline(at=100.0)
 
     def struck(now: float, check: Callable[[], None]) -> bool:
