@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from typing import TypeVar
 
 from planner.calibration.values import Calibration
@@ -212,6 +213,48 @@ def coverage(predictions: Sequence[Prediction]) -> float:
         if entry.error is not None and entry.spread is not None
     )
     return sum(within) / len(predictions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two runs that differ in their plan only, by the logarithm of one step over the other."""
+
+    source: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """How far apart the logarithms are."""
+        return abs(self.predicted - self.measured)
+
+    @property
+    def reversed(self) -> bool:
+        """True when the plan that was predicted slower was faster."""
+        return self.predicted * self.measured < 0
+
+
+def pairs(predictions: Sequence[Prediction]) -> Iterator[Pair]:
+    """All of them, of each source."""
+    timed = [entry for entry in predictions if entry.error is not None]
+    for _, group in _grouped(timed, lambda entry: entry.run.group):
+        for one, two in chain.from_iterable(combinations(alike, 2) for alike in _alike(group)):
+            predicted = (one.predicted_seconds or 0.0) / (two.predicted_seconds or 1.0)
+            measured = (one.run.step_seconds or 0.0) / (two.run.step_seconds or 1.0)
+            yield Pair(source=one.run.source, predicted=math.log(predicted), measured=math.log(measured))
+
+
+def by_source(known: Iterable[Pair]) -> list[list[Pair]]:
+    """Those of each source that has at least ``LEAST_TO_RANK`` of them."""
+    apart: dict[str, list[Pair]] = {}
+    for pair in known:
+        apart.setdefault(pair.source, []).append(pair)
+    return [own for own in apart.values() if len(own) >= LEAST_TO_RANK]
+
+
+def pair_spread(sources: Iterable[Sequence[Pair]]) -> float:
+    """The error that 68 % of a source's pairs stay below, in the mean over sources."""
+    return statistics.fmean(sorted(pair.error for pair in own)[int(0.68 * len(own))] for own in sources)
 
 
 def worst(predictions: Sequence[Prediction], most: int) -> tuple[Prediction, ...]:

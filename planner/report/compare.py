@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import hypot, log
 
 from rich.console import Group
 
 from planner.cluster.spec import ClusterSpec
-from planner.cost.values import CAUSES, Estimate
+from planner.cost.values import CAUSES, PAIR_SPREAD, Estimate
 from planner.model.spec import ModelSpec
 from planner.plan.file import Difference, cluster_differences, model_differences
 from planner.report.layout import bullets, list_section, number, section, table, words
@@ -137,21 +138,32 @@ def _running_cost(contenders: Sequence[Contender]) -> Iterator[Group]:
 
 
 def close_calls(contenders: Sequence[Contender]) -> list[str]:
-    """Plans whose error bars overlap with those of the first."""
-    priced = _priced(contenders)
-    first = priced[0][1]
-    close = [name for name, estimate in priced[1:] if estimate.fits and _overlap(first, estimate)]
-    if not close:
-        return []
-    bars = f"error bars of ±{percent(first.spread)} overlap"
-    return [f"not distinguishable from the first plan, {bars}: {', '.join(close)}"]
+    """Plans of different speed whose seconds per token may be those of the first, of which more is known on the same
+    devices."""
+    first, *others = [(entry.name, entry.scored) for entry in contenders if entry.scored]
+    close: dict[str, list[str]] = {}
+    for name, other in others:
+        bar, text = _bar(first[1], other)
+        ratio = first[1].estimate.tokens_per_second / other.estimate.tokens_per_second
+        if other.estimate.fits and 0.0005 < abs(log(ratio)) <= bar:
+            close.setdefault(text, []).append(name)
+    return [
+        f"not distinguishable from the first plan, {text}: {', '.join(names)}"
+        for text, names in close.items()
+    ]
 
 
-def _overlap(first: Estimate, other: Estimate) -> bool:
-    """True for plans of different speed whose seconds per token may be the same within one spread each."""
-    ours, theirs = 1 / first.tokens_per_second, 1 / other.tokens_per_second
-    apart = abs(ours - theirs)
-    return 0.0005 * ours < apart <= first.spread * ours + other.spread * theirs
+def _bar(first: Scored, other: Scored) -> tuple[float, str]:
+    """How far apart two steps have to be, and why; on some of the devices most of a bar is in both as well."""
+    ours, theirs = first.estimate.spread, other.estimate.spread
+    one, two = _types(first), _types(other)
+    if (one <= two or two <= one) and hypot(ours, theirs) > PAIR_SPREAD:
+        return PAIR_SPREAD, f"which is known to ±{percent(PAIR_SPREAD)} next to others on these devices"
+    return ours + theirs, f"error bars of ±{percent(ours)} overlap"
+
+
+def _types(scored: Scored) -> set[str]:
+    return {group.gpu for stage in scored.plan.stages for group in stage.replicas}
 
 
 def fastest(contenders: Sequence[Contender]) -> list[int]:

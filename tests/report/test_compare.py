@@ -70,13 +70,30 @@ def test_speed_time_and_reasons() -> None:
 
 
 def test_close_calls_are_marked() -> None:
-    """Plans whose error bars overlap are said to; equal and far plans are not."""
-    names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("far", 41.7))
+    """Plans that may be as fast are said to; equal and far plans are not, nor those of which pairs tell more."""
+    names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("apart", 31.2), ("far", 41.7))
     contenders = [contender(name, examples.scored(step_seconds=step)) for name, step in names]
     contenders.append(contender("no fit", examples.scored(16, 28.2, 40.0)))
-    assert close_calls(contenders) == [
-        "not distinguishable from the first plan, error bars of ±15 % overlap: near"
+    known = "not distinguishable from the first plan, which is known to ±13 % next to others on these devices: near"
+    assert close_calls(contenders) == [known]
+    elsewhere = examples.scored(step_seconds=31.2)
+    stages = [
+        replace(stage, replicas=tuple(replace(group, gpu="H100") for group in stage.replicas))
+        for stage in elsewhere.plan.stages
     ]
+    contenders.append(
+        contender("elsewhere", replace(elsewhere, plan=replace(elsewhere.plan, stages=tuple(stages))))
+    )
+    overlap = "not distinguishable from the first plan, error bars of ±15 % overlap: elsewhere"
+    assert close_calls(contenders) == [known, overlap]
+
+
+def test_measured_bars_are_those_of_their_plans() -> None:
+    """Where they are less than what pairs of published runs tell."""
+    first, second = (examples.scored(step_seconds=step) for step in (27.2, 29.6))
+    narrow = [replace(each, estimate=replace(each.estimate, spread=0.03)) for each in (first, second)]
+    assert close_calls([contender("first", first), contender("second", second)])
+    assert close_calls([contender("first", narrow[0]), contender("second", narrow[1])]) == []
 
 
 def test_equal_plans_are_said_to_be_equal() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tools.accuracy.adapters import adapters_section
 from tools.accuracy.constants import constants_section, newcomer_section, order_section
-from tools.accuracy.errors import bars_section, compared_section, sources_section, worst_section
+from tools.accuracy.errors import (
+    bars_section,
+    compared_section,
+    pairs_section,
+    sources_section,
+    worst_section,
+)
 from tools.accuracy.experts import experts_section
 from tools.accuracy.goals import goal_section, others_section
 from tools.accuracy.largest import largest_section
@@ -29,6 +35,7 @@ def page(found: Material) -> str:
         ("The largest models that fit", largest_section()),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),
+        ("Two plans of one job", pairs_section(found)),
         ("Predicted worst", worst_section(found)),
         ("A family without runs of its own", newcomer_section(found)),
         ("Devices in order", order_section(found)),
