@@ -31,6 +31,7 @@ from planner.report.inputs import understood
 from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.report.plan_table import misfits
 from planner.search.values import Limits, Scored
+from planner.targets import BY_REQUEST
 
 Logs = Annotated[
     list[Path] | None,
@@ -148,8 +149,10 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
-    """What people do today on the first plan's cluster, for its runtime."""
-    alternatives = baselines(first.cluster, first.model, constants, Limits(target=first.plan.target))
+    """What people do today on the first plan's cluster, with any runtime that is searched unasked, or its own."""
+    name = first.plan.target
+    limits = Limits(target=name if name in BY_REQUEST else None)
+    alternatives = baselines(first.cluster, first.model, constants, limits)
     return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in alternatives]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -180,9 +181,16 @@ def test_compare_with_what_people_do_today(
         ),
         Alternative(family="fastest pool only", scored=None, chosen=False, reason="A100 lacks 3.1 GiB"),
     )
-    monkeypatch.setattr("planner.cli.compare.baselines", lambda *_: today)
+    asked: list[str | None] = []
+
+    def todays(*arguments: Any) -> tuple[Alternative, ...]:
+        asked.append(arguments[-1].target)
+        return today
+
+    monkeypatch.setattr("planner.cli.compare.baselines", todays)
     write_plan(Path("best.yaml"))
     done = hetplan("compare", "best.yaml", "--baselines")
+    assert asked == [None]  # not the plan's runtime alone
     assert done.code == 0
     assert "! fastest pool only: A100 lacks 3.1 GiB" in done.out
     assert "- even split, equal batches: takes 1.53 x the time" in done.out
