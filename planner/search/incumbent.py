@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.training import TrainingRun, devices_of
@@ -16,6 +17,8 @@ from planner.plan.values import Plan
 from planner.search.space.choices import targets_of
 from planner.search.values import Goal, LimitName, Limits, Objective, Scored
 from planner.targets import target
+
+Key = TypeVar("Key", str, tuple[int, int])
 
 
 class Incumbent:
@@ -156,15 +159,22 @@ def families_of(scored: Scored) -> tuple[str, ...]:
 
 
 class Met:
-    """Keeps the fastest plan of each family, and of each pool alone."""
+    """Keeps the fastest plan of each family, of each pool alone, and of each number of devices and stages."""
 
     def __init__(self) -> None:
         self.plans: dict[str, Scored] = {}
         """By family; ``only POOL`` for plans that stay on one pool."""
+        self.by_size: dict[tuple[int, int], Scored] = {}
+        """By devices and stages."""
 
     def take(self, scored: Scored) -> None:
         """A plan that fits."""
         for name in families_of(scored):
-            known = self.plans.get(name)
-            if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
-                self.plans[name] = scored
+            _keep(self.plans, name, scored)
+        _keep(self.by_size, (scored.plan.devices, scored.plan.pp), scored)
+
+
+def _keep(plans: dict[Key, Scored], key: Key, scored: Scored) -> None:
+    known = plans.get(key)
+    if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
+        plans[key] = scored

@@ -79,6 +79,7 @@ def search(
         seconds=monotonic() - start,
         interrupted=explorer.interrupted,
         outside=outside(cluster, model, limits),
+        by_size=tuple(explorer.met.by_size.values()),
     )
     if not explain or explorer.interrupted or result.status == "unknown":
         return with_host_needs(result, widened)

@@ -262,7 +262,7 @@ class Nearest:
 @json_fields(
     "objective",
     inline=("best",),
-    without=("alternatives", "goal", "warnings", "reasons_error"),
+    without=("alternatives", "goal", "warnings", "by_size", "reasons_error"),
     names={"seconds": "search_seconds"},
 )
 @record(frozen=True, slots=True, kw_only=True)
@@ -318,6 +318,8 @@ class SearchResult:
     """Plans outside the space, which the bound does not cover."""
     nearest: tuple[Nearest, ...] = ()
     """What comes nearest where plans fit but none meets the goal."""
+    by_size: tuple[Scored, ...] = ()
+    """The fastest plans that were met on as many devices, with as many stages."""
     reasons_error: Exception | None = None
     """The bug that kept reasons from being worked out; the plan and its bound hold all the same."""
 

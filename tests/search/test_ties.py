@@ -14,6 +14,7 @@ from planner.cost.estimate import Estimator
 from planner.model.file import load_model
 from planner.report.goal import tie_text
 from planner.search.explain.ties import _as_simple, _compared, settled, simpler
+from planner.search.incumbent import family_of
 from planner.search.objectives.choose import choose
 from planner.search.values import Alternative, Goal, Limits, Scored, SearchResult, Simpler
 from tests.cli.running import CLUSTER, MODEL
@@ -112,6 +113,40 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
     assert settled(replace(before, simpler=()), 0.01).best is fast
     slower = replace(before.simpler[0], scored=slow, slower=0.5)
     assert settled(replace(before, simpler=(*before.simpler, slower)), 0.01).best is other
+
+
+def test_no_plan_that_was_met_beats_the_simpler_one(result: tuple[SearchResult, Estimator]) -> None:
+    """On as many devices and stages another plan of the fastest one's family may be faster than other families are."""
+    found, estimator = result
+    best = found.best
+    assert best is not None
+
+    def other(slower: float, zero: int, devices: int) -> Scored:
+        step = best.estimate.step_seconds * (1 + slower)
+        return replace(
+            best,
+            plan=replace(best.plan, zero=zero),
+            estimate=replace(best.estimate, step_seconds=step, devices=devices),
+        )
+
+    own, shown = other(0.01, best.plan.zero, 3), other(0.03, 3 - best.plan.zero, 3)
+    whole = replace(
+        best, plan=replace(best.plan, schedule="zb-v"), estimate=replace(best.estimate, devices=4)
+    )
+    family = family_of(best)
+    alternatives = (
+        Alternative(family=family, scored=whole, chosen=True, reason="chosen"),
+        Alternative(family=family_of(shown), scored=shown, chosen=False, reason="compute +3 %"),
+    )
+    changed = replace(found, best=whole, alternatives=alternatives, by_size=(whole, own), goal=Goal())
+    changed = replace(changed, simpler=simpler(changed, estimator))
+    assert [round(entry.slower, 3) for entry in changed.simpler] == [0.01]
+    won = settled(changed, 0.01)
+    assert won.best == own
+    row = next(each for each in won.alternatives if each.family == family)
+    assert (row.scored, row.chosen, row.reason) == (own, True, "chosen")
+    assert won.tie is not None
+    assert won.tie.scored == whole
 
 
 def test_what_a_slower_plan_spares() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from planner.cost.estimate import Estimator
 from planner.plan.file import CHOSEN
 from planner.search.explain.families import reason_against
+from planner.search.incumbent import family_of
 from planner.search.values import Alternative, Scored, SearchResult, Simpler, proven
 
 TIE = 0.05
@@ -20,7 +21,7 @@ TIE = 0.05
 
 
 def simpler(result: SearchResult, estimator: Estimator) -> tuple[Simpler, ...]:
-    """The families' plans inside the bar that need less of something and more of nothing; the least slow first."""
+    """Plans inside the bar that need less of something and more of nothing; the least slow first."""
     best = result.best
     if best is None or result.objective != "time":
         return ()
@@ -30,6 +31,11 @@ def simpler(result: SearchResult, estimator: Estimator) -> tuple[Simpler, ...]:
         if alternative.scored is not None
         for entry in _compared(alternative.family, alternative.scored, best, estimator)
     ]
+    # Of a family its fastest plan is shown, which may need more than another one that is as simple as these.
+    sizes = {(entry.scored.plan.devices, entry.scored.plan.pp) for entry in candidates}
+    for scored in result.by_size:
+        if (scored.plan.devices, scored.plan.pp) in sizes:
+            candidates += _compared(family_of(scored), scored, best, estimator)
     kept: list[Simpler] = []
     for entry in sorted(candidates, key=lambda entry: entry.slower):
         if not any(_as_simple(other, entry) for other in kept):
@@ -62,11 +68,11 @@ def _against(entry: Alternative, won: Simpler) -> Alternative:
     if entry.scored is None:
         return entry
     chosen = entry.family == won.family
+    if chosen:
+        return replace(entry, scored=won.scored, chosen=True, reason=CHOSEN)
     faster = 1.0 - entry.scored.estimate.step_seconds / won.scored.estimate.step_seconds
     reason = f"{100 * faster:.1f} % faster, within the error bar" if faster > 0 else None
-    return replace(
-        entry, chosen=chosen, reason=CHOSEN if chosen else reason or reason_against(entry.scored, won.scored)
-    )
+    return replace(entry, chosen=False, reason=reason or reason_against(entry.scored, won.scored))
 
 
 def _as_simple(one: Simpler, two: Simpler) -> bool:
