@@ -68,7 +68,7 @@ def _simpler_by(entry: Simpler, word: str, rdma: str) -> str:
 
 def format_text(entry: OtherFormat) -> str:
     """``--precision fp16 lets 32 idle devices work: at least 20 % faster``."""
-    work = f"--precision {entry.precision} lets {count(entry.idle, 'device')} without bf16 work"
+    work = f"--precision {entry.precision} lets {count(entry.idle, 'device')} without {entry.lacking} work"
     if entry.faster <= 0:
         return f"{work}: no faster plan was found at a quick look"
     return f"{work}: at least {percent(entry.faster)} faster, {rate(entry.scored.estimate.tokens_per_second)} tokens/s"

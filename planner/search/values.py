@@ -194,6 +194,8 @@ class OtherFormat:
 
     precision: str
     """The other number format."""
+    lacking: str
+    """That of the training, which these devices lack."""
     idle: int
     """Devices that idle because they lack the training's number format."""
     faster: float
@@ -311,7 +313,8 @@ class SearchResult:
     """Where the answer won a tie by being simpler: how it stands next to the fastest plan, of which ``family`` and the
     step are; null for the fastest plan."""
     other_format: OtherFormat | None = None
-    """What fp16 gives where devices without bf16 idle; null where none do, or no plan was found quickly."""
+    """What another number format gives where devices without the training's idle: fp16 for bf16, bf16 or fp16 for
+    fp8; null where none do, or no plan was found quickly."""
     hedge: Hedge | None = None
     """What a robust plan gives up and gains; null where none was asked for, or nothing hangs on speeds."""
     outside: tuple[str, ...] = ()

@@ -169,7 +169,7 @@ def documents() -> dict[str, object]:
     result = replace(
         result,
         goal=replace(result.goal, tokens=1e9),
-        other_format=OtherFormat(precision="fp16", idle=1, faster=0.1, scored=scored),
+        other_format=OtherFormat(precision="fp16", lacking="bf16", idle=1, faster=0.1, scored=scored),
         simpler=(simple,),
         tie=simple,
     )

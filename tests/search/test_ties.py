@@ -12,14 +12,14 @@ from planner.calibration.file import shipped
 from planner.cluster.file import load_cluster
 from planner.cost.estimate import Estimator
 from planner.model.file import load_model
-from planner.report.goal import tie_text
+from planner.report.goal import format_text, tie_text
 from planner.search.explain.ties import _as_simple, _compared, settled, simpler
 from planner.search.incumbent import family_of
 from planner.search.objectives.choose import choose
 from planner.search.values import Alternative, Goal, Limits, Scored, SearchResult, Simpler
 from tests.cli.running import CLUSTER, MODEL
 from tests.report import examples
-from tests.worlds import cluster, gpt, group, nic, plan, pool
+from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,26 @@ def test_fp16_where_devices_lack_bf16(result: tuple[SearchResult, Estimator]) ->
     found, _ = result
     assert found.best is not None
     assert found.other_format is not None
-    assert (found.other_format.precision, found.other_format.idle) == ("fp16", 2)
-    quick = found.other_format.scored.estimate.tokens_per_second
-    assert found.other_format.faster == quick / found.best.estimate.tokens_per_second - 1
+    other = found.other_format
+    assert (other.precision, other.lacking, other.idle) == ("fp16", "bf16", 2)
+    quick = other.scored.estimate.tokens_per_second
+    assert other.faster == quick / found.best.estimate.tokens_per_second - 1
+
+
+def test_bf16_where_devices_lack_fp8() -> None:
+    """Eight of ten devices idle in fp8; of both formats that they have the faster one is said."""
+    gpus = {
+        "H": GPUS["A100"].model_copy(update={"name": "H", "tflops": {"fp8": 700, "bf16": 350, "fp16": 300}})
+    }
+    pools = pool("new", "H", per_node=2), pool("old", per_node=8)
+    where = cluster(*pools, gpus={**GPUS, **gpus})
+    asked = Limits(target="megatron", tp=(1,), pp=(1,))
+    found = choose(where, gpt(12, 1024, 16, precision="fp8", global_batch=64), shipped(), asked, Goal())
+    other = found.other_format
+    assert other is not None
+    assert (other.precision, other.lacking, other.idle) == ("bf16", "fp8", 8)
+    assert other.faster > 0
+    assert "without fp8 work: at least" in format_text(other)
 
 
 def test_what_is_simpler(result: tuple[SearchResult, Estimator]) -> None:

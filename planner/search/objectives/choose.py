@@ -168,6 +168,10 @@ def _best(
         return replace(result, reasons_error=error)
 
 
+OTHER_FORMATS = {"bf16": ("fp16",), "fp8": ("bf16", "fp16")}
+"""Number formats that more devices have than one of the training, the one to take first."""
+
+
 def _other_format(
     result: SearchResult,
     best: Scored,
@@ -177,27 +181,26 @@ def _other_format(
     limits: Limits,
     deadline: Deadline,
 ) -> OtherFormat | None:
-    """A quick plan in fp16 where devices that lack bf16 idle."""
-    if result.goal.objective != "time" or model.training.precision != "bf16":
-        return None
-    idle = sum(
-        len(pool.hosts)
-        for pool in cluster.pools
-        for gpu in pool.devices
-        if "bf16" not in cluster.gpus[gpu].tflops and "fp16" in cluster.gpus[gpu].tflops
-    )
-    if not idle:
-        return None
-    other = model.trained_with(precision="fp16")
-    estimator = Estimator(ranked(cluster), other, calibration)
-    try:
-        scored = cheap_plan(estimator, limits, everywhere(estimator), deadline)
-    except Struck:
-        return None
-    if scored is None or not scored.estimate.fits:
-        return None
-    faster = scored.estimate.tokens_per_second / best.estimate.tokens_per_second - 1
-    return OtherFormat(precision="fp16", idle=idle, faster=faster, scored=scored)
+    """A quick plan in another number format where devices idle that lack the training's."""
+    lacking = model.training.precision
+    for precision in OTHER_FORMATS.get(lacking, ()) if result.goal.objective == "time" else ():
+        idle = sum(
+            len(pool.hosts)
+            for pool in cluster.pools
+            for gpu in pool.devices
+            if lacking not in cluster.gpus[gpu].tflops and precision in cluster.gpus[gpu].tflops
+        )
+        if not idle:
+            continue
+        estimator = Estimator(ranked(cluster), model.trained_with(precision=precision), calibration)
+        try:
+            scored = cheap_plan(estimator, limits, everywhere(estimator), deadline)
+        except Struck:
+            return None
+        if scored is not None and scored.estimate.fits:
+            faster = scored.estimate.tokens_per_second / best.estimate.tokens_per_second - 1
+            return OtherFormat(precision=precision, lacking=lacking, idle=idle, faster=faster, scored=scored)
+    return None
 
 
 def without_excluded(cluster: ClusterSpec, goal: Goal) -> tuple[ClusterSpec, Goal]:
