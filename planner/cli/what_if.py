@@ -26,7 +26,7 @@ from planner.errors import UsageError
 from planner.report.layout import warnings_section
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
 from planner.search.values import Limits, SearchResult
-from planner.search.what_if import World, searched, swings, worlds
+from planner.search.what_if import World, searched, shared, swings, worlds
 
 
 def what_if(
@@ -83,6 +83,7 @@ def what_if(
                 break
         if stopped and not (results and change):
             raise KeyboardInterrupt
+        results = shared(variants, results, constants, limits)
         moved = (
             tuple(named(swing) for swing in swings(results[0], *variants[0][1:], constants, limits, talk))
             if sensitivity and not stopped

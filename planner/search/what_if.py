@@ -19,11 +19,14 @@ from planner.files.messages import messages_of
 from planner.frozen import dataclass
 from planner.model.file import with_training
 from planner.model.spec import ModelSpec, TrainingSpec
+from planner.plan.checks import faults
+from planner.plan.values import Plan
 from planner.search.deadline import Deadline
 from planner.search.explain.bars import device_bars, network_bars, scaled, with_families
+from planner.search.incumbent import obeys
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked
-from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult
+from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, proven
 
 World = tuple[str, ClusterSpec, ModelSpec]
 """A change as it was typed, empty for none; and what the cluster and the model are then."""
@@ -56,6 +59,33 @@ def searched(
                 better=better,
             ),
         )
+
+
+def shared(
+    variants: Sequence[World], results: Sequence[SearchResult], calibration: Calibration, limits: Limits
+) -> list[SearchResult]:
+    """Each with the best plan that was found anywhere and that it can run: more devices never make its answer worse."""
+    plans = [result.best.plan for result in results if result.best is not None]
+    return [
+        _with_best(result, plans, Estimator(ranked(cluster), model, calibration), limits)
+        for (_, cluster, model), result in zip(variants, results, strict=False)
+    ]
+
+
+def _with_best(
+    result: SearchResult, plans: Sequence[Plan], estimator: Estimator, limits: Limits
+) -> SearchResult:
+    """The fastest of a search's own plan and of others; the bound is the search's."""
+    found = [] if result.best is None else [result.best]
+    for plan in plans:
+        if obeys(plan, limits, Goal()) and not faults(plan, estimator.cluster, estimator.model):
+            scored = Scored(plan=plan, estimate=estimator.estimate(plan))
+            found += [scored] if scored.estimate.fits else []
+    best = min(found, key=lambda scored: scored.estimate.step_seconds, default=None)
+    if best is None or best is result.best:
+        return result
+    gap = max(0.0, 1.0 - result.bound_seconds / best.estimate.step_seconds)
+    return replace(result, best=best, gap=gap, status=proven(gap, limits.gap))
 
 
 def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[ClusterSpec, ModelSpec]:
