@@ -12,9 +12,9 @@ import typer
 
 from planner.catalog import gpu_names, link_names
 from planner.cli.options import ForceFiles, argument, option
-from planner.cli.output import require_new, show, typed
+from planner.cli.output import require_new, show, typed, writing
 from planner.cluster.file import problems_of
-from planner.errors import UsageError
+from planner.errors import Problem, UsageError
 from planner.examples import examples
 from planner.files.document import Document, fail_on
 from planner.files.messages import nearest
@@ -23,6 +23,13 @@ from planner.files.writing import dump, write_whole
 from planner.model.file import model_of
 from planner.ranges import CARDS, NODE_DEVICES, NODES, PRICE, RATE
 from planner.report.layout import Paragraph
+
+_NAMED = {
+    "gpu": ("--gpu", "hetplan gpus lists the names"),
+    "intra_node": ("--intra-node", "hetplan links lists the names"),
+    "kind": ("--network", "kinds are infiniband, roce and ethernet"),
+}
+"""The option that gives a key of the cluster file, and where its names are listed."""
 
 
 class Asking:
@@ -123,8 +130,9 @@ def init(
     drafts the file from the machines themselves.
     """
     cluster_path, model_path = folder / "cluster.yaml", folder / "model.yaml"
-    for path in (cluster_path, model_path):
-        require_new(path, force, path.name)
+    if folder.exists():
+        for path in (cluster_path, model_path):
+            require_new(path, force, path.name)
     ask = Asking()
     text = pool.text(ask)
     chosen = ask.text("--model", model, "Model (an example such as gpt2_345m, or a config.json)")
@@ -135,14 +143,29 @@ def init(
         )
     model_text = _model(chosen)
     document = Document(str(cluster_path), parse(text))
-    fail_on(problems_of(document))
+    problems = list(problems_of(document))
+    for problem in problems:
+        _refuse_name(problem)
+    fail_on(problems)
     model_of(model_path, Document(str(model_path), parse(model_text)))
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     write_whole(text, cluster_path, "cluster.yaml")
     write_whole(model_text, model_path, "model.yaml")
     show(
         Paragraph(f"Wrote {cluster_path} and {model_path}"),
         then=typed("hetplan", "search", cluster_path, model_path, "-o", folder / "plan.yaml"),
     )
+
+
+def _refuse_name(problem: Problem) -> None:
+    """A wrong name as an error about its option, since there is no file yet that has it; raises UsageError."""
+    named = _NAMED.get(problem.key.rpartition(".")[2])
+    if named:
+        option, hint = named
+        near = (problem.hint or "").partition(", or write its numbers")[0]  # init takes names alone
+        is_near = near.startswith(("did you mean", "write one of them"))
+        raise UsageError(f"{option}: {problem.what}", hint=near if is_near else hint)
 
 
 def _model(chosen: str) -> str:

@@ -38,6 +38,16 @@ def test_options_alone(hetplan: Command, tmp_path: Path) -> None:
     assert (again.code, "exists already" in again.err) == (2, True)
 
 
+def test_a_new_folder_is_made(hetplan: Command, tmp_path: Path) -> None:
+    """As ``examples --copy`` does; a file in its place is an error."""
+    done = hetplan("init", tmp_path / "lab" / "first", *WORDS, *NETWORK)
+    assert (done.code, done.err) == (0, "")
+    assert {each.name for each in (tmp_path / "lab" / "first").iterdir()} == {"cluster.yaml", "model.yaml"}
+    (tmp_path / "file").touch()
+    refused = hetplan("init", tmp_path / "file", *WORDS, *NETWORK)
+    assert (refused.code, "is a file, expected a folder" in refused.err) == (2, True)
+
+
 def test_questions(hetplan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What options leave open is asked on a terminal."""
 
@@ -63,12 +73,27 @@ def test_questions(hetplan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyP
             (*WORDS, *NETWORK[:-1], "llama_8b"),
             "--model: no example and no file 'llama_8b'\n  hint: did you mean ",
         ),
-        ((*WORDS[2:], *NETWORK, "--gpu", "A101"), 'no GPU is known as "A101"'),
+        (
+            (*WORDS[2:], *NETWORK, "--gpu", "Foo"),
+            'error: --gpu: no GPU is known as "Foo"\n  hint: hetplan gpus lists the names\n',
+        ),
+        (
+            (*WORDS[2:], *NETWORK, "--gpu", "H100"),
+            "H100-PCIe-80GB, H100-NVL-94GB\n  hint: write one of them\n",
+        ),
+        (
+            (*WORDS[:-1], "nvlnk3", *NETWORK),
+            'error: --intra-node: no link is known as "nvlnk3"\n  hint: did you mean nvlink3?\n',
+        ),
+        (
+            (*WORDS, "--network", "ethernt", *NETWORK[2:]),
+            'error: --network: expected one of: infiniband, roce, ethernet, got "ethernt"\n  hint: did you mean',
+        ),
     ],
 )
 def test_bad_answers(hetplan: Command, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    """Nothing is written."""
-    done = hetplan("init", tmp_path, *words)
+    """Nothing is written, and the error names the option: there is no file yet."""
+    done = hetplan("init", tmp_path / "lab", *words)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert list(tmp_path.iterdir()) == []
