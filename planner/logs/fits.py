@@ -164,7 +164,8 @@ def variation(
 ) -> Variation:
     """The sigma of the plan's devices with which steps vary as they did.
 
-    Raises UsageError for devices of several families, for one that the catalogue does not know, and for a short log.
+    Raises UsageError for devices of several families, for one that the catalogue does not know, for a short log, and
+    for one that does not time single steps.
     """
     estimator = Estimator(cluster, model, calibration)
     groups = [group for stage in plan.stages for group in stage.replicas]
@@ -178,6 +179,12 @@ def variation(
     (family,) = families
     if not family:
         raise UsageError("the run's devices are of no family that the catalogue knows")
+    if not seen.single_steps:
+        raise UsageError(
+            f"the log of {seen.source} has means over several steps, or whole seconds of a progress bar, which do not "
+            "tell how much single steps vary",
+            hint="log every step by itself, for example by step_log.py of the launch folder",
+        )
     if seen.spread is None or seen.step_times < FEWEST:
         raise UsageError(
             f"{seen.step_times} steps after the warm-up are too few to tell how much they vary, expected at least "

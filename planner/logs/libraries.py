@@ -12,8 +12,10 @@ from itertools import pairwise
 from planner.plan.values import Plan
 from planner.runtimes.log import LOGGED, Fact, PartTime, RankMemory, Series
 
-WINDOW_SECONDS = 10
-"""Between two readings of a progress bar, which counts whole seconds."""
+WINDOW_SECONDS = (10, 60)
+"""Least between two readings of a progress bar, which counts whole seconds: in a short run, and in a long one."""
+WINDOWS = 20
+"""Stretches of a bar from which their length grows, so that whole seconds matter less."""
 _BAR = r"(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}):)?(\d\d):(\d\d)<"
 
 
@@ -80,9 +82,11 @@ class _Bar:
 
     def windows(self) -> list[tuple[int, int, int]]:
         """First, last and seconds of each stretch of at least ``WINDOW_SECONDS``; else of all."""
+        short, long = WINDOW_SECONDS
+        least = min(max(short, self.elapsed / WINDOWS), long)
         ends = self.readings[:1]
         for reading in self.readings:
-            if reading[1] - ends[-1][1] >= WINDOW_SECONDS:
+            if reading[1] - ends[-1][1] >= least:
                 ends.append(reading)
         if len(ends) == 1 and self.elapsed:
             ends.append(self.readings[-1])
@@ -138,7 +142,7 @@ class NemoLines(_Library):
         """As it times them, else from the bar."""
         if self._timed.seconds:
             return self._timed
-        series = Series(averaged=True)
+        series = Series(averaged=True, whole_seconds=True)
         for start, end, seconds in self._bar.windows():
             series.add(end, seconds / (end - start))
         return series
@@ -226,7 +230,7 @@ class TrainerLines(_Library):
     def steps(self) -> Series:
         """From the bar, else from the speed of the whole run."""
         windows, mean = self._windows, self._mean()
-        series = Series(averaged=True, whole_run=not windows)
+        series = Series(averaged=True, whole_run=not windows, whole_seconds=bool(windows))
         for start, end, seconds in windows:
             series.add(end, seconds / (end - start))
         if not windows and mean is not None:
@@ -364,7 +368,8 @@ class LightningLines(_Library):
     @property
     def steps(self) -> Series:
         """From metrics.csv, else from the bar."""
-        series, batches = Series(averaged=True), 1 if self._rows else self._accumulation or 1
+        series = Series(averaged=True, whole_seconds=not self._rows)
+        batches = 1 if self._rows else self._accumulation or 1
         for start, end, seconds in self._windows:
             series.add(max(1, end // batches), seconds * batches / (end - start))
         return series

@@ -50,6 +50,8 @@ class Log:
     notes: tuple[str, ...] = ()
     interval: int | None = 1
     """Steps from one record to the next; None for the one mean of a whole run."""
+    single_steps: bool = True
+    """True when each record times one step by itself, so that their spread is that of steps."""
     files: tuple[str, ...] = ()
     """Paths of the logs as the user wrote them."""
 
@@ -78,6 +80,8 @@ class Observed:
     notes: tuple[str, ...]
     more_steps: int | None = 0
     """Steps beyond these until enough records count; None where more steps bring no more records."""
+    single_steps: bool = True
+    """As of ``Log``."""
 
     @property
     def step_times(self) -> int:
@@ -109,6 +113,7 @@ def observed(log: Log) -> Observed:
         memory=log.memory,
         notes=log.notes,
         more_steps=_more_steps(log, len(kept)),
+        single_steps=log.single_steps,
     )
 
 
@@ -227,6 +232,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
         source=source.source,
         steps=steps.timed(),
         interval=_interval(steps),
+        single_steps=steps.single_steps,
         parts=tuple(entry for reader in readers for entry in reader.parts),
         memory=_memory(readers),
         facts=tuple(dict.fromkeys(fact for reader in readers for fact in reader.facts)),
@@ -311,7 +317,8 @@ def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> No
 
 def _steps(source: LogReader, files: Sequence[_File]) -> Series:
     """Step times of all files; where two disagree they are of two runs."""
-    merged = Series(averaged=source.steps.averaged, whole_run=source.steps.whole_run)
+    told = source.steps
+    merged = Series(averaged=told.averaged, whole_run=told.whole_run, whole_seconds=told.whole_seconds)
     for file in files:
         mine = next(reader for reader in file.readers if type(reader) is type(source)).steps
         if any(

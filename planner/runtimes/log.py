@@ -64,10 +64,12 @@ class Fact:
 class Series:
     """Seconds by step number; ``averaged`` over the steps since the record before, or of one step each."""
 
-    def __init__(self, *, averaged: bool, whole_run: bool = False) -> None:
+    def __init__(self, *, averaged: bool, whole_run: bool = False, whole_seconds: bool = False) -> None:
         self.averaged = averaged
         self.whole_run = whole_run
         """True for the one mean of a run of any length."""
+        self.whole_seconds = whole_seconds
+        """True where the clock counts whole seconds, so that records differ by how it rounds."""
         self.seconds: dict[int, float] = {}
         self._first = self._last = 0
 
@@ -86,6 +88,11 @@ class Series:
         """Steps from the last record but one to the last."""
         numbers = sorted(self.seconds)
         return numbers[-1] - numbers[-2] if len(numbers) > 1 else max(1, *numbers, 1)
+
+    @property
+    def single_steps(self) -> bool:
+        """True when each record times one step by itself: means vary less than steps, whole seconds as they round."""
+        return not (self.whole_seconds or self.whole_run) and (not self.averaged or self.interval == 1)
 
     def starts(self) -> dict[int, int]:
         """Steps known of before the first step that each record covers, by the record's number."""

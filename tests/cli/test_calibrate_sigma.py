@@ -83,3 +83,22 @@ def test_what_tells_nothing(hetplan: Command, run: Path) -> None:
     assert done.code == 2
     assert "famil" in done.err
     assert not (run / "new.yaml").exists()
+
+
+def test_logs_without_single_steps(hetplan: Command, run: Path) -> None:
+    """Whole seconds of a bar vary as they round, and means of ten steps less than steps: neither tells a sigma."""
+    steps = [
+        f"\r{n}/100 [{int(n * 33.6) // 60:02d}:{int(n * 33.6) % 60:02d}<09:59, 33.61s/it]"
+        for n in range(1, 101)
+    ]
+    (run / "bar.log").write_text("".join(steps) + "\n{'loss': 2.5, 'grad_norm': 1.2, 'epoch': 0.5}\n")
+    lines = [
+        f"step: {n}  loss: 2.5  grad_norm: 1.9  memory: 60.1GiB(75%)  tps: {3900 + n % 7}"
+        for n in range(10, 400, 10)
+    ]
+    (run / "titan.log").write_text("\n".join(lines) + "\n")
+    for name, who in (("bar.log", "Hugging Face's Trainer"), ("titan.log", "torchtitan")):
+        done = hetplan("calibrate", "sigma", "plan.yaml", "--log", name, "-o", "new.yaml")
+        assert done.code == 2
+        assert f"{name}: the log of {who} has means over several steps" in done.err
+    assert not (run / "new.yaml").exists()

@@ -55,6 +55,15 @@ def test_the_bar_of_the_trainer(tmp_path: Path) -> None:
         told(tmp_path, trainer(2.5), jobs.pipeline())
 
 
+def test_a_long_bar_is_read_in_long_stretches(tmp_path: Path) -> None:
+    """Steps of 10.4 s: whole seconds make each 10 or 11, and their median is 4 % off."""
+    text = (
+        "".join(bar(done, 900, int(done * 10.4)) + "\r" for done in range(901))
+        + "{'loss': '1.5', 'epoch': '1'}\n"
+    )
+    assert observed(told(tmp_path, text)).step_seconds == pytest.approx(10.4, rel=0.01)
+
+
 @pytest.mark.parametrize("quote", ["'{}'", "{}"])
 def test_speeds_of_the_trainer(tmp_path: Path, quote: str) -> None:
     """The mean of the run; a slow rate has too few decimals, so samples count with the plan's batch."""
