@@ -225,6 +225,7 @@ def read_logs(paths: Sequence[Path], plan: Plan, sequence_length: int) -> Log:
         )
     _require_target(source, files, plan)
     notes = [f"{file.path}: holds {file.runs} runs, only the last counts" for file in files if file.runs > 1]
+    notes += _unused(source, files)
     readers = [reader for file in files for reader in file.readers]
     steps = _steps(source, files)
     told_by = [reader for reader in readers if not isinstance(reader, _LATER) or type(reader) is type(source)]
@@ -305,6 +306,15 @@ def _source(files: Sequence[_File]) -> LogReader | None:
     readers = [reader for file in files for reader in file.readers if reader.steps.seconds]
     order = [type(reader) for reader in files[0].readers]
     return min(readers, key=lambda reader: order.index(type(reader)), default=None)
+
+
+def _unused(source: LogReader, files: Sequence[_File]) -> Iterator[str]:
+    """Files whose step times others have printed, and that tell nothing else."""
+    for file in files:
+        timed = [reader for reader in file.readers if reader.steps.seconds]
+        is_told = any(reader.parts or reader.memory for reader in file.readers)
+        if timed and not is_told and all(type(reader) is not type(source) for reader in timed):
+            yield f"{file.path}: not used, a log of {timed[0].source} beside one of {source.source}"
 
 
 def _require_target(source: LogReader, files: Sequence[_File], plan: Plan) -> None:

@@ -130,6 +130,8 @@ def test_short_and_uneven_logs_are_doubted(tmp_path: Path) -> None:
 
     assert first([step]).text.startswith("the log ends within the first 3 steps")
     assert first([step]).text.endswith("run at least 7 more steps")
+    (alone,) = jobs.told(plan, write(tmp_path / "b.log", example_text([3 * step])))[2]
+    assert alone.cause == "warm-up"  # a first step that is slow is no reason to measure
     assert first([step] * 5).text.startswith("step times after the warm-up: 2,")
     assert first([step] * 5).text.endswith("run at least 3 more steps")
     assert first([step] * 8).cause == "none"

@@ -64,6 +64,17 @@ def test_a_long_bar_is_read_in_long_stretches(tmp_path: Path) -> None:
     assert observed(told(tmp_path, text)).step_seconds == pytest.approx(10.4, rel=0.01)
 
 
+def test_a_log_that_adds_nothing_is_named(tmp_path: Path) -> None:
+    """The Trainer's beside torchtitan's: one of them is of another run."""
+    titan = "".join(
+        f"step: {n:2d}  loss:  2.5  memory: 60.1GiB(75%)  tps: 3,900\n" for n in range(10, 90, 10)
+    )
+    paths = [write(tmp_path / "titan.log", titan), write(tmp_path / "bar.log", trainer(2.5))]
+    log = read_logs(paths, TORCH, jobs.MODEL.training.sequence_length)
+    assert log.source == "torchtitan"
+    assert f"{paths[1]}: not used, a log of Hugging Face's Trainer beside one of torchtitan" in log.notes
+
+
 @pytest.mark.parametrize("quote", ["'{}'", "{}"])
 def test_speeds_of_the_trainer(tmp_path: Path, quote: str) -> None:
     """The mean of the run; a slow rate has too few decimals, so samples count with the plan's batch."""
