@@ -182,8 +182,8 @@ def fit_constants(
     """Fit the constants of the cost model to measured runs.
 
     Prints each constant with its spread, and the errors of the fitted runs with and without their own
-    source in the fit. Fits to your own runs start from the built-in constants; fits to the published runs start
-    from microbenchmarks.
+    source in the fit. Fits to your own runs start from the built-in constants, and only those that the runs change are
+    printed; fits to the published runs start from microbenchmarks.
     """
     if output is not None:
         require_new(output, force, EXAMPLE)
@@ -198,8 +198,9 @@ def fit_constants(
         return
     then = "add -o calibration.yaml to keep them"
     if output:
-        then = typed("hetplan", "validate", "--calibration", output)
-    show(*fitted_sections(fitted, calibration, output), then=then)
+        own = ("--measured", measured) if measured else ()
+        then = typed("hetplan", "validate", *own, "--calibration", output)
+    show(*fitted_sections(fitted, calibration, output, shipped() if measured else None), then=then)
 
 
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:

@@ -442,14 +442,21 @@ class _Problem:
         errors = self.errors(calibration, range(len(self.runs)))
         without = partial(self.without, values, errors_before, slopes, told)
         left_out = self._left_out(without)
+        known = {item.name: item.provenance for item in self.base.constants}
+        narrowed = {
+            name
+            for item, now, before in zip(self.parameters, after, self.spreads, strict=True)
+            for name in item.dotted
+            if now < TOLD * before
+        }
         constants = tuple(
             Constant(
                 name=name,
                 value=kept[item],
-                provenance="fitted" if now < TOLD * before else "assumed",
+                provenance="fitted" if name in narrowed else known.get(name, "assumed"),
                 spread=float(f"{now:.2g}"),
             )
-            for item, now, before in zip(self.parameters, after, self.spreads, strict=True)
+            for item, now in zip(self.parameters, after, strict=True)
             for name in item.dotted
         )
         sure = [index for index, run in enumerate(self.runs) if certain(run)]
@@ -479,7 +486,7 @@ class _Problem:
             warnings=(
                 *self._unsettled(self._step(values, list(told.values())), after),
                 *(() if self.published else self._unexplained(calibration, errors)),
-                *_warnings(self.runs, errors, [item for item in constants if item.provenance == "fitted"]),
+                *_warnings(self.runs, errors, [item for item in constants if item.name in narrowed]),
             ),
         )
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration.tables import import_layers_csv
-from planner.calibration.values import Calibration, Constant, LayerPoint
+from planner.calibration.values import Calibration, Constant, LayerPoint, Provenance
 from planner.cost.estimate import Estimator, Priced
 from planner.cost.memory import MOST_CONTEXT
 from planner.errors import HetplanError
@@ -141,7 +141,7 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
         constant = Constant(
             name=_name(name),
             value=float(f"{exp(value):.3g}"),
-            provenance="fitted" if name in touched and now < TOLD * spread else "assumed",
+            provenance="fitted" if name in touched and now < TOLD * spread else _known(name, said),
             spread=float(f"{now:.2g}"),
         )
         constants.append(constant)
@@ -149,6 +149,12 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     changed = {item.name for item in constants}
     others = (item for item in base.constants if item.name not in changed)
     return replace(fitted, constants=(*others, *constants))
+
+
+def _known(kernels: str, said: dict[str, Constant]) -> Provenance:
+    """What a constant was before peaks that hardly tell it."""
+    item = said.get(_name(kernels))
+    return "assumed" if item is None else item.provenance
 
 
 def _with(base: Calibration, kernels: str, runtime_bytes: float) -> Calibration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import expm1
 from pathlib import Path, PurePath
@@ -18,9 +18,9 @@ from planner.logs.fits import Trial, Variation
 from planner.logs.losses import LossFit
 from planner.logs.reading import Observed
 from planner.measured.fit import Fit
-from planner.report.layout import FittedTable, bullets, number, pairs, section, table, words
+from planner.report.layout import FittedTable, Paragraph, bullets, number, pairs, section, table, words
 from planner.report.measured import constants_table
-from planner.report.numbers import count, duration, percent, significant
+from planner.report.numbers import MISSING, count, duration, percent, plus_minus, significant
 from planner.targets import TARGETS, in_words
 from planner.units import format_count
 
@@ -90,17 +90,41 @@ def _lines(trial: Trial, framework: str, seen: Observed) -> Iterator[str]:
         yield "the log contains only warm-up steps: run twenty steps and measure again"
 
 
-def fitted_sections(fit: Fit, calibration: Calibration, path: Path | None) -> list[RenderableType]:
-    """Constants, errors by source, error bars."""
+def fitted_sections(
+    fit: Fit, calibration: Calibration, path: Path | None, before: Calibration | None = None
+) -> list[RenderableType]:
+    """Constants, errors by source, error bars; where the fit started from ``before``, what it changed alone."""
     where = f", wrote {path}" if path else ""
+    title = f"Constants, fitted to {count(len(fit.runs), 'run')}{where}"
+    bars = calibration.residuals
+    if before is None:
+        constants = section(title, constants_table(calibration.constants))
+    else:
+        constants = section(title, *_changes(calibration.constants, before.constants))
+        bars = tuple(item for item in bars if item not in before.residuals)
     return [
-        section(
-            f"Constants, fitted to {count(len(fit.runs), 'run')}{where}",
-            constants_table(calibration.constants),
-        ),
+        constants,
         section("Errors of the fitted runs", _errors(fit)),
-        *([section("Error bars", _bars(calibration))] if calibration.residuals else []),
+        *([section("Error bars", _bars(bars))] if bars else []),
     ]
+
+
+def _changes(now: Sequence[Constant], before: Sequence[Constant]) -> Iterator[RenderableType]:
+    """Constants whose value or spread is another, beside the value before, and how many are not."""
+    known = {item.name: item for item in before}
+    changed = [item for item in now if known.get(item.name) != item]
+    rows = [
+        (
+            item.name,
+            significant(known[item.name].value) if item.name in known else MISSING,
+            significant(item.value),
+            plus_minus(item.spread),
+        )
+        for item in changed
+    ]
+    yield table([words("constant", least=34), number("built-in"), number("value"), number("spread")], rows)
+    if len(now) > len(changed):
+        yield Paragraph(f"the runs say nothing of {count(len(now) - len(changed), 'other constant')}")
 
 
 def _errors(fit: Fit) -> FittedTable:
@@ -112,10 +136,10 @@ def _errors(fit: Fit) -> FittedTable:
     return table(columns, rows)
 
 
-def _bars(calibration: Calibration) -> FittedTable:
+def _bars(residuals: Sequence[Residual]) -> FittedTable:
     rows = [
         (item.family, item.framework, item.work, str(item.rows), f"±{percent(item.spread)}")
-        for item in calibration.residuals
+        for item in residuals
     ]
     return table([words("family"), words("framework"), words("work"), number("runs"), number("spread")], rows)
 

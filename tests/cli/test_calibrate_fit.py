@@ -54,7 +54,7 @@ def test_own_runs_become_a_calibration_file(hetplan: Command) -> None:
     assert done.out.startswith("Constants, fitted to 7 runs, wrote own.yaml\n")
     assert "  families.A100.matmul_efficiency " in done.out
     assert "Errors of the fitted runs" in done.out
-    assert done.out.endswith("Next: hetplan validate --calibration own.yaml\n")
+    assert done.out.endswith("Next: hetplan validate --measured runs.csv --calibration own.yaml\n")
     assert max(len(line) for line in done.out.splitlines()) <= 80
     assert set(Path().iterdir()) - before == {Path("own.yaml")}
     found = load_calibration(Path("own.yaml"))
@@ -67,6 +67,23 @@ def test_own_runs_become_a_calibration_file(hetplan: Command) -> None:
         abs(found.families["A100"].matmul_efficiency / shipped().family("A100").matmul_efficiency - 1) < 0.2
     )
     assert ("A100", "megatron", 6) in {(item.family, item.framework, item.rows) for item in found.residuals}
+
+
+def test_what_own_runs_say_nothing_of_stays_as_it_was(hetplan: Command) -> None:
+    """It is not printed, and keeps its provenance: what published runs tell is not assumed after a few own ones."""
+    done = hetplan("calibrate", "fit", "--measured", "runs.csv", "-o", "own.yaml")
+    assert "V100" not in done.out
+    assert len(done.out.splitlines()) < 60
+    before = {item.name: item for item in shipped().constants}
+    now = {item.name: item for item in load_calibration(Path("own.yaml")).constants}
+    name = "families.A100.matmul_efficiency"
+    row = next(line for line in done.out.splitlines() if name in line)
+    assert row.split()[1:3] == [f"{each[name].value:.3f}" for each in (before, now)]
+    same = sum(before.get(each) == item for each, item in now.items())
+    assert f"the runs say nothing of {same} other constants" in done.out
+    assert [
+        each for each, item in now.items() if item.provenance == "assumed" != before[each].provenance
+    ] == []
 
 
 def test_a_fit_makes_the_predictions_better(hetplan: Command) -> None:
