@@ -18,10 +18,10 @@ from planner.units import bytes_per_second_from_gbps, bytes_per_second_from_giga
 def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
     """A line for each: another model, shape or number format, several versions of torch, unknown devices, fabrics.
 
-    And what was measured faster than devices and wires are.
+    And what was measured faster than devices and wires are, or so slow that its unit must be another.
     """
     yield from _model(calibration, model)
-    yield from _fast_layers(calibration, cluster, model)
+    yield from _impossible_layers(calibration, cluster, model)
     yield from _fast_links(calibration, cluster)
     yield from _formats(calibration, cluster, model)
     keys = {point.source for point in calibration.layers}
@@ -74,25 +74,40 @@ def _strangers(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
         yield f"was measured over {', '.join(others)}, which {cluster.name} does not have"
 
 
-def _fast_layers(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
-    """Layers of the model that a device is said to compute faster than its peak, in the number format that has most."""
+SLOW = 100.0
+"""Times the seconds at a device's peak from which a layer's are doubted: milliseconds in their place are 1000 times."""
+SLOW_SECONDS = 0.05
+"""More than the launches of any layer's kernels take, on which small layers wait."""
+
+
+def _impossible_layers(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
+    """Layers of the model that a device is said to compute faster than its peak, in the number format that has most.
+
+    And those that would take it longer than any layer does.
+    """
     name = name_key(model.name)
     if shapes(calibration).get(name, set()) - {shape_text(model)}:
         return  # of another size
     forward, whole = layer_flops(model)
     peaks = {name_key(gpu.name): flops_from_tflops(max(gpu.tflops.values())) for gpu in cluster.gpus.values()}
     fast: dict[str, float] = {}
+    slow: dict[str, float] = {}
     for point in calibration.layers:
         peak = point.tp * peaks.get(name_key(point.gpu), inf) / point.micro_batch
-        times = max(
-            forward / (peak * point.forward_seconds),
-            whole / (peak * (point.forward_seconds + point.backward_seconds)),
-        )
-        if name_key(point.model) == name and times > 1.0:
+        seconds = point.forward_seconds + point.backward_seconds
+        times = max(forward / (peak * point.forward_seconds), whole / (peak * seconds))
+        if name_key(point.model) != name or peak == inf:
+            continue
+        if times > 1.0:
             fast[point.gpu] = max(times, fast.get(point.gpu, 0.0))
+        elif seconds > SLOW * whole / peak + SLOW_SECONDS:
+            slow[point.gpu] = max(seconds * peak / whole, slow.get(point.gpu, 0.0))
     for gpu, times in fast.items():
         need = f"would need {significant(times)} times the peak of the device"
         yield f"its layers of {model.name} on {gpu} {need}: check seconds"
+    for gpu, times in slow.items():
+        take = f"take {significant(times)} times what they would at the peak of the device"
+        yield f"its layers of {model.name} on {gpu} {take}: check seconds"
 
 
 IN_THE_SWITCH = 2.0

@@ -57,6 +57,26 @@ def test_layers_faster_than_the_peak_are_doubted(
     assert all(said in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "scale", "is_said"), [("A100-SXM-80GB", 1, 0), ("A100-SXM-80GB", 1000, 1), ("T4", 1000, 0)]
+)
+def test_layers_in_milliseconds_are_doubted(gpu: str, scale: float, is_said: bool) -> None:
+    """In place of seconds; of a device that the cluster has."""
+    cluster, model = inputs()
+    point = replace(LAYER, gpu=gpu, forward_seconds=0.03 * scale, backward_seconds=0.06 * scale)
+    lines = [line for line in doubts(Calibration(layers=(point,)), cluster, model) if "check seconds" in line]
+    assert len(lines) == is_said
+    assert all("times what they would at the peak of the device" in line for line in lines)
+
+
+def test_small_layers_wait_for_their_launches() -> None:
+    """A layer of 12 ms may do next to nothing."""
+    cluster, model = inputs()
+    small = model.model_copy(update={"hidden": 64, "heads": 1, "kv_heads": 1, "head_dim": 64, "ffn": 256})
+    point = replace(LAYER, forward_seconds=0.004, backward_seconds=0.008)
+    assert list(doubts(Calibration(layers=(point,)), cluster, small)) == []
+
+
 def test_layers_of_other_models_are_not_compared() -> None:
     """Nor those of the same name and another size, of which another line says so."""
     cluster, model = inputs()
