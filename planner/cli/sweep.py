@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
 from planner.model.hub import HUB
 from planner.ranges import PREDICTED, Range
-from planner.report.layout import Indented, Paragraph, number, table, words
+from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import count, duration, or_missing, percent, rate
 from planner.search.sweep import RESULTS, SweepPoint, SweepRow, load_grid, solved, sweep_points
 
@@ -34,6 +35,8 @@ MANY = 10_000
 """Points that are searched without being asked twice."""
 SHOWN = 12
 """Rows on the screen."""
+REASONS = 3
+"""Errors on the screen."""
 RETRIES = 3
 """How often a cluster does a point again whose worker died."""
 
@@ -123,7 +126,7 @@ def sweep(
         line = f"{output}: {count(len(points), 'point')}, {len(open_points)} searched in {duration(seconds)}"
         line += f", {kept} kept from before" if kept else ""
         line += f", {count(errors, 'error')}" if errors else ""
-        show(_best(ordered, list(grid_spec.options)), last=Paragraph(line))
+        show(_best(ordered, list(grid_spec.options)), _errors(ordered), last=Paragraph(line))
     raise typer.Exit(ANSWER)
 
 
@@ -279,6 +282,14 @@ def _called(path: str) -> str:
     if path.startswith(HUB):
         return file.name.partition("@")[0]
     return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
+
+
+def _errors(rows: Sequence[SweepRow]) -> Indented:
+    """Why points have no plan, the most frequent reason first."""
+    reasons = Counter(str(row["error"]) for row in rows if row["status"] == "error")
+    lines = [f"{count(number_of, 'point')}: {reason}" for reason, number_of in reasons.most_common(REASONS)]
+    more = len(reasons) - len(lines)
+    return Indented(bullets([*lines, *([f"and {count(more, 'other error')}"] if more > 0 else [])], "!"))
 
 
 def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:

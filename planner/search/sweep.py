@@ -21,7 +21,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.errors import HetplanError, UsageError
 from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
-from planner.files.messages import shown
+from planner.files.messages import nearest, shown
 from planner.model.file import load_model, with_training
 from planner.model.hub import HUB
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -99,7 +99,7 @@ def load_grid(path: Path) -> Sweep:
     options = document.data.get("options")
     for name in options if isinstance(options, dict) else ():
         if name not in OPTIONS:
-            hint = f"options are {', '.join(OPTIONS)}"
+            hint = nearest(str(name).replace("-", "_"), list(OPTIONS)) or f"options are {', '.join(OPTIONS)}"
             problems.append(document.problem(("options", name), "is no option of a sweep", hint))
     fail_on(problems)
     grid = document.to(Sweep)

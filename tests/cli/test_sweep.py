@@ -195,7 +195,9 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
     Path("grid.yaml").write_text(
         "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions: {target: [megatron], change: [-slow, -slo]}\n"
     )
-    assert hetplan(*WORDS, "-j", "1").code == 0
+    done = hetplan(*WORDS, "-j", "1")
+    assert done.code == 0
+    assert "  ! 1 point: --change '-slo': no pool 'slo'\n" in done.out
     good, bad = rows()
     assert (good["status"], good["devices"]) == ("optimal", "2")
     assert (bad["status"], bad["error"]) == ("error", "--change '-slo': no pool 'slo'")
@@ -210,7 +212,10 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
             GRID.replace("target: [", "target: [[torch, deepspeed], "),
             "options.target[0]: expected a word, a whole number or a list of whole numbers, got a list of 2",
         ),
-        (GRID.replace("target:", "traget:"), "grid.yaml:5: options.traget: is no option of a sweep"),
+        (
+            GRID.replace("target:", "traget:"),
+            "grid.yaml:5: options.traget: is no option of a sweep\n  hint: did you mean target?",
+        ),
         (
             "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions:\n"
             + "".join(
