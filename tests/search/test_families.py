@@ -9,7 +9,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import ModelSpec
+from planner.model.spec import ExpertsSpec, ModelSpec
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import (
     FamilyPlans,
@@ -141,6 +141,21 @@ def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided(
     found = {entry.family: entry for entry in beside(best, spec, model, Limits())}
     assert found["torch: ZeRO-0"].reason.startswith("does not fit: A100 (a) lacks ")
     assert found["torch: ZeRO-0"].reason.endswith(" GiB with whole sequences")
+
+
+def test_tensor_parallelism_that_trains_no_experts_is_told_as_such() -> None:
+    """By torch, whatever fits; Megatron has it."""
+    spec, dense = problem()
+    model = dense.model_copy(update={"experts": ExpertsSpec(number=4, top_k=2, ffn=512)})
+    limits = Limits(target="torch")
+    best = search(spec, model, limits=limits, explain=False).best
+    assert best is not None
+    found = {entry.family: entry.reason for entry in beside(best, spec, model, limits)}
+    assert found["torch: data + tensor"] == found["torch: pipeline + tensor"] == "not with experts"
+    best = search(spec, model, limits=Limits(target="megatron"), explain=False).best
+    assert best is not None
+    others = beside(best, spec, model, Limits(target="megatron"))
+    assert "not with experts" not in {entry.reason for entry in others}
 
 
 def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:

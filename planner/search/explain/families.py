@@ -232,6 +232,8 @@ def _barred(model: ModelSpec, limits: Limits) -> str | None:
         return f"not with {frozen_text(model)}"
     if tensor and model.training.preference is not None:
         return "not with pairs of answers"
+    if tensor and model.experts is not None and all(row.experts != "parallel" for row in targets_of(limits)):
+        return "not with experts"
     return None
 
 
