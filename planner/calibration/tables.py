@@ -18,7 +18,7 @@ from planner.errors import Problem
 from planner.field_metadata import meanings
 from planner.files.document import MOST_PROBLEMS, fail_on, read_text
 from planner.files.fields import form
-from planner.files.messages import messages_of, nearest
+from planner.files.messages import first_sentence, messages_of, nearest
 from planner.files.nodes import resolve
 
 IGNORED = "reference"
@@ -113,7 +113,7 @@ def _heading_problems(table: _Table, kind: type) -> Iterator[Problem]:
             yield table.problem(table.first, column, "this column appears twice", "remove one of the two")
     for column, field in columns.items():
         if field.default is MISSING and column not in table.columns:
-            yield table.problem(table.first, column, "missing column", meanings(kind)[column])
+            yield table.problem(table.first, column, "missing column", first_sentence(meanings(kind)[column]))
     if not table.rows:
         yield table.problem(table.first, "", "has no rows below its first line")
 

@@ -178,7 +178,7 @@ def _below(owner: type) -> dict[str, tuple[type, ...]]:
 def _documented(owner: type) -> dict[str, str | None]:
     """What each key of a class means."""
     fields = form(owner).json_schema().get("properties", {})
-    return {key: _meaning(field.get("description")) for key, field in fields.items()}
+    return {key: first_sentence(field.get("description")) for key, field in fields.items()}
 
 
 def _classes(hint: Any) -> Iterator[type]:
@@ -189,7 +189,7 @@ def _classes(hint: Any) -> Iterator[type]:
         yield from _classes(part)
 
 
-def _meaning(text: str | None) -> str | None:
+def first_sentence(text: str | None) -> str | None:
     """Its first lines, up to one that ends a sentence, on one line."""
     if not text:
         return None

@@ -57,6 +57,8 @@ def calibrated_section(calibration: Calibration, path: Path) -> Group:
     points = len(calibration.layers) + len(calibration.link_points)
     curves = list(_curve_lines(calibration))
     more = [f"and {count(len(curves) - SHOWN, 'more curve')}"] if len(curves) > SHOWN else []
+    if calibration.constants:
+        more.append(f"{count(len(calibration.constants), 'constant')}")
     return section(f"Wrote {count(points, 'measured point')} to {path}", bullets([*curves[:SHOWN], *more]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from math import log2
 from pathlib import Path
 from typing import Literal
 
@@ -145,11 +146,19 @@ def _curve(name: str, unit: str, points: list[RatePoint]) -> RateCurve:
     return RateCurve(curve=name, rate_unit=unit, points=tuple(ordered))
 
 
+def _size(curve: RateCurve, point: RatePoint) -> str:
+    """Sequences, or bytes of a collective: ``64 MiB``."""
+    if curve.rate_unit != "GB/s":
+        return f"{point.size:.3g}"
+    power = min(3, int(log2(max(point.size, 1.0)) // 10))
+    return f"{point.size / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
 def _plots(curves: list[RateCurve]) -> FittedTable:
     rows = [
         (
             curve.curve,
-            f"{curve.points[0].size:.3g} to {curve.points[-1].size:.3g}",
+            f"{_size(curve, curve.points[0])} to {_size(curve, curve.points[-1])}",
             plot([point.rate for point in curve.points]),
             f"{significant(max(point.rate for point in curve.points))} {curve.rate_unit}",
         )

@@ -92,8 +92,8 @@ def validation_sections(validation: Validation, most_worst: int, every_group: bo
     parts += [_fits(truth)] if truth.fits else []
     far = worst(validation.predictions, most_worst)
     parts += [_worst(far)] if far else []
-    reasons = not_predicted(validation)
-    parts += [_not_predicted(reasons)] if reasons else []
+    rows = _rows_by_reason(validation)
+    parts += [_not_predicted(rows)] if rows else []
     return parts
 
 
@@ -109,8 +109,18 @@ def shows_groups(truth: Truth) -> bool:
 
 def not_predicted(validation: Validation) -> Counter[str]:
     """Rows without a prediction, by reason."""
-    failures = (entry.failure for entry in validation.predictions if entry.estimate is None)
-    return Counter([*(entry.reason for entry in validation.skipped), *failures])
+    return Counter({reason: len(rows) for reason, rows in _rows_by_reason(validation).items()})
+
+
+def _rows_by_reason(validation: Validation) -> dict[str, list[str]]:
+    """Identifiers of the rows without a prediction."""
+    rows: dict[str, list[str]] = {}
+    for skipped in validation.skipped:
+        rows.setdefault(skipped.reason, []).append(skipped.id)
+    for entry in validation.predictions:
+        if entry.estimate is None:
+            rows.setdefault(entry.failure, []).append(entry.run.id)
+    return rows
 
 
 def _understood(validation: Validation) -> Group:
@@ -236,13 +246,14 @@ def _worst(predictions: Sequence[Prediction]) -> Group:
     return section("Worst runs", table(columns, rows))
 
 
-def _not_predicted(reasons: Counter[str]) -> Group:
-    shown = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    rows = [[str(number_of), reason] for reason, number_of in shown[:MOST_REASONS]]
+def _not_predicted(rows_by_reason: dict[str, list[str]]) -> Group:
+    shown = sorted(rows_by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    rows = [[str(len(ids)), ids[0], reason] for reason, ids in shown[:MOST_REASONS]]
     if more := shown[MOST_REASONS:]:
-        rows.append([str(sum(rest for _, rest in more)), f"{count(len(more), 'other reason')}"])
-    title = f"Not predicted ({count(reasons.total(), 'row')})"
-    return section(title, table((number("rows"), words("reason", least=40)), rows))
+        rest = sum(len(ids) for _, ids in more)
+        rows.append([str(rest), more[0][1][0], f"{count(len(more), 'other reason')}"])
+    title = f"Not predicted ({count(sum(map(len, rows_by_reason.values())), 'row')})"
+    return section(title, table((number("rows"), words("first"), words("reason", least=40)), rows))
 
 
 def _with_total(entries: tuple[Entry, ...], total: Entry | None) -> tuple[Entry, ...]:

@@ -127,3 +127,12 @@ def test_many_wrong_rows_are_told_soon(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         import_links_csv(path)
     assert len(caught.value.problems) == 101
+
+
+def test_a_missing_column_is_told_in_plain_words(tmp_path: Path) -> None:
+    """What it means, without the marks of a docstring."""
+    with pytest.raises(SpecError) as caught:
+        import_links_csv(table(tmp_path, LINKS, ("link,", "reference,")))
+    assert [problem.hint for problem in caught.value.problems] == [
+        "node:<gpu> inside a node, or the name of a fabric"
+    ]

@@ -62,6 +62,7 @@ def test_each_point_keeps_its_source(hetplan: Command, files: Path) -> None:
     done = hetplan(*MERGE)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Wrote 5 measured points to c.yaml\n")
+    assert f"\n  - {len(ONE.constants)} constant" in done.out
     found = load_calibration(files / "c.yaml")
     told = {point.gpu: found.sources[point.source]["device"] for point in found.layers}
     assert told == {"A100-SXM-40GB": "NVIDIA A100", "V100-SXM-16GB": "Tesla V100"}

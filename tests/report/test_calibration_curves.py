@@ -32,6 +32,7 @@ def test_constants_and_curves_are_shown() -> None:
     assert layer.split()[-2:] == ["66.7", "seq/s"]
     send = next(line for line in text.splitlines() if "send of 2 over ib" in line)
     assert send.split()[-3:] == ["▁▇█", "0.999", "GB/s"]
+    assert "iB" in send  # sizes in bytes, not 1.05e+06
     empty = drawn(Group(*calibration_sections(ASSUMED, Path("c.yaml"))))
     assert "Curves" not in empty
     assert "not stated" in empty
