@@ -46,7 +46,7 @@ def test_the_report(hetplan: Command) -> None:
     assert sorted(order, key=done.out.index) == list(order)
     assert "  measured   runs.csv: 3 runs of 2 sources\n" in done.out
     assert "  constants  shipped calibration\n" in done.out
-    assert "     1  not a GPU\n" in done.out
+    assert "     1  d      not a GPU\n" in done.out
     assert max(len(line) for line in done.out.splitlines()) <= 80
 
 
