@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import hypot, log
+from math import log
 
 from rich.console import Group
 
@@ -157,7 +157,7 @@ def _bar(first: Scored, other: Scored) -> tuple[float, str]:
     """How far apart two steps have to be, and why; on some of the devices most of a bar is in both as well."""
     ours, theirs = first.estimate.spread, other.estimate.spread
     one, two = _types(first), _types(other)
-    if (one <= two or two <= one) and hypot(ours, theirs) > PAIR_SPREAD:
+    if (one <= two or two <= one) and ours + theirs > PAIR_SPREAD:
         return PAIR_SPREAD, f"which is known to ±{percent(PAIR_SPREAD)} next to others on these devices"
     return ours + theirs, f"error bars of ±{percent(ours)} overlap"
 

@@ -499,7 +499,7 @@ class Explorer:
     def _first_plans(self) -> None:
         """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
         self.reporter.phase("first plans")
-        self._first_shares()
+        self._first_shares(self.deadline)
         tries: Counter[tuple[object, ...]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
@@ -536,7 +536,7 @@ class Explorer:
         self._taken_bound = float("inf")
         self._first.refine()
 
-    def _first_shares(self, deadline: Deadline | None = None) -> None:
+    def _first_shares(self, deadline: Deadline) -> None:
         """Data parallelism on as many devices as each choice of it can use, whose bounds are known then.
 
         The heap would come to them late, and have no better bound than the floor until it does.
@@ -546,7 +546,7 @@ class Explorer:
             while waiting:
                 bound, number, item = waiting[-1]
                 if isinstance(item, DataParallel):
-                    (deadline or self.deadline).check()
+                    deadline.check()
                     sets = self._sets(item)
                     bound = max(bound, sets.shares.bound(sets.box))
                     if bound < self.incumbent:

@@ -131,6 +131,18 @@ def test_adapters_of_experts_cost_their_products() -> None:
     seconds = [spread(0, 1, model).breakdown.compute_seconds for model in (none, thin, thick)]
     assert seconds == sorted(seconds)
     assert seconds[2] > 1.02 * seconds[1] > 1.02 * seconds[0]
+    # Forward: two thin products for each expert, and three streams of what it adds; backward: of the inputs.
+    device = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "fp16", "torch")
+    rows = 2 * 4096 / 8
+    forward = backward = 0.0
+    for inputs, outputs in ((2048, 1024), (1024, 2048)):
+        pair = Product(rows, 16, inputs, 8), Product(rows, outputs, 16, 8)
+        ahead, back = device.products(pair)
+        forward += ahead + device.stream(3 * 2 * 8 * rows * outputs)
+        backward += back + device.stream(3 * 2 * 8 * rows * inputs)
+    with_them, without = (layer_product_seconds(model, device, tp=1, tokens=4096) for model in (thin, none))
+    assert with_them[0] - without[0] == pytest.approx(forward)
+    assert with_them[1] - without[1] == pytest.approx(backward)
 
 
 def sparse(rank: int, targets: tuple[AdapterTarget, ...]) -> ModelSpec:

@@ -94,6 +94,10 @@ def test_measured_bars_are_those_of_their_plans() -> None:
     narrow = [replace(each, estimate=replace(each.estimate, spread=0.03)) for each in (first, second)]
     assert close_calls([contender("first", first), contender("second", second)])
     assert close_calls([contender("first", narrow[0]), contender("second", narrow[1])]) == []
+    # Bars of a little less than what pairs tell never allow more than that.
+    first, second = (examples.scored(step_seconds=step) for step in (27.2, 31.6))
+    nine = [replace(each, estimate=replace(each.estimate, spread=0.09)) for each in (first, second)]
+    assert close_calls([contender("first", nine[0]), contender("second", nine[1])]) == []
 
 
 def test_equal_plans_are_said_to_be_equal() -> None:

@@ -196,6 +196,6 @@ def test_a_badly_joined_pool_is_left_out_at_once() -> None:
         Silent(),
     )
     found._open()
-    found._first_shares()
+    found._first_shares(found.deadline)
     assert found.best is not None
     assert {group.pool for group in found.best.plan.stages[0].replicas} == {"p0", "p2"}
