@@ -12,9 +12,9 @@ from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from planner.capabilities import RECOMPUTES
+from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
 from planner.cost.schedules import is_v_shaped, uniform_seconds
 from planner.cost.training import devices_of
@@ -25,15 +25,12 @@ from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, 
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
-from planner.search.pipeline import in_space, priced_on
+from planner.search.pipeline import OpenChoice, in_space, priced_on
 from planner.search.space.choices import Choice, Family, families, orders_of, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
-
-if TYPE_CHECKING:
-    from planner.search.explorer import Explorer
 
 TRIES = 16
 """Choices with a pipeline or tensor parallelism that are tried, most promising first."""
@@ -366,10 +363,37 @@ GRACE_SECONDS = 0.3
 """After the time limit, for a good plan."""
 
 
+class RunningSearch(Protocol):
+    """A search that takes plans, and says how fast one must be."""
+
+    estimator: Estimator
+    limits: Limits
+    deadline: Deadline
+    best: Scored | None
+    cutoff_seconds: float
+    """Only faster plans are wanted; infinite where a plan is."""
+
+    @property
+    def incumbent(self) -> float:
+        """Seconds that a plan must beat."""
+
+    def offer(self, scored: Scored | None) -> None:
+        """Take a plan if it is better."""
+
+    def partition(self, item: Family) -> NetworkPartition:
+        """The part of the cluster that a family is about."""
+
+    def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
+        """Chunks and schedules of a pipeline that may be asked for."""
+
+    def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
+        """A choice to be solved."""
+
+
 class FirstPlans:
     """Offers quick plans to one search."""
 
-    def __init__(self, explorer: Explorer) -> None:
+    def __init__(self, explorer: RunningSearch) -> None:
         self.explorer = explorer
         self._promising: Choice | None = None
         self._quick: list[tuple[float, int, Choice]] = []
