@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -45,11 +45,14 @@ from planner.files.short_lists import numbered_hosts
 from planner.measured.values import MemoryOf, Run, Skipped, Table
 from planner.model.file import load_model
 from planner.model.spec import (
+    AdapterTarget,
     Attention,
+    BaseFormat,
     CrossEntropy,
     GradientFormat,
     GradientSums,
     Kernels,
+    LoraSpec,
     MasterWeights,
     ModelSpec,
     Optimizer,
@@ -168,6 +171,14 @@ class MeasuredRow(Frozen):
     """flash or unfused."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
+    lora_rank: Width | None = None
+    """Rank of the adapters that are trained alone (LoRA); the model itself is trained when absent."""
+    lora_targets: (
+        Annotated[tuple[AdapterTarget, ...], Field(min_length=1, max_length=20, strict=False)] | None
+    ) = None
+    """Linear layers that have adapters, separated by blanks; all but those of experts when absent."""
+    lora_base: BaseFormat | None = None
+    """Number format of the linear layers under adapters: bf16, fp16, nf4 or nf4-double; the training's when absent."""
     target: Annotated[
         _TargetName, Field(description=f"Runtime that the plan is for: {in_words(NAMES, 'or')}.")
     ] = REFERENCE.name
@@ -230,6 +241,15 @@ class MeasuredRow(Frozen):
         """Devices of one node; as many as the plan needs when the row does not say."""
         return self.gpus_per_node or max(1, self.tp * self.depth * self.dp // self.nodes)
 
+    @property
+    def training(self) -> dict[str, object]:
+        """Fields of the training section of a model file, as far as the row gives them."""
+        given = self.model_dump(include=set(_TRAINING) & self.model_fields_set)
+        if self.lora_rank is not None:
+            lora = {"rank": self.lora_rank, "targets": self.lora_targets, "base": self.lora_base}
+            given["lora"] = LoraSpec.model_validate(lora)
+        return given
+
 
 COLUMNS = tuple(MeasuredRow.model_fields)
 """Every column in the order of the published table."""
@@ -238,6 +258,10 @@ COLUMNS = tuple(MeasuredRow.model_fields)
 def columns(first: str, last: str) -> tuple[str, ...]:
     """The columns from ``first`` to ``last``."""
     return COLUMNS[COLUMNS.index(first) : COLUMNS.index(last) + 1]
+
+
+_TRAINING = (*columns("sequence_length", "dropout"), "kernels")
+"""Columns that are named as fields of the training are."""
 
 
 def parse_row(cells: Mapping[str, str]) -> MeasuredRow | tuple[tuple[str, str, str | None], ...]:
@@ -266,6 +290,9 @@ def _in_table_words(column: str, what: str, value: Cell) -> str:
         return (
             f'expected whole numbers from 1 to {figure(LAYERS.most)} separated by blanks, got "{text[:60]}"'
         )
+    if column == "lora_targets" and isinstance(value, list):
+        text = " ".join(str(part) for part in value)
+        return f'expected linear layers ({", ".join(get_args(AdapterTarget))}) separated by blanks, got "{text[:60]}"'
     return what
 
 
@@ -274,6 +301,8 @@ def _value(column: str, text: str) -> Cell:
         return text
     if column == "stage_layers":
         return [_number(part) for part in text.split()]
+    if column == "lora_targets":
+        return list(text.split())
     if column in _SWITCHES:
         return _TRUTH.get(text.lower(), text)
     return _number(text)
@@ -377,9 +406,6 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
-_TRAINING = (*columns("sequence_length", "dropout"), "kernels")
-"""Columns that also replace what a model file says of the training."""
-
 T = TypeVar("T")
 
 
@@ -425,9 +451,10 @@ def _network_problems(item: NumberedRow) -> list[Problem]:
 def model_problems(item: NumberedRow) -> list[Problem]:
     """What keeps the row from naming a model and its training."""
     row = item.row
+    problems = _lora_problems(item)
     if row.model_file:
-        return _beside(item, "model_file", "model", "learned_positions")
-    problems = _missing(item, "model_file", "layers", "hidden", "heads", "vocab")
+        return problems + _beside(item, "model_file", "model", "learned_positions")
+    problems += _missing(item, "model_file", "layers", "hidden", "heads", "vocab")
     problems += _missing(item, "model_file", "sequence_length", "global_batch")
     if row.hidden and row.heads and row.head_dim is None and row.hidden % row.heads:
         problems.append(item.problem("heads", f"expected a divisor of hidden {row.hidden}, got {row.heads}"))
@@ -436,6 +463,16 @@ def model_problems(item: NumberedRow) -> list[Problem]:
             item.problem("kv_heads", f"expected a divisor of heads {row.heads}, got {row.kv_heads}")
         )
     return problems
+
+
+def _lora_problems(item: NumberedRow) -> list[Problem]:
+    row = item.row
+    if row.lora_rank is None:
+        what, columns = "given without lora_rank", ("lora_targets", "lora_base")
+        return [item.problem(column, what) for column in columns if column in row.model_fields_set]
+    if row.optimizer == "muon":
+        return [item.problem("optimizer", "expected adamw, sgd, lion or adafactor with lora_rank, got muon")]
+    return []
 
 
 def plan_problems(item: NumberedRow) -> list[Problem]:
@@ -472,19 +509,32 @@ def cluster_of(item: NumberedRow) -> ClusterSpec:
 
 
 def model_of(item: NumberedRow) -> ModelSpec:
-    """The model of a row without model problems; raises SpecError for a bad model file."""
+    """The model of a row without model problems; raises SpecError for a bad model file, and for adapters of layers
+    that the model lacks."""
+    model = _model(item)
+    linears = {name for kind in model.trained_kinds for name in (*kind.linears, *kind.expert_linears)}
+    names = ", ".join(name for name in get_args(AdapterTarget) if name in linears)
+    absent = [name for name in item.row.lora_targets or () if name not in linears]
+    fail_on([item.problem("lora_targets", f"the layers have no {name}, expected {names}") for name in absent])
+    base, precision = item.row.lora_base, model.training.precision
+    if base in ("bf16", "fp16") and base != precision:
+        what = f"expected nf4, nf4-double, or the training's precision {precision}, got {base}"
+        raise SpecError((item.problem("lora_base", what, "empty the cell"),))
+    return model
+
+
+def _model(item: NumberedRow) -> ModelSpec:
     row = item.row
     if row.model_file:
         model = _from_file(item, "model_file", row.model_file, load_model)
-        own = row.model_dump(include=set(_TRAINING) & row.model_fields_set)
-        return model.trained_with(**own)
+        return model.trained_with(**row.training)
     defaults = {
         "kv_heads": row.heads,
         "head_dim": (row.hidden or 0) // (row.heads or 1),
         "ffn": 4 * (row.hidden or 0),
     }
     shape = row.model_dump(include=set(columns("kind", "learned_positions")), exclude_none=True)
-    training = TrainingSpec.model_validate(row.model_dump(include=set(_TRAINING)))
+    training = TrainingSpec.model_validate({**row.model_dump(include=set(_TRAINING)), **row.training})
     return ModelSpec.model_validate({**defaults, **shape, "name": row.model, "training": training})
 
 

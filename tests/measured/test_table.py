@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import SpecError
-from planner.measured.table import COLUMNS, MeasuredRow, load_table, parse_row
+from planner.measured.table import COLUMNS, MeasuredRow, columns, load_table, parse_row
+from planner.model.spec import LoraSpec
 from planner.ranges import BATCH, CARDS, DEVICES, FFN, HEADS, LAYERS, NODE_DEVICES, ROWS, WIDTH
 
 GOOD = {
@@ -103,6 +104,20 @@ def test_layers_of_stages(tmp_path: Path) -> None:
     assert [stage.layers for stage in load_table(path).runs[0].plan.stages] == [11, 13]
 
 
+def test_adapters(tmp_path: Path) -> None:
+    """Their rank, layers and base; a row that names a model file replaces those that the file has."""
+    cells = {"lora_rank": "16", "lora_targets": "q_proj v_proj", "lora_base": "nf4", "target": "torch"}
+    one = {name: GOOD[name] for name in GOOD if name not in ("tp", "pp")} | {"dp": "8", "micro_batch": "8"}
+    lora = load_table(write(tmp_path, {**one, **cells})).runs[0].model.training.lora
+    assert lora == LoraSpec(rank=16, targets=("q_proj", "v_proj"), base="nf4")
+    (tmp_path / "model.yaml").write_text(MODEL[:-2] + ", lora: {rank: 4, base: nf4}}\n")
+    shape = columns("model", "learned_positions")
+    from_file = {name: cell for name, cell in one.items() if name not in shape} | {"model_file": "model.yaml"}
+    for rank, read in (("", LoraSpec(rank=4, base="nf4")), ("8", LoraSpec(rank=8))):
+        table = load_table(write(tmp_path, {**from_file, "target": "torch", "lora_rank": rank}))
+        assert table.runs[0].model.training.lora == read
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
@@ -168,6 +183,25 @@ def test_what_cannot_be_a_run_is_skipped(tmp_path: Path, cells: dict[str, str], 
         (
             {"stage_layers": "12 x"},
             "runs.csv:2: stage_layers: expected whole numbers from 1 to 10000 separated",
+        ),
+        ({"lora_rank": "0"}, "runs.csv:2: lora_rank: expected a whole number from 1 to "),
+        (
+            {"lora_rank": "8", "lora_targets": "q_proj kv"},
+            "runs.csv:2: lora_targets: expected linear layers (q_proj, ",
+        ),
+        (
+            {"lora_rank": "8", "lora_targets": "q_proj gate_proj"},
+            "runs.csv:2: lora_targets: the layers have no gate_proj, expected q_proj, ",
+        ),
+        (
+            {"lora_rank": "8", "lora_base": "fp16"},
+            "runs.csv:2: lora_base: expected nf4, nf4-double, or the training's precision bf16, got fp16",
+        ),
+        ({"lora_base": "nf4"}, "runs.csv:2: lora_base: given without lora_rank"),
+        ({"lora_targets": "q_proj"}, "runs.csv:2: lora_targets: given without lora_rank"),
+        (
+            {"lora_rank": "8", "optimizer": "muon"},
+            "runs.csv:2: optimizer: expected adamw, sgd, lion or adafactor with lora_rank, got muon",
         ),
         ({"recompute": "some"}, "runs.csv:2: recompute: expected "),
         ({"precision": "int8"}, "runs.csv:2: precision: expected "),
