@@ -27,6 +27,7 @@ ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "linear", "conv"]
+FrozenKind = Literal["adapters", "adapters on four bits", "frozen parts"]
 SyncMethod = Literal["diloco", "average"]
 SyncFormat = Literal["fp32", "bf16", "fp8", "int8"]
 SyncKind = Literal["diloco", "average", "fp32", "bf16", "fp8", "int8", "powersgd", "topk"]
@@ -233,9 +234,10 @@ class Capabilities:
     parallelism."""
     documents: bool = False
     """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
-    frozen_parts: bool = False
-    """True when it trains adapters, or a part of the model, with the rest frozen: in pipelines in schedules that do
-    not divide the backward."""
+    frozen_parts: tuple[FrozenKind, ...] = ()
+    """What it trains with the rest of the model frozen: in pipelines in schedules that do not divide the backward."""
+    unemitted_frozen_parts: tuple[FrozenKind, ...] = ()
+    """Those of ``frozen_parts`` that published runs have and launch folders have not: priced, never proposed."""
     splits_frozen: Literal["nothing", "linear", "all"] = "nothing"
     """What tensor parallelism divides of it: linear layers but none in four bits, or these too."""
     kernel_per_expert: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planner.capabilities import Capabilities
+from planner.capabilities import Capabilities, FrozenKind
 from planner.dims.dimension import Dimension
 from planner.model.spec import ModelSpec
 from planner.plan.values import Fault, Plan, groups_of
@@ -53,7 +53,7 @@ def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
     return not model.frozen or target.splits_frozen in able
 
 
-def frozen_text(model: ModelSpec) -> str:
+def frozen_text(model: ModelSpec) -> FrozenKind:
     """What makes a model one that is not trained whole."""
     if model.quantised:
         return "adapters on four bits"

@@ -11,6 +11,7 @@ from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.sharding import gradient_faults
 from planner.dims.tensor import head_faults
+from planner.dims.trained import frozen_text
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
 from planner.model.spec import ModelSpec, TrainingSpec
@@ -115,9 +116,9 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(
             path, f"hetplan does not train on pairs of answers with {row.name}, expected no preference"
         )
-    if model.frozen and not row.frozen_parts:
-        what = "lora" if training.lora else "freeze"
-        yield Fault(path, f"hetplan trains no part of a model with {row.name}, expected no {what}")
+    if model.frozen and frozen_text(model) not in row.frozen_parts:
+        key = "lora" if training.lora else "freeze"
+        yield Fault(path, f"hetplan has no {frozen_text(model)} with {row.name}, expected no {key}")
     yield from _layer_faults(row, model)
     usual = model.learned_positions > 0 and model.kv_heads == model.heads
     if model.kind == "encoder" and row.encoders == "bert" and not usual:
@@ -202,6 +203,8 @@ def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
     for key, wanted, _, unemitted in _choices(row, model.training):
         if wanted in unemitted:
             return f"training {key} {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
+    if model.frozen and frozen_text(model) in row.unemitted_frozen_parts:
+        return f"training {frozen_text(model)} with {row.name} is priced, but hetplan writes no launch files for it"
     if model.training.master_weights == "split" and model.training.precision != "bf16":
         return f"training splits bf16 weights, hetplan writes no launch files for it in {model.training.precision}"
     return None

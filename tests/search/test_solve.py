@@ -329,7 +329,9 @@ def test_adapters_need_no_offload() -> None:
     assert not any(what.startswith("tensor parallelism with") for what in found.outside)
     refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
     assert refused.diagnosis is not None
-    assert refused.diagnosis.causes == ("hetplan trains no part of a model with megatron, expected no lora",)
+    assert refused.diagnosis.causes == (
+        "training adapters with megatron is priced, but hetplan writes no launch files for it",
+    )
 
 
 def test_what_a_node_needs_of_host_memory_is_that_of_the_fullest(tmp_path: Path) -> None:

@@ -63,6 +63,10 @@ CAPABILITIES = Capabilities(
     further_tokens=True,
     sinks=True,
     windows=True,
+    # NeMo and Megatron Bridge.
+    frozen_parts=("adapters",),
+    unemitted_frozen_parts=("adapters",),
+    splits_frozen="linear",
     offloading=Offloading(
         optimizer_zero=(1,),
         ratio_zero=(1,),

@@ -69,7 +69,7 @@ CAPABILITIES = Capabilities(
     fewer_steps_zero=(0, 1),
     backup_zero=(0, 1),
     documents=True,
-    frozen_parts=True,
+    frozen_parts=("adapters", "adapters on four bits", "frozen parts"),
     splits_frozen="all",
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),

@@ -201,11 +201,10 @@ class _Left:
         ):
             yield "tensor-parallel degrees that do not divide the sequence"
         if model.frozen and devices > 1 and row.frozen_parts:
-            what = frozen_text(model)
             if any(divides(schedule) for schedule in row.schedules):
-                yield f"schedules that divide the backward with {what}"
+                yield f"schedules that divide the backward with {frozen_text(model)}"
             if row.tensor_parallel != "none" and not splits_frozen(row, model):
-                yield f"tensor parallelism with {what}"
+                yield f"tensor parallelism with {frozen_text(model)}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
