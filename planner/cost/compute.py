@@ -72,19 +72,14 @@ The products of eight experts take 33 microseconds each to launch, next to which
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
 
-NF4_KERNELS = {"nf4": 4, "nf4-double": 11}
-"""More of them for each matrix in four bits: index, table, scale, reshape; of scales in eight bits cast, shift, part,
+NF4_KERNELS = {"nf4": 1, "nf4-double": 8}
+"""More of them for each matrix in four bits: that of bitsandbytes; of scales in eight bits cast, shift, part,
 repetition, scale, mean, bound."""
 
-NF4_STREAMED = {"nf4": 0.5 + 2.0 + 2.0 + 2.0 + 2.0 + 2.0}
+NF4_STREAMED = {"nf4": 0.5 + 4.0 / NF4_BLOCK + 2.0}
 NF4_STREAMED["nf4-double"] = NF4_STREAMED["nf4"] + (5.0 + 8.0 + 8.0 + 8.0 + 12.0 + 8.0 + 8.0) / NF4_BLOCK
-"""Bytes that the example streams to bring an element from four bits to two bytes: half a byte read, an index of four
-bytes for two elements written and read, two bytes from the table written, read, scaled and written; of a block's
-scale in eight bits, what its seven operations read and write."""
-
-NF4_AT_A_TIME = 2**24
-"""Elements of experts that are brought from four bits together, of one expert at least
-(``planner/training/example_adapters.py``)."""
+"""Bytes that are streamed to bring an element from four bits to two bytes: half a byte and its part of a scale read,
+two bytes written; of a block's scale in eight bits, what its seven operations read and write."""
 
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
@@ -383,7 +378,7 @@ def layer_product_seconds(
         forward, backward = forward + ahead, backward + back
     if lora is not None and lora.base in NF4_STREAMED:
         packed = model.quantised_layer_parameters / tp + model.quantised_expert_parameters / folding.ways
-        kernels = NF4_KERNELS[lora.base] * nf4_matrices(model, folding)
+        kernels = NF4_KERNELS[lora.base] * nf4_matrices(model)
         again = device.stream(NF4_STREAMED[lora.base] * packed, kernels)
         forward, backward = forward + again, backward + again
     return forward, backward
@@ -410,15 +405,9 @@ def _expert_adapter_seconds(
     return forward, backward
 
 
-def nf4_matrices(model: ModelSpec, folding: Folding) -> int:
-    """Matrices of a layer that are brought from four bits one after the other; experts together up to a limit."""
-    matrices = len(model.linears)
-    if model.experts is None or not model.quantised:
-        return matrices
-    own, out = model.experts.number // folding.ways, model.expert_width * model.experts.ffn
-    for each in ((model.mlp_matrices - 1) * out, out):
-        matrices += ceil(own / max(1, NF4_AT_A_TIME // each))
-    return matrices
+def nf4_matrices(model: ModelSpec) -> int:
+    """Matrices of a layer that are brought from four bits one after the other; those of all experts are two."""
+    return len(model.linears) + 2 * (model.experts is not None)
 
 
 def trained_matrices(
@@ -688,7 +677,7 @@ def layer_pass(
     launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = model.training.lora.base if model.training.lora else None
-    launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model, folding)
+    launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)
     if model.experts is not None:
         # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)

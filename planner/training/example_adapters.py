@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,7 +22,7 @@ BLOCK = 64
 SCALES = 256
 """Scales of eight bits that share one."""
 AT_A_TIME = 2**24
-"""Elements of experts that are brought from four bits together, of one expert at least."""
+"""Elements of experts that plain torch brings from four bits together, of one expert at least."""
 NF4 = (
     -1.0,
     -0.6961928009986877,
@@ -229,13 +232,43 @@ def _wide(codes: torch.Tensor, largest: torch.Tensor, mean: torch.Tensor) -> tor
 def dequantised(
     packed: torch.Tensor, scales: tuple[torch.Tensor, ...], sizes: tuple[int, ...], form: torch.dtype
 ) -> torch.Tensor:
-    """The matrix of the codes in a working format, or those of experts, [expert, ...]."""
+    """The matrix of the codes in a working format, or those of experts, [expert, ...], in plain torch."""
     codes = torch.tensor(NF4, device=packed.device, dtype=form)
     pairs = torch.stack((codes.repeat_interleave(16), codes.repeat(16)), dim=1)
     experts = packed.shape[:-3]
-    each = scales[0].view(torch.float32) if len(scales) == 1 else _wide(*scales)
+    each = _whole_scales(scales)
     values = pairs[packed.int()].view(*experts, -1, BLOCK) * each.to(form).reshape(*experts, -1, 1)
     return values.flatten(-2)[..., : sizes[0] * sizes[1]].view(*experts, *sizes)
+
+
+def _whole_scales(scales: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return scales[0].view(torch.float32) if len(scales) == 1 else _wide(*scales)
+
+
+@cache
+def fused() -> Any:
+    """The kernel of bitsandbytes that brings matrices back in one pass; None where it is not installed."""
+    try:
+        import_module("bitsandbytes")
+    except ImportError:
+        text = "bitsandbytes is not installed: plain torch brings weights from four bits, in four times the bytes"
+        sys.stderr.write(f"{text}\n")
+        return None
+    return torch.ops.bitsandbytes.dequantize_4bit
+
+
+def dequantised_by(
+    kernel: Any,
+    packed: torch.Tensor,
+    scales: tuple[torch.Tensor, ...],
+    sizes: tuple[int, ...],
+    form: torch.dtype,
+) -> torch.Tensor:
+    """The same by that kernel; blocks are whole."""
+    shape = (*packed.shape[:-3], *sizes)
+    codes, each = packed.reshape(-1, 1), _whole_scales(scales).flatten()
+    whole: torch.Tensor = kernel(codes, each, BLOCK, "nf4", shape, form)
+    return whole
 
 
 def _brought_back(
@@ -245,7 +278,10 @@ def _brought_back(
     form: torch.dtype,
     ends: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same, of experts some at a time."""
+    """The same by whichever there is; of experts some at a time in plain torch."""
+    kernel = fused() if packed.is_cuda and sizes[0] * sizes[1] % BLOCK == 0 else None
+    if kernel is not None:
+        return dequantised_by(kernel, packed, scales, sizes, form)
     if ends is None:
         return dequantised(packed, scales, sizes, form)
     whole = torch.empty(len(packed), *sizes, device=packed.device, dtype=form)

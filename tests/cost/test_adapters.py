@@ -35,7 +35,7 @@ from planner.model.spec import (
     RunSpec,
 )
 from planner.plan.checks import faults
-from planner.plan.values import Folding, Plan, ReplicaGroup, Stage
+from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.targets import target as row_of
 from tests.worlds import cluster, gpt, pool
 
@@ -447,13 +447,19 @@ def test_experts_rest_in_four_bits(zero: int, bias: bool) -> None:
     assert gathers[1] > 0.0
 
 
-def test_experts_are_brought_back_some_at_a_time() -> None:
-    """Eight of 2^21 elements, or one that is larger; another kernel for each time."""
-    lora = LoraSpec(rank=8, base="nf4")
-    for ffn, number, ways, times in ((1024, 64, 1, 8), (1024, 64, 4, 2), (1024, 12, 1, 2), (16384, 3, 1, 3)):
-        experts = ExpertsSpec(number=number, top_k=1, ffn=ffn)
-        model = made(lora=lora).model_copy(update={"experts": experts})
-        assert nf4_matrices(model, Folding(ep=ways)) == len(model.linears) + 2 * times
+def test_a_base_in_four_bits_is_brought_back_by_one_kernel_a_matrix() -> None:
+    """Half a byte and its part of a scale are read, two bytes are written; of experts all at once."""
+    device = Device(Topology(cluster(pool("a"))).device_types[0], ASSUMED, "bf16")
+    plain, packed = (
+        layer_product_seconds(made(lora=LoraSpec(rank=4, base=base)), device, tp=1, tokens=1024)
+        for base in (None, "nf4")
+    )
+    more = device.stream((0.5 + 4 / 64 + 2) * MATRICES, 6)
+    assert [packed[way] - plain[way] for way in (0, 1)] == pytest.approx([more, more])
+    model = made(lora=LoraSpec(rank=8, base="nf4"))
+    experts = ExpertsSpec(number=64, top_k=1, ffn=1024)
+    assert nf4_matrices(model) == 6
+    assert nf4_matrices(model.model_copy(update={"experts": experts})) == 4 + 2
 
 
 def test_what_is_ahead_has_no_backward_beside_adapters() -> None:

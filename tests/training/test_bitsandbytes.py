@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -15,7 +16,7 @@ with warnings.catch_warnings():
 
 import torch
 
-from planner.training.example_adapters import dequantised, quantised
+from planner.training.example_adapters import dequantised, dequantised_by, fused, quantised
 from planner.training.example_optimizers import EightBitAdamW
 
 
@@ -37,6 +38,34 @@ def test_four_bits_are_the_same(shape: tuple[int, int], form: torch.dtype) -> No
     wanted = functional.dequantize_4bit(codes, state).float()
     # bitsandbytes rounds to the format that the weight had.
     assert torch.allclose(mine, wanted, rtol=2**-8 if form == torch.bfloat16 else 0, atol=0)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("number", [0, 3], ids=["matrix", "experts"])
+def test_its_kernel_brings_the_same_back(number: int, double: bool) -> None:
+    """What runs on GPUs; it rounds to the working format last, plain torch before it scales."""
+    sizes = 96, 704
+    made = [quantised(drawn(sizes, torch.float32) * (1 + each), double) for each in range(max(1, number))]
+    packed, *scales = (torch.stack(parts) if number else parts[0] for parts in zip(*made, strict=True))
+    for form, error in ((torch.float32, 0.0), (torch.bfloat16, 2**-6)):
+        mine = dequantised(packed, tuple(scales), sizes, form)
+        theirs = dequantised_by(fused(), packed, tuple(scales), sizes, form)
+        assert mine.shape == theirs.shape
+        assert torch.allclose(mine, theirs, rtol=error, atol=0)
+
+
+def test_without_it_plain_torch_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says once that it takes longer than the plan's price."""
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    fused.cache_clear()
+    assert [fused(), fused()] == [None, None]
+    fused.cache_clear()
+    said = (
+        "bitsandbytes is not installed: plain torch brings weights from four bits, in four times the bytes\n"
+    )
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("shape", [(256, 512), (320, 64), (96, 704)], ids=str)

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from planner.cost.compute import NF4_AT_A_TIME  # noqa: E402
 from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
 from planner.model.spec import NF4_BYTES, AdapterTarget, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
@@ -270,7 +269,6 @@ def test_what_is_trained_is_counted(frozen: str) -> None:
 @pytest.mark.parametrize("double", [False, True])
 def test_experts_in_four_bits(monkeypatch: pytest.MonkeyPatch, double: bool) -> None:
     """They are as few bytes as is counted, and the matrices of all are whole while they are multiplied by."""
-    assert example_adapters.AT_A_TIME == NF4_AT_A_TIME  # of which the price counts the kernels
     monkeypatch.setattr(example_adapters, "AT_A_TIME", 2**16)
     number, inputs, outputs, rows = 16, 128, 256, 64
     experts = Nf4Experts(number, inputs, outputs, double=double)
