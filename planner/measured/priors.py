@@ -123,6 +123,7 @@ FRAMEWORKS = {
     ("megatron", "stream_factor"): Prior(0.8, 0.15),
     ("deepspeed-2021", "link_utilisation"): Prior(0.5, 0.70),
     ("torch", "stream_factor"): Prior(1.1, 0.15),
+    ("torch-2023", "stream_factor"): Prior(1.1, 0.15),
     ("torch-compiled", "stream_factor"): Prior(0.7, 0.15),
     ("torch-compiled", "host_factor"): Prior(0.2, 0.50),
 }

@@ -51,7 +51,9 @@ CrossEntropy = Literal["chunked", "plain", "fused", "masked"]
 GradientSums = Literal["fused", "apart"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
-Kernels = Literal["megatron", "megatron-2021", "torch", "torch-compiled", "deepspeed", "deepspeed-2021"]
+Kernels = Literal[
+    "megatron", "megatron-2021", "torch", "torch-compiled", "torch-2023", "deepspeed", "deepspeed-2021"
+]
 
 Projections = tuple[tuple[Width, Width, Split], ...]
 Sizes = tuple[tuple[str, int | Projections], ...]
@@ -218,7 +220,8 @@ class TrainingSpec(Frozen):
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None
     """Kernel set that the software runs: megatron (Megatron-Core, TransformerEngine), megatron-2021 (unfused), torch
-    (eager), torch-compiled, deepspeed or deepspeed-2021; absent, the usual one of the runtime and attention."""
+    (eager), torch-compiled, torch-2023 (eager, with the first FlashAttention), deepspeed or deepspeed-2021; absent, the
+    usual one of the runtime and attention."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
     mtp_layers: MtpLayers = 0

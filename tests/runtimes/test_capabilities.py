@@ -39,10 +39,10 @@ def test_torch_runs_every_zero_stage_everywhere() -> None:
 @pytest.mark.parametrize(
     ("name", "flash", "unfused", "own"),
     [
-        ("megatron", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
-        ("flagscale", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch")),
+        ("megatron", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch", "torch-2023")),
+        ("flagscale", "megatron", "megatron-2021", ("megatron", "megatron-2021", "torch", "torch-2023")),
         ("deepspeed", "deepspeed", "deepspeed-2021", ("deepspeed", "deepspeed-2021")),
-        ("torch", "torch", "torch", ("torch", "torch-compiled")),
+        ("torch", "torch", "torch", ("torch", "torch-compiled", "torch-2023")),
     ],
 )
 def test_kernel_sets_of_a_runtime(name: str, flash: str, unfused: str, own: tuple[str, ...]) -> None:

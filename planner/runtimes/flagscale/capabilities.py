@@ -7,7 +7,7 @@ from planner.capabilities import Capabilities, Gradients
 CAPABILITIES = Capabilities(
     name="flagscale",
     version="da4935ec6",
-    kernels=("megatron", "megatron-2021", "torch"),
+    kernels=("megatron", "megatron-2021", "torch", "torch-2023"),
     unfused_kernels="megatron-2021",
     by_default=False,
     tensor_parallel="per-stage",
@@ -31,7 +31,7 @@ CAPABILITIES = Capabilities(
     sharding_optimizers=("adamw",),
     cross_entropies=("fused",),
     fused_loss=(3.0, 2.0),
-    loss_in_steps=("megatron-2021", "torch"),
+    loss_in_steps=("megatron-2021", "torch", "torch-2023"),
     encoders="none",
     fused_softmax=("megatron", "megatron-2021"),
     adds_gradients_apart=("megatron-2021",),

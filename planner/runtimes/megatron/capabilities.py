@@ -7,7 +7,7 @@ from planner.capabilities import Capabilities, Gradients, Offloading
 CAPABILITIES = Capabilities(
     name="megatron",
     version="core 0.20.0",
-    kernels=("megatron", "megatron-2021", "torch"),
+    kernels=("megatron", "megatron-2021", "torch", "torch-2023"),
     unfused_kernels="megatron-2021",
     by_default=True,
     tensor_parallel="one-degree",
@@ -46,7 +46,7 @@ CAPABILITIES = Capabilities(
     unemitted_cross_entropies=("plain",),
     # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.
     fused_loss=(3.0, 2.0),
-    loss_in_steps=("megatron-2021", "torch"),
+    loss_in_steps=("megatron-2021", "torch", "torch-2023"),
     encoders="bert",
     fused_softmax=("megatron", "megatron-2021"),
     adds_gradients_apart=("megatron-2021",),

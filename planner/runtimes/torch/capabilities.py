@@ -7,9 +7,9 @@ from planner.capabilities import Capabilities, Gradients, Offloading
 CAPABILITIES = Capabilities(
     name="torch",
     version="2.13",
-    kernels=("torch", "torch-compiled"),
-    # torch's own from 2.2 on; runs of 2023 had Triton's kernel of the first
-    second_attention=("torch-compiled",),
+    kernels=("torch", "torch-compiled", "torch-2023"),
+    # Torch's own from 2.2 on.
+    second_attention=("torch", "torch-compiled"),
     by_default=True,
     tensor_parallel="one-degree",
     tensor_parallel_over_nodes=True,
@@ -21,7 +21,7 @@ CAPABILITIES = Capabilities(
     dp_per_stage=False,
     interleave=True,
     schedules=("1f1b", "zero-bubble", "zb-v", "dualpipe-v"),
-    overlaps_sends=("torch", "torch-compiled"),
+    overlaps_sends=("torch", "torch-compiled", "torch-2023"),
     sequence_parallel=False,
     recomputes=("none", "selective", "full"),
     recompute_per_stage=True,
