@@ -27,6 +27,7 @@ ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "linear", "conv"]
+Dealt = Literal["documents", "pairs of answers"]
 FrozenKind = Literal["adapters", "adapters on four bits", "frozen parts"]
 SyncMethod = Literal["diloco", "average"]
 SyncFormat = Literal["fp32", "bf16", "fp8", "int8"]
@@ -232,8 +233,12 @@ class Capabilities:
     backup_zero: tuple[int, ...] = ()
     """ZeRO stages with which it drops the gradients of the slowest replicas, in plans of one stage without tensor
     parallelism."""
-    documents: bool = False
-    """True when sequences may be packed of documents, padded, or pairs of answers: with whole sequences."""
+    documents: tuple[Dealt, ...] = ()
+    """What its sequences may be beside one text: packed or padded documents, pairs of answers; they are whole then."""
+    unemitted_documents: tuple[Dealt, ...] = ()
+    """Those of ``documents`` that published runs have and launch folders have not: priced, never proposed."""
+    documents_at_once: bool = False
+    """True when one kernel attends in all documents of a sequence; else there is one for each."""
     frozen_parts: tuple[FrozenKind, ...] = ()
     """What it trains with the rest of the model frozen: in pipelines in schedules that do not divide the backward."""
     unemitted_frozen_parts: tuple[FrozenKind, ...] = ()

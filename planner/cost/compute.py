@@ -499,7 +499,7 @@ def attention_seconds(
     The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
     """
     length, heads, seen = model.training.sequence_length, model.heads / tp, model.seen
-    calls = attention_calls(model, micro_batch)
+    calls = attention_calls(model, target, micro_batch)
     if model.training.attention == "flash":
         causal = 0.5 if model.causal else 1.0
         width = float(eager_width(model)) if target.eager_layers else core_width(model)
@@ -527,9 +527,9 @@ def attention_seconds(
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
 
 
-def attention_calls(model: ModelSpec, micro_batch: int) -> float:
+def attention_calls(model: ModelSpec, target: Capabilities, micro_batch: int) -> float:
     """Kernels of a layer's attention: with packed documents the examples call one for each."""
-    mean = model.training.mean_document
+    mean = None if target.documents_at_once else model.training.mean_document
     return 1.0 if mean is None else larger(1.0, micro_batch * model.training.sequence_length / mean)
 
 
@@ -674,7 +674,7 @@ def layer_pass(
         backward += device.stream(CAST_BYTES * outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
     launches += ADAPTER_KERNELS * (len(model.adapted) + len(model.adapted_experts))
-    launches += DOCUMENT_KERNELS * (attention_calls(model, micro_batch) - 1) if model.attends else 0
+    launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = model.training.lora.base if model.training.lora else None
     launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)

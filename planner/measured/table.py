@@ -49,6 +49,7 @@ from planner.model.spec import (
     Attention,
     BaseFormat,
     CrossEntropy,
+    DocumentsSpec,
     GradientFormat,
     GradientSums,
     Kernels,
@@ -171,6 +172,8 @@ class MeasuredRow(Frozen):
     """flash or unfused."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
+    document_tokens: SequenceLength | None = None
+    """Mean tokens of documents packed into sequences, each of which attends to itself; whole sequences when absent."""
     lora_rank: Width | None = None
     """Rank of the adapters that are trained alone (LoRA); the model itself is trained when absent."""
     lora_targets: (
@@ -245,6 +248,8 @@ class MeasuredRow(Frozen):
     def training(self) -> dict[str, object]:
         """Fields of the training section of a model file, as far as the row gives them."""
         given = self.model_dump(include=set(_TRAINING) & self.model_fields_set)
+        if self.document_tokens is not None:
+            given["documents"] = DocumentsSpec(mean_length=self.document_tokens)
         if self.lora_rank is not None:
             lora = {"rank": self.lora_rank, "targets": self.lora_targets, "base": self.lora_base}
             given["lora"] = LoraSpec.model_validate(lora)

@@ -110,9 +110,9 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, what)
     if model.kind == "encoder" and row.encoders == "none":
         yield Fault(path, f"{row.name} trains no encoders, expected a decoder")
-    if training.documents is not None and not row.documents:
+    if training.documents is not None and "documents" not in row.documents:
         yield Fault(path, f"hetplan does not train on documents with {row.name}, expected no documents")
-    if training.preference is not None and not row.documents:
+    if training.preference is not None and "pairs of answers" not in row.documents:
         yield Fault(
             path, f"hetplan does not train on pairs of answers with {row.name}, expected no preference"
         )
@@ -205,6 +205,8 @@ def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
             return f"training {key} {wanted} with {row.name} is priced, but hetplan writes no launch files for it"
     if model.frozen and frozen_text(model) in row.unemitted_frozen_parts:
         return f"training {frozen_text(model)} with {row.name} is priced, but hetplan writes no launch files for it"
+    if model.training.documents is not None and "documents" in row.unemitted_documents:
+        return f"training on documents with {row.name} is priced, but hetplan writes no launch files for it"
     if model.training.master_weights == "split" and model.training.precision != "bf16":
         return f"training splits bf16 weights, hetplan writes no launch files for it in {model.training.precision}"
     return None

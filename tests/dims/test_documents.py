@@ -65,16 +65,17 @@ def test_tokens_that_count_and_that_are_seen(documents: dict[str, Any], tokens: 
     assert training.own_tokens == own
 
 
-def test_attention_stays_in_documents() -> None:
-    """An eighth of the scores, at a kernel for each document; products are the same."""
+@pytest.mark.parametrize(("target", "kernels"), [("torch", 16), ("megatron", 1)])
+def test_attention_stays_in_documents(target: str, kernels: int) -> None:
+    """An eighth of the scores, at a kernel for each document in the examples; products are the same."""
     kind = Topology(WHERE).device_types[0]
     device = Device(kind, ASSUMED, "fp16", "torch")
     full, packed = (
-        attention_seconds(each, device, TARGETS["torch"], tp=1, micro_batch=2)[0]
+        attention_seconds(each, device, TARGETS[target], tp=1, micro_batch=2)[0]
         for each in (whole(), made(spread=0.0))
     )
     kernel = device.stream(0.0, 1)
-    assert packed - 16 * kernel == pytest.approx((full - kernel) / 8)
+    assert packed - kernels * kernel == pytest.approx((full - kernel) / 8)
     scores = 12.0 * 24 * 2048 * LENGTH * LENGTH * 0.5 * 16
     assert model_flops(whole()) - model_flops(made(spread=0.0)) == pytest.approx(scores * 7 / 8)
 
@@ -86,6 +87,15 @@ def test_a_step_of_documents() -> None:
     assert padded.tokens_per_second == pytest.approx(full.tokens_per_second / 8)
     assert packed.breakdown.compute_seconds < full.breakdown.compute_seconds
     assert packed.model_flops < full.model_flops
+
+
+def test_documents_are_priced_for_megatron_and_not_written() -> None:
+    """As NeMo and Megatron Bridge pack them."""
+    found = search(WHERE, made(), limits=Limits(target="megatron"))
+    assert found.diagnosis is not None
+    assert found.diagnosis.causes == (
+        "training on documents with megatron is priced, but hetplan writes no launch files for it",
+    )
 
 
 def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
@@ -111,8 +121,8 @@ def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
             "whole gradients in every step, got islands",
         ),
         (
-            plan("megatron", 0, [4], [(group("a", "A100", count=2, share=4),)]),
-            "does not train on documents with megatron",
+            plan("flagscale", 0, [4], [(group("a", "A100", count=2, share=4),)]),
+            "does not train on documents with flagscale",
         ),
         (
             plan("torch", 0, [4], [(group("a", "A100", count=4, share=4),)], backup=2),

@@ -141,7 +141,7 @@ def test_a_run_of_internevo() -> None:
     assert item.step_seconds == pytest.approx(256 * 2048 / (3919 * 32), rel=1e-5)
     assert (item.plan.target, item.plan.zero, item.plan.shard_size, item.devices) == ("torch", 1, 8, 32)
     assert item.model.parameters == pytest.approx(7.32e9, rel=1e-2)
-    assert item.model.training.kernels == "torch"
+    assert item.model.training.kernels == "torch-2023"
     assert (item.cluster.pools[0].nics[0].fabric, item.cluster.pools[0].nics[0].count) == ("roce", 4)
     assert run("internevo-01").plan.shard_size is None
 

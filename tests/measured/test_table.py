@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from planner.errors import SpecError
 from planner.measured.table import COLUMNS, MeasuredRow, columns, load_table, parse_row
-from planner.model.spec import LoraSpec
+from planner.model.spec import DocumentsSpec, LoraSpec
 from planner.ranges import BATCH, CARDS, DEVICES, FFN, HEADS, LAYERS, NODE_DEVICES, ROWS, WIDTH
 
 GOOD = {
@@ -102,6 +102,12 @@ def test_layers_of_stages(tmp_path: Path) -> None:
     """Their number is the depth."""
     path = write(tmp_path, {**GOOD, "pp": "", "stage_layers": "11 13"})
     assert [stage.layers for stage in load_table(path).runs[0].plan.stages] == [11, 13]
+
+
+def test_packed_documents(tmp_path: Path) -> None:
+    """Their mean length."""
+    (run,) = load_table(write(tmp_path, {**GOOD, "document_tokens": "128"})).runs
+    assert run.model.training.documents == DocumentsSpec(mean_length=128)
 
 
 def test_adapters(tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ CAPABILITIES = Capabilities(
     sinks=True,
     windows=True,
     # NeMo and Megatron Bridge.
+    documents=("documents",),
+    unemitted_documents=("documents",),
+    documents_at_once=True,
     frozen_parts=("adapters",),
     unemitted_frozen_parts=("adapters",),
     splits_frozen="linear",
