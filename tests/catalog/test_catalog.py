@@ -39,6 +39,7 @@ REQUIRED = [
     *("RTX-6000-Ada", "RTX-PRO-6000", "Quadro-RTX-6000", "Quadro-RTX-8000", "RTX-A5000"),
     *("A30", "A2", "L40", "MI210", "MI250", "MI300A", "MI355X"),
     *("RTX-5080", "RTX-5070-Ti", "RTX-4070-Ti", "RTX-3080-Ti", "RTX-3070", "RTX-3060"),
+    "RTX-4070-Ti-SUPER",
     *("RTX-A4000", "Quadro-RTX-5000", "Titan-V", "V100-PCIe-32GB", "P100-PCIe-16GB", "P40"),
     *("H200-NVL-141GB", "GH200-144GB", "H20-96GB"),
 ]
@@ -151,6 +152,7 @@ def test_old_devices_have_no_bf16() -> None:
         ("5080", "RTX-5080"),
         ("RTX5070Ti", "RTX-5070-Ti"),
         ("4070 Ti", "RTX-4070-Ti"),
+        ("GeForce RTX 4070 Ti SUPER", "RTX-4070-Ti-SUPER"),
         ("3080ti", "RTX-3080-Ti"),
         ("3080", "RTX-3080"),
         ("RTX 3070", "RTX-3070"),
@@ -197,7 +199,7 @@ def test_families() -> None:
     assert catalog.gpus_like("mi300") == ("MI300X", "MI300A")
 
 
-@pytest.mark.parametrize("name", ["4070", "RTX 5070", "gtx1080", "P4", "A1", "4070 Ti Super", "3060 Ti"])
+@pytest.mark.parametrize("name", ["4070", "RTX 5070", "gtx1080", "P4", "A1", "4070 Super", "3060 Ti"])
 def test_a_card_with_a_longer_name_is_another_card(name: str) -> None:
     """A Ti is not what is sold without it, nor P40 a P4."""
     assert catalog.gpus_like(name) == ()
