@@ -356,11 +356,10 @@ def layer_product_seconds(
         return device.products(products)
     forward = sum(device.product(item) for item in products)
     backward = 0.0
-    attention = len(model.attention_matrices) + (model.cross_matrix is not None)
-    for number, item in enumerate(products):
+    for item, trained in zip(products, are_trained(model, products), strict=True):
         into, weight = item.backward()
         backward += device.product(into)
-        if ("attention" if number < attention else "mlp") not in model.frozen:
+        if trained:
             backward += device.product(weight)
     lora = model.training.lora
     for name, (inputs, outputs) in model.adapted.items():
@@ -414,13 +413,20 @@ def trained_matrices(
     model: ModelSpec, *, tp: int, tokens: int, folding: Folding = WHOLE_EXPERTS
 ) -> tuple[float, ...]:
     """Elements on one device of each matrix of a layer that is trained."""
-    attention = len(model.attention_matrices) + (model.cross_matrix is not None)
     products = layer_products(model, tp=tp, tokens=tokens, folding=folding)
     return tuple(
         item.count * item.inner * item.columns
-        for number, item in enumerate(products)
-        if ("attention" if number < attention else "mlp") not in model.frozen
+        for item, trained in zip(products, are_trained(model, products), strict=True)
+        if trained
     )
+
+
+def are_trained(model: ModelSpec, products: Sequence[Product]) -> list[bool]:
+    """Of each of ``layer_products`` whether its weight has a gradient."""
+    attention = len(model.attention_matrices) + (model.cross_matrix is not None)
+    return [
+        ("attention" if number < attention else "mlp") not in model.frozen for number in range(len(products))
+    ]
 
 
 def expert_products(model: ModelSpec, *, tp: int, tokens: int, folding: Folding) -> tuple[Product, ...]:
@@ -669,9 +675,9 @@ def layer_pass(
     forward = products + core + device.element_wise(wide + narrow, 7 * part)
     backward = back + core_back + device.element_wise(1.6 * (wide + narrow), 8 * part) + added
     if device.precision == "fp8":
-        inputs, outputs = cast_elements(layer_products(model, tp=tp, tokens=tokens, folding=folding))
-        forward += device.stream(CAST_BYTES * inputs)
-        backward += device.stream(CAST_BYTES * outputs)
+        inputs, outputs = cast_bytes(model, layer_products(model, tp=tp, tokens=tokens, folding=folding))
+        forward += device.stream(inputs)
+        backward += device.stream(outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
     launches += ADAPTER_KERNELS * (len(model.adapted) + len(model.adapted_experts))
     launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
@@ -726,15 +732,25 @@ def modules_again(model: ModelSpec, device: Device, *, tp: int, tokens: int, spl
     return seconds
 
 
-def cast_elements(products: tuple[Product, ...]) -> tuple[float, float]:
-    """Elements that come into products forward, and gradients that come into them backward; weights stay in fp8."""
-    inputs = sum(item.count * item.rows * item.inner for item in products)
-    return inputs, sum(item.count * item.rows * item.columns for item in products)
+def cast_bytes(model: ModelSpec, products: tuple[Product, ...]) -> tuple[float, float]:
+    """Bytes that move when a layer's inputs of products are brought to fp8, and in the backward gradients of outputs.
+
+    Weights stay in fp8.
+    """
+    forward = backward = 0.0
+    for item, trained in zip(products, are_trained(model, products), strict=True):
+        moved = (CAST_BYTES if trained else FROZEN_CAST_BYTES) * item.count * item.rows
+        forward += moved * item.inner
+        backward += moved * item.columns
+    return forward, backward
 
 
 CAST_BYTES = 4.0
 """Bytes that bringing an element to fp8 moves: read in two, written by rows and by columns, as both products of the
 backward take it in the order of their own (Transformer Engine)."""
+
+FROZEN_CAST_BYTES = 3.0
+"""The same where the weight has no gradient, whose product alone takes them by columns."""
 
 
 def element_wise_bytes(

@@ -32,11 +32,12 @@ from planner.cost.compute import (
     LayerPass,
     Product,
     attention_seconds,
-    cast_elements,
+    cast_bytes,
     embedding_pass,
     fused_softmax,
     head_pass,
     layer_pass,
+    layer_products,
     model_flops,
     optimizer_seconds,
     state_seconds,
@@ -693,7 +694,7 @@ def test_a_larger_micro_batch_takes_longer(
 
 
 def test_masked_logits_are_a_part_of_all() -> None:
-    """The head works on 15 % of the tokens; casts to fp8 are of what comes in forward, and of gradients backward."""
+    """The head works on 15 % of the tokens."""
     plain = gpt(cross_entropy="plain")
     masked = plain.model_copy(
         update={"training": plain.training.model_copy(update={"cross_entropy": "masked"})}
@@ -702,10 +703,38 @@ def test_masked_logits_are_a_part_of_all() -> None:
     whole, part = (head_pass(one, device, tp=1, micro_batch=64) for one in (plain, masked))
     assert part.forward_seconds == pytest.approx(0.15 * whole.forward_seconds, rel=0.02)
     assert part.backward_seconds == pytest.approx(0.15 * whole.backward_seconds, rel=0.02)
-    assert cast_elements((Product(8, 32, 16), Product(8, 4, 32, 2))) == (
-        8 * 16 + 2 * 8 * 32,
-        8 * 32 + 2 * 8 * 4,
+
+
+def test_casts_to_fp8() -> None:
+    """Of what comes in forward, and of gradients backward: read, and written by rows and by columns.
+
+    By columns for the gradient of the weight alone, which frozen ones lack.
+    """
+    whole, half, adapters = (
+        gpt(precision="fp8", **training)
+        for training in ({}, {"freeze": ("attention",)}, {"lora": LoraSpec(rank=8)})
     )
+    products = layer_products(whole, tp=2, tokens=1024)
+    hidden = whole.hidden
+    # (inputs, outputs) a token: queries, keys and values, and their output; both products of the feed-forward.
+    attention, mlp = (hidden + hidden / 2, 3 * hidden / 2 + hidden), (3 * hidden, 3 * hidden)
+    assert [1024 * sum(part) for part in zip(attention, mlp, strict=True)] == [
+        sum(each.rows * each.inner for each in products),
+        sum(each.rows * each.columns for each in products),
+    ]
+    for model, of_attention, of_mlp in ((whole, 4, 4), (half, 3, 4), (adapters, 3, 3)):
+        assert cast_bytes(model, products) == tuple(
+            1024 * (of_attention * one + of_mlp * other) for one, other in zip(attention, mlp, strict=True)
+        )
+    # A layer streams them beside all else.
+    device = Device(FAST, ASSUMED, "fp8", "megatron")
+    frozen = gpt(precision="fp8", freeze=("attention", "mlp"))
+    thin, thick = (
+        layer_pass(model, device, target("megatron"), tp=2, micro_batch=1, sequence_parallel=False)
+        for model in (frozen, whole)
+    )
+    moved = 1024 * (attention[0] + mlp[0])
+    assert thick.forward_seconds - thin.forward_seconds == pytest.approx(device.stream(moved, 0))
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2), st.booleans())
