@@ -23,6 +23,8 @@ ASKED_OFFLOAD_PARTS: tuple[OffloadPart, ...] = ("super",)
 """What a search has only where it is asked for: updates ahead of the norm of all gradients, which are not clipped."""
 Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "replicas", "parallel"]
+CudaGraphs = Literal["none", "layers", "step"]
+"""What CUDA graphs launch in place of the host: nothing, the kernels of layers, or those of whole steps."""
 ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
@@ -174,6 +176,10 @@ class Capabilities:
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()
     """Those of ``cross_entropies`` that are priced, never proposed."""
+    cuda_graphs: tuple[CudaGraphs, ...] = ("none",)
+    """What CUDA graphs may launch."""
+    unemitted_cuda_graphs: tuple[CudaGraphs, ...] = ()
+    """Those of ``cuda_graphs`` that are priced, never proposed."""
     fused_loss: tuple[float, float] = (1.0, 2.0)
     """Elements per logit that a fused loss streams forward and backward: read once, then read and written, by
     FlashAttention's kernel, Liger's and those of compilers."""

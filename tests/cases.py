@@ -543,6 +543,11 @@ CASES: dict[str, Case] = {
     "tf32": _case(NODE, llama(precision="tf32"), "dp: 8, target: torch, zero: 3"),
     "fp8": _case(NODE, llama(precision="fp8"), "dp: 8, zero: 1"),
     "fp8 without zero": _case(NODE, gpt(precision="fp8"), "pp: 2, dp: 4, recompute: full"),
+    "graphs of layers": _case(NODE, llama(cuda_graphs="layers"), "pp: 2, dp: 4, recompute: full"),
+    "graphs of layers with experts": _case(
+        NODE, llama(cuda_graphs="layers", experts=experts()), "dp: 8, zero: 1"
+    ),
+    "graphs of a step": _case(NODE, llama(cuda_graphs="step"), "pp: 2, dp: 4, recompute: full"),
     "fp8 of torch": _case(NODE, llama(precision="fp8"), "dp: 8, target: torch, zero: 3"),
     "bf16 gradients": _case(NODE, gpt(gradient_dtype="bf16", reduce_dtype="bf16"), "dp: 8, zero: 1"),
     "fp32 gradients of deepspeed": _case(

@@ -684,15 +684,18 @@ def layer_pass(
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = model.training.lora.base if model.training.lora else None
     launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)
-    if model.experts is not None:
-        # A grouped product is a kernel for each expert, or one for all.
+    if model.training.attention == "unfused":
+        fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
+        launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
+    if model.training.cuda_graphs != "none":
+        launches = 0.0
+    if model.experts is not None and model.training.cuda_graphs != "step":
+        # A grouped product is a kernel for each expert, or one for all. No graph of a layer has them: their rows differ
+        # from pass to pass.
         each = GROUPED_KERNELS.get(device.precision, 3.0)
         launches += EXPERT_KERNELS + each * (
             model.experts.number / folding.ep if target.kernel_per_expert else 1
         )
-    if model.training.attention == "unfused":
-        fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
-        launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,

@@ -750,6 +750,8 @@ class Pricer:
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""
+        if self.model.training.cuda_graphs == "step":
+            return 0.0
         return (
             self.framework.micro_batch_launches * self.calibration.family(device_type.family).launch_seconds
         )

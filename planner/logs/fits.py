@@ -75,6 +75,11 @@ def fit_trial(
         constants = with_constant(calibration, kernels, constant, value)
         return estimate(plan, cluster, model, constants).step_seconds
 
+    if plan.pp > 1 and predicted(least) == predicted(most):
+        raise UsageError(
+            "the prediction of this plan has no work of the host: CUDA graphs launch whole steps",
+            hint="run the plan with cuda_graphs none or layers",
+        )
     if plan.pp == 1 and predicted(least) == predicted(most):
         raise UsageError(
             "the prediction of this plan uses no measured layer: packed documents, divided sequences, a grid and "

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from planner.capabilities import StateKind
+from planner.capabilities import CudaGraphs, StateKind
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -222,6 +222,8 @@ class TrainingSpec(Frozen):
     """Kernel set that the software runs: megatron (Megatron-Core, TransformerEngine), megatron-2021 (unfused), torch
     (eager), torch-compiled, torch-2023 (eager, with the first FlashAttention), deepspeed or deepspeed-2021; absent, the
     usual one of the runtime and attention."""
+    cuda_graphs: CudaGraphs = "none"
+    """What CUDA graphs launch in place of the host: layers, the kernels of layers; step, all of a step; or none."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
     mtp_layers: MtpLayers = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +17,7 @@ from planner.calibration.values import (
     Framework,
     GpuFamily,
 )
-from planner.capabilities import Recompute
+from planner.capabilities import CudaGraphs, Recompute
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import tensor_ring
 from planner.cost.compute import (
@@ -45,7 +45,7 @@ from planner.cost.compute import (
 from planner.cost.measured_curves import LayerTimes, with_host
 from planner.cost.stage import LayerPrice, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
-from planner.model.spec import DocumentsSpec, LoraSpec, ModelSpec, PreferenceSpec, StateSpec
+from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, ModelSpec, PreferenceSpec, StateSpec
 from planner.targets import TARGETS, target
 from tests.worlds import cluster, gpt, pool
 
@@ -446,6 +446,23 @@ def test_host_seconds_are_those_of_family_and_stack() -> None:
         assert found.host_seconds == pytest.approx(2 * plain.host_seconds)
         assert found.forward_seconds == plain.forward_seconds
     assert one(LARGE).host_seconds == one(TINY).host_seconds
+
+
+def test_graphs_launch_in_place_of_the_host() -> None:
+    """All of a layer but its experts, or these too; devices have as much to do."""
+
+    def seconds(graphs: CudaGraphs, model: ModelSpec) -> LayerPass:
+        return one(model.trained_with(cuda_graphs=graphs), calibration=calibrated(launch_seconds=1e-5))
+
+    routed = TINY.model_copy(update={"experts": ExpertsSpec(number=8, top_k=2, ffn=64)})
+    launch = 1e-5 * ASSUMED_FRAMEWORK.host_factor
+    for model, eager, of_experts in ((TINY, 20, 0), (routed, 20, 65 + 3 * 8)):
+        found = [seconds(graphs, model) for graphs in get_args(CudaGraphs)]
+        launches = [each.host_seconds / launch for each in found]
+        assert launches == pytest.approx([eager + of_experts, of_experts, 0])
+        assert len({each.forward_seconds for each in found}) == 1
+    small = price(TINY.trained_with(cuda_graphs="layers"))
+    assert small.forward_seconds == one(TINY).forward_seconds < price(TINY).forward_seconds
 
 
 def test_hosts_of_a_tensor_parallel_group_wait_for_each_other() -> None:

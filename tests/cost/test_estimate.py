@@ -482,6 +482,28 @@ def test_a_step_has_the_constants_of_its_kernel_set() -> None:
             )
 
 
+def test_a_graph_of_a_step_has_micro_batches_too() -> None:
+    """Else two stages and 16 micro-batches wait 17 times for 20 launches of the host."""
+    by = Calibration(
+        families={"A100": GpuFamily(launch_seconds=1e-5)},
+        frameworks={"megatron": Framework(micro_batch_launches=20)},
+    )
+    plan = even_plan(24, 1, 2, 1, 1, 16, 1, "none", name="a")
+    layers, step = (
+        estimate(
+            plan,
+            cluster(pool("a", per_node=2), gpus={"A100": KNOWN}),
+            gpt(global_batch=16, cuda_graphs=graphs),
+            by,
+        )
+        for graphs in ("layers", "step")
+    )
+    for one, other in zip(layers.stages, step.stages, strict=True):
+        assert one.forward_seconds - other.forward_seconds == pytest.approx(1e-4)
+        assert one.backward_seconds - other.backward_seconds == pytest.approx(1e-4)
+    assert layers.step_seconds - step.step_seconds == pytest.approx(17 * 2e-4)
+
+
 @pytest.mark.parametrize("kernels", ["megatron", "megatron-2021"])
 def test_the_training_says_who_adds_gradients_up(kernels: str) -> None:
     """Products of today do it themselves; what an older set does behind them is done in every micro-batch."""

@@ -159,6 +159,8 @@ def test_is_tried() -> None:
         ("megatron", 1, {"optimizer_states": "int8"}, "megatron does not train with optimizer_states int8"),
         ("torch", 3, {"cross_entropy": "fused"}, "training with cross_entropy fused with torch is priced"),
         ("megatron", 0, {"optimizer": "muon"}, "training by muon with megatron is priced"),
+        ("megatron", 1, {"cuda_graphs": "step"}, "training with cuda_graphs step with megatron is priced"),
+        ("torch", 3, {"cuda_graphs": "layers"}, "torch does not train with cuda_graphs layers, it can: none"),
         ("deepspeed", 0, {"optimizer": "muon"}, "deepspeed does not train by muon, it can: adamw, sgd, lion"),
         ("torch", 3, {"optimizer": "muon"}, "torch shards the states of adamw, sgd, lion only"),
         ("torch", 3, {"optimizer": "lion", "optimizer_states": "bf16"}, "bf16 moments of adamw only"),

@@ -69,6 +69,9 @@ def test_what_shows_nothing_is_refused() -> None:
         fit_trial(jobs.data_parallel(), examples.cluster(), jobs.MODEL, ASSUMED, 1.0)
     with pytest.raises(UsageError, match="slower than any work"):
         fit_trial(jobs.pipeline(), examples.cluster(), jobs.MODEL, ASSUMED, 1e9)
+    graphs = jobs.MODEL.trained_with(cuda_graphs="step")
+    with pytest.raises(UsageError, match="CUDA graphs launch whole steps"):
+        fit_trial(jobs.pipeline(), examples.cluster(), graphs, ASSUMED, 1.0)
 
 
 def test_one_stage_gives_what_layers_take_more() -> None:

@@ -44,6 +44,9 @@ CAPABILITIES = Capabilities(
     unemitted_master_weights=("bf16",),
     cross_entropies=("fused", "plain"),
     unemitted_cross_entropies=("plain",),
+    # ``cuda_graph_impl`` of Megatron-Core: transformer_engine and local, and full_iteration.
+    cuda_graphs=("none", "layers", "step"),
+    unemitted_cuda_graphs=("layers", "step"),
     # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.
     fused_loss=(3.0, 2.0),
     loss_in_steps=("megatron-2021", "torch", "torch-2023"),
