@@ -757,6 +757,16 @@ CASES: dict[str, Case] = {
         llama(lora=LoraSpec(rank=64, base="nf4")),
         "dp: 4, target: deepspeed, zero: 3, micro_batch: 2, recompute: full, stages: [{pool: a}]",
     ),
+    "lora in fp8": _case(
+        NODE,
+        llama(precision="fp8", lora=LoraSpec(rank=16)),
+        "tp: 2, dp: 4, zero: 1, sequence_parallel: true",
+    ),
+    "lora on fp8": _case(
+        NODE,
+        llama(precision="fp8", lora=LoraSpec(rank=16, base="fp8")),
+        "tp: 2, dp: 4, zero: 1, sequence_parallel: true",
+    ),
     "frozen embedding": _case(
         NODE, gpt(freeze=("embedding", "norms")), "dp: 4, pp: 2, target: torch, zero: 1"
     ),

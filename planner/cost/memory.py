@@ -198,7 +198,7 @@ def trained_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first
 def gathered_of(
     model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, expert_ways: int = 1
 ) -> float:
-    """Those that ZeRO 3 shards and gathers: all but matrices in four bits."""
+    """Those that ZeRO 3 shards and gathers: all but quantised matrices."""
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     adapters = adapters_of(model, layers=layers, first=first, last=last)
     quantised = quantised_of(model, layers=layers, first=first, last=last)
@@ -224,7 +224,7 @@ def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Ad
 
 
 def quantised_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> int:
-    """Those of a stage that rest in four bits, beside experts."""
+    """Those of a stage that are quantised, beside experts."""
     ends = first * model.quantised_ahead + last * model.quantised_behind
     return layers * model.quantised_layer_parameters + ends
 
@@ -917,7 +917,7 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     # A lone replica reduces nothing.
     size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     # A device's part of a matrix in four bits is in the working format while it is multiplied by.
-    whole = ELEMENT_BYTES[model.training.precision] * _largest_quantised(model, load) / load.tp
+    whole = ELEMENT_BYTES[model.training.precision] * _largest_in_four_bits(model, load) / load.tp
     if load.zero in (1, 2):
         return 2.0 * size, whole
     if load.zero != 3:
@@ -940,9 +940,9 @@ def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     return others + experts * (load.tp / ways if ways > 1 else 1)
 
 
-def _largest_quantised(model: ModelSpec, load: Load) -> float:
+def _largest_in_four_bits(model: ModelSpec, load: Load) -> float:
     """Elements of the largest matrix in four bits."""
-    if not model.quantised:
+    if not model.in_four_bits:
         return 0
     kinds = [run.kind for run in _held_runs(model, load)]
     sizes: list[float] = []

@@ -226,7 +226,7 @@ def offloads(
     if limit is not None and "nvme" in limit and zero in able.nvme_zero and has_nvme(device_types):
         places = ("none", "cpu", "nvme")
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
-    known &= not model.quantised and model.training.preference is None
+    known &= not model.in_four_bits and model.training.preference is None
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     updated &= not _scaled_anew(target, recompute, model)
     choices = [ON_DEVICE]

@@ -145,7 +145,7 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
             yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
-    for name in _torn(model, tp) if model.quantised and splits(model.trained_with(lora=None), tp) else ():
+    for name in _torn(model, tp) if model.in_four_bits and splits(model.trained_with(lora=None), tp) else ():
         what = f"tp {tp} would give devices parts of the blocks of {NF4_BLOCK} elements that share a scale"
         yield Fault(where, f"{what} in {name}, expected whole ones with base nf4")
 
@@ -223,8 +223,8 @@ def _torn(model: ModelSpec, tp: int) -> Iterator[str]:
 
     Blocks run along the rows of [outputs][inputs] (arXiv:2305.14314, section 3).
     """
-    for kind in model.kinds if model.quantised and tp > 1 else ():
-        for name, (inputs, outputs) in kind.linears.items() if kind.quantised else ():
+    for kind in model.kinds if model.in_four_bits and tp > 1 else ():
+        for name, (inputs, outputs) in kind.linears.items() if kind.in_four_bits else ():
             part = inputs // tp if name in ROW_TARGETS else inputs * (outputs // tp)
             if part % NF4_BLOCK:
                 yield name

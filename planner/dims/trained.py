@@ -39,7 +39,7 @@ class FrozenParts(Dimension):
         if plan.offload.activations != "none":
             path = ("offload", "activations")
             yield Fault(path, f"checkpoints stay on the devices with {what}, expected none")
-        if model.quantised and (plan.offload.optimizer != "none" or plan.offload.parameters != "none"):
+        if model.in_four_bits and (plan.offload.optimizer != "none" or plan.offload.parameters != "none"):
             yield Fault(("offload",), "a model in four bits stays on the devices, expected none")
 
 
@@ -49,14 +49,16 @@ def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
     if lora is not None and lora.base == "nf4-double":
         # Scales of scales would be torn.
         return False
-    able = ("linear", "all") if not model.quantised else ("all",)
+    able = ("linear", "all") if not model.in_four_bits else ("all",)
     return not model.frozen or target.splits_frozen in able
 
 
 def frozen_text(model: ModelSpec) -> FrozenKind:
     """What makes a model one that is not trained whole."""
-    if model.quantised:
+    if model.in_four_bits:
         return "adapters on four bits"
+    if model.quantised:
+        return "adapters on fp8"
     return "adapters" if model.training.lora else "frozen parts"
 
 

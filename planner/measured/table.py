@@ -60,6 +60,7 @@ from planner.model.spec import (
     Precision,
     StateFormat,
     TrainingSpec,
+    base_formats,
 )
 from planner.plan.checks import faults
 from planner.plan.file import load_plan
@@ -183,7 +184,7 @@ class MeasuredRow(Frozen):
     ) = None
     """Linear layers that have adapters, separated by blanks; all but those of experts when absent."""
     lora_base: BaseFormat | None = None
-    """Number format of the linear layers under adapters: bf16, fp16, nf4 or nf4-double; the training's when absent."""
+    """Format of the linear layers under adapters: bf16, fp16, fp8, nf4 or nf4-double; the training's when absent."""
     target: Annotated[
         _TargetName, Field(description=f"Runtime that the plan is for: {in_words(NAMES, 'or')}.")
     ] = REFERENCE.name
@@ -524,8 +525,9 @@ def model_of(item: NumberedRow) -> ModelSpec:
     absent = [name for name in item.row.lora_targets or () if name not in linears]
     fail_on([item.problem("lora_targets", f"the layers have no {name}, expected {names}") for name in absent])
     base, precision = item.row.lora_base, model.training.precision
-    if base in ("bf16", "fp16") and base != precision:
-        what = f"expected nf4, nf4-double, or the training's precision {precision}, got {base}"
+    able = base_formats(precision)
+    if base is not None and base not in able:
+        what = f"expected {', '.join(able)} with precision {precision}, got {base}"
         raise SpecError((item.problem("lora_base", what, "empty the cell"),))
     return model
 

@@ -28,7 +28,17 @@ from planner.files.fields import (
 from planner.files.messages import shown
 from planner.lazy import lazy_module
 from planner.model.hub import HUB, in_cache
-from planner.model.spec import GROUPED_RANK, HALVES, MOMENT_BYTES, AdapterTarget, ModelSpec, TrainingSpec
+from planner.model.spec import (
+    GROUPED_RANK,
+    HALVES,
+    MOMENT_BYTES,
+    AdapterTarget,
+    BaseFormat,
+    ModelSpec,
+    Precision,
+    TrainingSpec,
+    base_formats,
+)
 from planner.ranges import BATCH
 
 if TYPE_CHECKING:
@@ -508,8 +518,10 @@ def _frozen_problems(document: Document) -> list[Problem]:
         what = "expected adamw, sgd, lion or adafactor with lora, got muon"
         problems.append(document.problem(("training", "optimizer"), what))
     base, precision = lora.get("base"), training.get("precision", "bf16")
-    if base in ("bf16", "fp16") and base != precision:
-        what = f"expected nf4, nf4-double, or the training's precision {shown(precision)}, got {base}"
+    known = base in get_args(BaseFormat) and precision in get_args(Precision)
+    able = base_formats(str(precision))
+    if known and base not in able:
+        what = f"expected {', '.join(able)} with precision {precision}, got {base}"
         problems.append(document.problem(("training", "lora", "base"), what, "remove it"))
     return problems
 

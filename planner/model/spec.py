@@ -78,7 +78,7 @@ AdapterTarget = Literal[
 ]
 """Linear layers by the names that transformers gives them: of attention, of low ranks (DeepSeek), of states (Mamba),
 of a feed-forward and of shared experts, and of each other expert."""
-BaseFormat = Literal["bf16", "fp16", "nf4", "nf4-double"]
+BaseFormat = Literal["bf16", "fp16", "fp8", "nf4", "nf4-double"]
 Part = Literal["embedding", "attention", "mlp", "norms", "head"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "mlp", "norms", "head")
 NF4_BLOCK = 64
@@ -89,6 +89,8 @@ NF4_BYTES: dict[BaseFormat, float] = {
 }
 """Bytes of an element of a 4-bit base: half a byte, and a scale for each block, in fp32 or of eight bits, with an fp32
 scale for each 256 of those (double quantisation)."""
+BASE_BYTES: dict[BaseFormat, float] = {"fp8": 1.0, **NF4_BYTES}
+"""Bytes of an element of a base in a format of its own; fp8 has a scale for each matrix, or for 128 x 128 elements."""
 GROUPED_RANK = 8
 """Ranks of experts' adapters are multiples of it: rows of grouped products begin at multiples of 16 bytes on GPUs."""
 ROW_TARGETS: frozenset[AdapterTarget] = frozenset(("o_proj", "down_proj", "out_proj"))
@@ -116,8 +118,18 @@ class LoraSpec(Frozen):
     targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] | None = None
     """Linear layers that have adapters; absent, all that the model's layers have but those of experts."""
     base: BaseFormat | None = None
-    """Number format of the linear layers under adapters: the training's own, or nf4 (QLoRA, arXiv:2305.14314), whose
-    scales have eight bits in nf4-double."""
+    """Number format of the linear layers under adapters: the training's own; nf4 (QLoRA, arXiv:2305.14314), whose
+    scales have eight bits in nf4-double; in fp8 training also fp8, in which they are multiplied."""
+
+
+def base_formats(precision: str) -> tuple[BaseFormat, ...]:
+    """Those that a base may have: in which the training stores weights or multiplies by them, and four bits."""
+    own: dict[str, tuple[BaseFormat, ...]] = {
+        "bf16": ("bf16",),
+        "fp16": ("fp16",),
+        "fp8": ("bf16", "fp8"),
+    }
+    return (*own.get(precision, ()), *NF4_BYTES)
 
 
 class LossCurveSpec(Frozen):
@@ -704,7 +716,7 @@ def _trained_of(runs: tuple[LayerRun, ...]) -> int:
 
 
 def _quantised_of(runs: tuple[LayerRun, ...]) -> int:
-    """Parameters of runs that rest in four bits, beside experts."""
+    """Parameters of runs that are quantised, beside experts."""
     return sum(run.weights * run.kind.quantised_layer_parameters for run in runs)
 
 
@@ -1087,14 +1099,19 @@ class ModelSpec(Frozen):
 
     @property
     def quantised(self) -> bool:
-        """True when the linear layers rest in four bits, whole on every device."""
+        """True when the linear layers rest in fp8 or four bits, whole on every device."""
         return self.quantised_bytes > 0
 
     @property
+    def in_four_bits(self) -> bool:
+        """True when they rest in four bits, from which each product brings them to the working format."""
+        return self.training.lora is not None and self.training.lora.base in NF4_BYTES
+
+    @property
     def quantised_bytes(self) -> float:
-        """Bytes of an element of these; 0 where none rests in four bits."""
+        """Bytes of an element of these; 0 where all rest in the working format."""
         lora = self.training.lora
-        return 0.0 if lora is None or lora.base is None else NF4_BYTES.get(lora.base, 0.0)
+        return 0.0 if lora is None or lora.base is None else BASE_BYTES.get(lora.base, 0.0)
 
     @cached_property
     def linears(self) -> dict[AdapterTarget, tuple[int, int]]:
@@ -1251,7 +1268,7 @@ class ModelSpec(Frozen):
 
     @cached_property
     def quantised_layer_parameters(self) -> int:
-        """Parameters of one layer that rest in four bits, beside experts: its matrices."""
+        """Parameters of one layer that are quantised, beside experts: its matrices."""
         if self.runs:
             return _quantised_of(self.runs)
         return sum(inputs * outputs for inputs, outputs in self.linears.values()) if self.quantised else 0
@@ -1268,7 +1285,7 @@ class ModelSpec(Frozen):
 
     @cached_property
     def quantised_expert_parameters(self) -> int:
-        """Parameters of one layer's experts that rest in four bits: their matrices."""
+        """Parameters of one layer's experts that are quantised: their matrices."""
         if self.runs:
             return _quantised_experts_of(self.runs)
         if self.experts is None or not self.quantised:

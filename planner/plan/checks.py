@@ -117,8 +117,10 @@ def model_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             path, f"hetplan does not train on pairs of answers with {row.name}, expected no preference"
         )
     if model.frozen and frozen_text(model) not in row.frozen_parts:
-        key = "lora" if training.lora else "freeze"
-        yield Fault(path, f"hetplan has no {frozen_text(model)} with {row.name}, expected no {key}")
+        unwanted = "lora" if training.lora else "freeze"
+        if training.lora and "adapters" in row.frozen_parts:
+            unwanted = f"base {training.lora.base}"
+        yield Fault(path, f"hetplan has no {frozen_text(model)} with {row.name}, expected no {unwanted}")
     yield from _layer_faults(row, model)
     usual = model.learned_positions > 0 and model.kv_heads == model.heads
     if model.kind == "encoder" and row.encoders == "bert" and not usual:

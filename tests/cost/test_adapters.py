@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from planner.cost.memory import activation_bytes_per_layer
 from planner.cost.values import Estimate
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import (
+    BASE_BYTES,
     NF4_BYTES,
     PARTS,
     AdapterTarget,
@@ -34,9 +36,11 @@ from planner.model.spec import (
     ModelSpec,
     RunSpec,
 )
-from planner.plan.checks import faults
+from planner.plan.checks import faults, model_faults, unwritten
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from planner.targets import TARGETS
 from planner.targets import target as row_of
+from tests.cases import KINDS
 from tests.worlds import cluster, gpt, pool
 
 MATRICES = 12 * 2048**2
@@ -372,10 +376,55 @@ def test_parts_are_those_of_the_model() -> None:
 
 def test_bytes_of_bases() -> None:
     """A scale for each block, in fp32, or of eight bits with one in fp32 for each 256; none where nothing is packed."""
-    bases: tuple[BaseFormat | None, ...] = (None, "bf16", "nf4", "nf4-double")
+    bases: tuple[BaseFormat | None, ...] = (None, "bf16", "fp8", "nf4", "nf4-double")
     each = [made(lora=LoraSpec(rank=4, base=base)).quantised_bytes for base in bases]
-    assert each == [0.0, 0.0, 0.5625, 0.5 + 1 / 64 + 4 / (64 * 256)]
-    assert dict(zip(bases[2:], each[2:], strict=True)) == NF4_BYTES
+    assert each == [0.0, 0.0, 1.0, 0.5625, 0.5 + 1 / 64 + 4 / (64 * 256)]
+    assert dict(zip(bases[2:], each[2:], strict=True)) == BASE_BYTES
+    assert dict(zip(bases[3:], each[3:], strict=True)) == NF4_BYTES
+
+
+def on_hopper(base: BaseFormat | None, *, tp: int = 1, count: int = 4, zero: int = 0) -> Estimate:
+    """Four H100 that train in fp8 with Megatron, of a model with experts beside a feed-forward."""
+    group = ReplicaGroup(pool="a", gpu="H", tp=tp, count=count, local_batch=16 // count, accumulation_steps=1)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,))
+    split = tp > 1
+    plan = Plan(target="megatron", zero=zero, stages=(stage,), sequence_parallel=split)
+    model = made(precision="fp8", lora=LoraSpec(rank=16, base=base))
+    experts = ExpertsSpec(number=4, top_k=2, ffn=1024)
+    return estimate(
+        plan, cluster(pool("a", "H", per_node=4), gpus=KINDS), model.model_copy(update={"experts": experts})
+    )
+
+
+@pytest.mark.parametrize(("tp", "count", "zero"), [(1, 4, 0), (1, 4, 1), (4, 1, 1)])
+def test_a_base_in_fp8(tp: int, count: int, zero: int) -> None:
+    """One byte of each matrix in place of two, of those of experts too, and nothing else: products take it as it is."""
+    plain, packed = (on_hopper(base, tp=tp, count=count, zero=zero) for base in ("bf16", "fp8"))
+    before, after = (each.stages[0].groups[0].memory for each in (plain, packed))
+    assert on_hopper(None, tp=tp, count=count, zero=zero) == plain
+    # Each device has whole experts.
+    matrices = 24 * (4 * 2048**2 / tp + 4 * 2 * 2048 * 1024)
+    assert before.parameters_bytes - after.parameters_bytes == pytest.approx(matrices)
+    assert replace(after, parameters_bytes=0.0, runtime_bytes=0.0, slack_bytes=0.0) == replace(
+        before, parameters_bytes=0.0, runtime_bytes=0.0, slack_bytes=0.0
+    )
+    assert packed.step_seconds == plain.step_seconds
+    assert packed.breakdown == plain.breakdown
+
+
+def test_a_base_in_fp8_is_priced_for_megatron() -> None:
+    """Refused for all others, with what to leave out; never proposed."""
+    model = made(precision="fp8", lora=LoraSpec(rank=16, base="fp8"))
+    refused = {name: [each.what for each in model_faults(row, model)] for name, row in TARGETS.items()}
+    assert refused["megatron"] == []
+    assert refused["torch"] == ["hetplan has no adapters on fp8 with torch, expected no base fp8"]
+    assert refused["deepspeed"] == [
+        "deepspeed does not train in fp8, it can: bf16, fp16, fp32, tf32",
+        "hetplan has no adapters on fp8 with deepspeed, expected no base fp8",
+    ]
+    assert refused["flagscale"] == ["hetplan has no adapters on fp8 with flagscale, expected no lora"]
+    why = "training adapters on fp8 with megatron is priced, but hetplan writes no launch files for it"
+    assert unwritten(row_of("megatron"), model) == why
 
 
 @pytest.mark.parametrize("frozen", ["adapters", "attention", "mlp"])

@@ -131,6 +131,18 @@ def test_adapters(tmp_path: Path) -> None:
         ({"micro_batch": "5"}, "the global batch 64 does not divide by dp x micro-batch 10"),
         ({"zero": "3"}, "megatron runs ZeRO 0, 1"),
         (
+            {
+                "gpu": "H100-SXM-80GB",
+                "target": "torch",
+                "pp": "1",
+                "dp": "4",
+                "precision": "fp8",
+                "lora_rank": "8",
+                "lora_base": "fp8",
+            },
+            "hetplan has no adapters on fp8 with torch, expected no base fp8",
+        ),
+        (
             {"target": "torch", "tp": "1", "dp": "8", "pp": "1", "micro_batch": "8", "cuda_graphs": "step"},
             "torch does not train with cuda_graphs step, it can: none",
         ),
@@ -205,7 +217,11 @@ def test_what_cannot_be_a_run_is_skipped(tmp_path: Path, cells: dict[str, str], 
         ),
         (
             {"lora_rank": "8", "lora_base": "fp16"},
-            "runs.csv:2: lora_base: expected nf4, nf4-double, or the training's precision bf16, got fp16",
+            "runs.csv:2: lora_base: expected bf16, nf4, nf4-double with precision bf16, got fp16",
+        ),
+        (
+            {"lora_rank": "8", "lora_base": "fp8"},
+            "runs.csv:2: lora_base: expected bf16, nf4, nf4-double with precision bf16, got fp8",
         ),
         ({"lora_base": "nf4"}, "runs.csv:2: lora_base: given without lora_rank"),
         ({"lora_targets": "q_proj"}, "runs.csv:2: lora_targets: given without lora_rank"),

@@ -320,7 +320,17 @@ def test_the_result_is_a_model_spec(tmp_path: Path) -> None:
         (
             "lora: {rank: 8, base: fp16}",
             "",
-            'expected nf4, nf4-double, or the training\'s precision "bf16", got fp16',
+            "training.lora.base: expected bf16, nf4, nf4-double with precision bf16, got fp16remove it",
+        ),
+        (
+            "lora: {rank: 8, base: fp8}",
+            "",
+            "training.lora.base: expected bf16, nf4, nf4-double with precision bf16, got fp8remove it",
+        ),
+        (
+            "lora: {rank: 8, base: fp16}\n  precision: fp8",
+            "",
+            "training.lora.base: expected bf16, fp8, nf4, nf4-double with precision fp8, got fp16remove it",
         ),
         ("lora: {rank: 8}\n  freeze: [head]", "", "training.freeze: expected none with lora"),
         (
