@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from planner.calibration.tables import import_layers_csv
 from planner.calibration.values import Calibration, Constant, LayerPoint, Provenance
-from planner.cost.estimate import Estimator, Priced
+from planner.cost.estimate import Estimator
 from planner.cost.memory import MOST_CONTEXT
+from planner.cost.values import Memory
 from planner.errors import HetplanError
 from planner.measured.fit import (
     COMMON_ERROR,
@@ -90,25 +91,29 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Peak:
-    """A run with a measured peak of a whole device, priced but for its bytes."""
+    """A run with a measured peak of a whole device."""
 
     run: Run
     kernels: str
     measured: float
     """Bytes."""
-    estimator: Estimator
-    priced: Priced
+    held: tuple[Memory, ...]
+    """What each device would hold under a process that takes nothing for itself."""
 
     @property
     def most_bytes(self) -> float:
-        """The most that a process takes on any of the cluster's devices."""
-        devices = self.estimator.topology.device_types
-        return MOST_CONTEXT * max(device.memory_bytes for device in devices)
+        """The most that a process takes on any of the devices."""
+        return MOST_CONTEXT * max(memory.capacity_bytes for memory in self.held)
 
-    def error(self, calibration: Calibration) -> float:
+    def error(self, runtime_bytes: float) -> float:
         """Logarithm of predicted over measured bytes of the fullest device."""
-        stages = self.estimator.with_calibration(calibration).memories(self.run.plan, self.priced)
-        return log(max(memory.used_bytes for stage in stages for memory in stage) / self.measured)
+        return log(max(_used(memory, runtime_bytes) for memory in self.held) / self.measured)
+
+
+def _used(memory: Memory, runtime_bytes: float) -> float:
+    """Bytes in use when a process takes these: what the allocator holds beside tensors shrinks to the room left."""
+    tensors = memory.used_bytes - memory.slack_bytes + min(runtime_bytes, MOST_CONTEXT * memory.capacity_bytes)
+    return max(tensors, min(tensors + memory.slack_bytes, memory.capacity_bytes - memory.reserve_bytes))
 
 
 def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
@@ -116,10 +121,13 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     found = []
     for run in runs:
         if run.peak_memory_bytes and run.peak_memory_of == "device":
+            kernels = kernels_of(run)
+            bare = replace(_with(base, kernels, 0.0), layers=base.layers or profiles())
             with suppress(HetplanError):
-                estimator = Estimator(run.cluster, run.model, base)
-                priced = estimator.price(run.plan)
-                found.append(_Peak(run, kernels_of(run), run.peak_memory_bytes, estimator, priced))
+                estimator = Estimator(run.cluster, run.model, bare)
+                stages = estimator.memories(run.plan, estimator.price(run.plan))
+                held = tuple(memory for stage in stages for memory in stage)
+                found.append(_Peak(run, kernels, run.peak_memory_bytes, held))
     return found
 
 
@@ -135,7 +143,7 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     # Kernel sets that share a value tell each other; of others those with peaks alone change.
     names = sorted(touched | {name for name in KERNEL_SETS if _name(name) not in said})
     before, covariance = _prior(names, said)
-    values, after = _most_likely(peaks, names, before, covariance, base)
+    values, after = _most_likely(peaks, names, before, covariance)
     fitted, constants = base, []
     for name, value, now, spread in zip(names, values, after, np.sqrt(np.diag(covariance)), strict=True):
         constant = Constant(
@@ -172,10 +180,9 @@ def _prior(names: Sequence[str], said: dict[str, Constant]) -> tuple[Vector, Vec
 
 
 def _most_likely(
-    peaks: Sequence[_Peak], names: Sequence[str], before: Vector, covariance: Vector, base: Calibration
+    peaks: Sequence[_Peak], names: Sequence[str], before: Vector, covariance: Vector
 ) -> tuple[Vector, Vector]:
     """Logarithms, [kernel set], and their standard errors: Gauss-Newton steps with robust weights."""
-    layers = base.layers or profiles()
     sources = np.array([peak.run.source for peak in peaks])
     doubts = np.array([DOUBT_ERROR * any(word in peak.run.doubt for word in GUESSED) for peak in peaks])
     owners = np.array([names.index(peak.kernels) for peak in peaks])
@@ -185,10 +192,7 @@ def _most_likely(
     low, high = log(BOUNDS_BYTES[0]), log(most)
 
     def errors(values: Vector) -> Vector:
-        constants = replace(base, layers=layers)
-        for name, value in zip(names, values, strict=True):
-            constants = _with(constants, name, exp(value))
-        return np.array([peak.error(constants) for peak in peaks])
+        return np.array([peak.error(exp(values[owner])) for peak, owner in zip(peaks, owners, strict=True)])
 
     values, curvature = before, inverse
     common = np.zeros(len(peaks))
