@@ -70,11 +70,13 @@ GUESSED = (
     "and attention kernel not stated",
     "dispatch by HybridEP",
     "dispatch by DeepEP",
-    "parts of layers in CUDA graphs",
+    "attention products in fp8",
+    "FlashAttention-2 on Hopper",
     "layers of the stages not stated",
     "short runs",
     "mean of a whole training",
     "first releases for",
+    "preview of Blackwell",
 )
 """Words of doubts that concern the plan or the measurement itself."""
 

@@ -39,7 +39,7 @@ REQUIRED = [
     *("RTX-6000-Ada", "RTX-PRO-6000", "Quadro-RTX-6000", "Quadro-RTX-8000", "RTX-A5000"),
     *("A30", "A2", "L40", "MI210", "MI250", "MI300A", "MI355X"),
     *("RTX-5080", "RTX-5070-Ti", "RTX-4070-Ti", "RTX-3080-Ti", "RTX-3070", "RTX-3060"),
-    "RTX-4070-Ti-SUPER",
+    *("RTX-4070-Ti-SUPER", "MI350X"),
     *("RTX-A4000", "Quadro-RTX-5000", "Titan-V", "V100-PCIe-32GB", "P100-PCIe-16GB", "P40"),
     *("H200-NVL-141GB", "GH200-144GB", "H20-96GB"),
 ]
