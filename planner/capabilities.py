@@ -96,6 +96,25 @@ FORMAT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Messages in which replicas add up gradients with ZeRO 0 to 2 and gather new parameters with ZeRO 1 and 2.
+
+    Tensors of neighbouring layers fill a bucket; experts have buckets of their own.
+    """
+
+    elements: float
+    """Elements of a bucket, at least."""
+    per_replica: float = 0.0
+    """Elements that it has at least for each replica."""
+    elements_without_zero: float | None = None
+    """The same as ``elements`` with ZeRO 0, where that is another number."""
+    only_first_chunk: bool = False
+    """True when all chunks of layers but the first one of a pipeline are one bucket each."""
+    gathers_whole: bool = False
+    """True when parameters are gathered in one message."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """One row of the capability table."""
 
@@ -152,6 +171,8 @@ class Capabilities:
     user_buffers_from: float | None = None
     """Least compute capability of the devices on which launch folders have them do so in the forward too, by user
     buffers; None for none."""
+    buckets: Buckets | None = None
+    """None where a message is a layer."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     network_per_group: bool

@@ -84,13 +84,13 @@ class Ring:
         """The same ring of members that hold so many parts of what is sharded; none where all hold equally much."""
         return replace(self, parts=sum(shards), largest=max(shards)) if shards else self
 
-    def gather_seconds(self, size_bytes: float, messages: int = 1) -> float:
+    def gather_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """An all-gather to ``size_bytes`` on every member, in so many equal messages."""
         return messages * self._pass_seconds(
             "all-gather", "reduce-scatter", self.padding * size_bytes / messages, self._around
         )
 
-    def scatter_seconds(self, size_bytes: float, messages: int = 1) -> float:
+    def scatter_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """A reduce-scatter from ``size_bytes`` on every member, in so many equal messages."""
         return messages * self._pass_seconds(
             "reduce-scatter", "all-gather", self.padding * size_bytes / messages, self._around
@@ -112,7 +112,7 @@ class Ring:
         least = self._least(operation, size_bytes) or self._least(like, size_bytes)
         return max(formula, least) if least else formula
 
-    def reduce_seconds(self, size_bytes: float, messages: int = 1) -> float:
+    def reduce_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
         size = size_bytes / messages
         measured = self._measured("all-reduce", size)
@@ -123,7 +123,7 @@ class Ring:
         least = self._least("all-reduce", size)
         return messages * (max(passes, least) if least else passes)
 
-    def broadcast_seconds(self, size_bytes: float, messages: int = 1) -> float:
+    def broadcast_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """All bytes from one member to all others, over each hop once, in so many equal messages.
 
         Where only gathers were measured, that of parts of this size from all others moves as many over each hop.
@@ -139,7 +139,7 @@ class Ring:
         measured = None if self.alone else self._measured("reduce", size_bytes)
         return self.broadcast_seconds(size_bytes) if measured is None else measured
 
-    def copies_seconds(self, size_bytes: float, messages: int = 1) -> float:
+    def copies_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """Adding up over the copies what each member has of ``size_bytes``, in so many equal messages."""
         return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size, messages)
 

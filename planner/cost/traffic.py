@@ -59,30 +59,31 @@ class Traffic:
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
         ways = shape.folding.ways
-        each = self.model.layers_each * (self.target.gathers_per_layer if shape.zero == 3 else 1)
-        messages = layers * each
         trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
         gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
         if ring.experts is None:
-            return self._micro_batch_passes(shape, ring, trained, gathered, messages)
+            return self._micro_batch_passes(shape, ring, layers, trained, gathered)
         # As at the end of a step.
         experts, own = (
             count(self.model, layers=layers, expert_ways=ways, first=first, last=last)
             for count in (gathered_experts_of, trained_experts_of)
         )
         others = replace(ring, experts=None)
-        dense = self._micro_batch_passes(shape, others, trained - own, gathered - experts, messages)
-        routed = self._micro_batch_passes(shape, ring.experts, own, experts, messages)
+        dense = self._micro_batch_passes(shape, others, layers, trained - own, gathered - experts)
+        routed = self._micro_batch_passes(shape, ring.experts, layers, own, experts)
         # Of frozen experts nothing is reduced.
         return dense[0] + routed[0], dense[1] + (routed[1] if self.model.trains_experts else 0.0)
 
     def _micro_batch_passes(
-        self, shape: Shape, ring: Ring, trained: float, gathered: float, messages: int
+        self, shape: Shape, ring: Ring, layers: int, trained: float, gathered: float
     ) -> tuple[float, float]:
         """The same over one ring, of so many elements that are trained and that are gathered."""
-        scatter = self._reduction_seconds(shape, ring, trained, messages)
+        if shape.zero == 2:
+            messages = self._messages(shape, (layers,), trained, ring.size)
+            return 0.0, self._reduction_seconds(shape, ring, trained, messages)
+        messages = layers * self.model.layers_each * self.target.gathers_per_layer
         gather = (ring.near or ring).gather_seconds(gathered * self._sent_bytes(shape), messages)
-        return (gather if shape.zero == 3 else 0.0), scatter
+        return gather, self._reduction_seconds(shape, ring, trained, messages)
 
     def _sent_bytes(self, shape: Shape) -> float:
         """Bytes of a parameter that ZeRO 3 gathers; scales of eight-bit ones are a thousandth more."""
@@ -144,22 +145,48 @@ class Traffic:
 
     def _end_passes(self, shape: Shape, ring: Ring, parameters: float) -> tuple[float, float]:
         """Seconds of the reduction and of the gather at the end of the step, hidden or not."""
+        if ring.experts is None:
+            return self._own_end_passes(shape, ring, parameters, ring.size)
+        # Experts have a ring of their own; both share the links, one after the other.
+        experts = self.trained_experts(shape)
+        dense = self._own_end_passes(shape, replace(ring, experts=None), parameters - experts, ring.size)
+        if not self.model.trains_experts:
+            return dense
+        routed = self._own_end_passes(shape, ring.experts, experts, ring.size)
+        return dense[0] + routed[0], dense[1] + routed[1]
+
+    def _own_end_passes(
+        self, shape: Shape, ring: Ring, parameters: float, replicas: int
+    ) -> tuple[float, float]:
+        """The same over one ring of a stage that has so many replicas."""
         if ring.alone and ring.copies is None:
             return 0.0, 0.0
-        layers = shape.layers * self.model.layers_each
-        if ring.experts is not None:
-            # Experts have a ring of their own; both share the links, one after the other.
-            experts = self.trained_experts(shape)
-            dense = self._end_passes(shape, replace(ring, experts=None), parameters - experts)
-            if not self.model.trains_experts:
-                return dense
-            routed = self._end_passes(shape, ring.experts, experts)
-            return dense[0] + routed[0], dense[1] + routed[1]
-        gather = (
-            ring.gather_seconds(parameters * self._gathered_bytes, layers) if shape.zero in (1, 2) else 0.0
-        )
-        reduction = self._reduction_seconds(shape, ring, parameters, layers) if shape.zero < 2 else 0.0
-        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape), layers), gather
+        messages = self._messages(shape, shape.chunks, parameters, replicas)
+        gather = reduction = 0.0
+        if shape.zero in (1, 2):
+            whole = self.target.buckets is not None and self.target.buckets.gathers_whole
+            gather = ring.gather_seconds(parameters * self._gathered_bytes, 1 if whole else messages)
+        if shape.zero < 2:
+            reduction = self._reduction_seconds(shape, ring, parameters, messages)
+        return reduction + ring.copies_seconds(parameters * self._gradient_bytes(shape), messages), gather
+
+    def _messages(self, shape: Shape, chunks: tuple[int, ...], elements: float, replicas: int) -> float:
+        """Messages in which gradients of so many elements in these chunks of layers travel: layers, or buckets.
+
+        A bucket is counted as no less than a layer, though tensors of large layers may fill one each.
+        """
+        layers, buckets = sum(chunks), self.target.buckets
+        most = layers * self.model.layers_each
+        if buckets is None:
+            return most
+        size, whole = buckets.elements, 0
+        if shape.zero == 0 and buckets.elements_without_zero is not None:
+            size = buckets.elements_without_zero
+        if buckets.only_first_chunk:
+            whole = len(chunks) - shape.first
+            elements = elements * chunks[0] / layers if shape.first else 0.0
+        filled = -(-elements // larger(size, buckets.per_replica * replicas))
+        return smaller(most, larger(1.0, whole + filled))
 
     def _overlaps_reduction(self, shape: Shape) -> bool:
         return self.target.overlaps_reduction_always or (shape.zero > 0 and shape.depth == 1)
@@ -179,11 +206,8 @@ class Traffic:
         """True when a stage passes its last gradient up the pipeline only after its own reduction."""
         return self.target.reduces_in_backward and shape.depth > 1 and not divides(shape.schedule)
 
-    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float, messages: int) -> float:
-        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them.
-
-        Gradients and parameters travel layer by layer: buckets and units of the runtimes are about as large.
-        """
+    def _reduction_seconds(self, shape: Shape, ring: Ring, parameters: float, messages: float) -> float:
+        """Seconds until every member has its part of the summed gradients; without ZeRO, all of them."""
         if shape.zero_plus.int4_gradients and ring.near is not None:
             # First all devices of a node among themselves, then each with its counterparts (arXiv:2306.10209, 3.3).
             size, between = 0.5 * parameters, ring.near.copies

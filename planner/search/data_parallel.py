@@ -446,9 +446,10 @@ class Shares:
     def _fastest_ring(self, box: Box) -> Ring:
         """A ring that no ring of devices in the box beats.
 
-        Further members bring hops and bytes and take away none, so that of the lower corner is no slower. Its latency
-        counts only where a node cannot have more members, nor fewer as devices of a type with unequal shares may stand
-        on other nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
+        Further members bring hops and bytes and take away none, so that of the lower corner is no slower; nor do they
+        make messages fewer, as buckets that grow with replicas come with equal batches alone. Its latency counts only
+        where a node cannot have more members, nor fewer as devices of a type with unequal shares may stand on other
+        nodes: a tree over fuller nodes is lower, a chain over emptier ones shorter.
         """
         if box.single and self.estimator.curves is not None:
             # Measured collectives follow the link of the narrowest hop, which is known for one set only.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Gradients, Offloading
+from planner.capabilities import Buckets, Capabilities, Gradients, Offloading
 
 CAPABILITIES = Capabilities(
     name="deepspeed",
@@ -38,6 +38,8 @@ CAPABILITIES = Capabilities(
         Gradients("bf16", "fp32", zero=(3,), master_weights=("bf16",)),
     ),
     scatters_gradients=(3,),
+    # As emitted, and ``MEMORY_OPT_ALLREDUCE_SIZE`` in ``runtime/engine.py``; parameters in ``all_gather_dp_groups``.
+    buckets=Buckets(elements=2e8, elements_without_zero=5e8, gathers_whole=True),
     overlaps_parameter_gather=False,
     overlaps_reduction_always=False,
     gathers_per_layer=4,

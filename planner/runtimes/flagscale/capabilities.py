@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Gradients
+from planner.capabilities import Buckets, Capabilities, Gradients
 
 CAPABILITIES = Capabilities(
     name="flagscale",
@@ -23,6 +23,8 @@ CAPABILITIES = Capabilities(
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
     gradients=(Gradients("fp32", "fp32"), Gradients("bf16", "bf16")),
     scatters_gradients=(1, 2, 3),
+    # Its distributed data parallel (``resolve_ddp_bucket_size`` in ``megatron/training/training.py``).
+    buckets=Buckets(elements=40e6, per_replica=1e6, only_first_chunk=True),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     overlaps_sends=("megatron",),

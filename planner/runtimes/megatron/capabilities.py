@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Gradients, Offloading
+from planner.capabilities import Buckets, Capabilities, Gradients, Offloading
 
 CAPABILITIES = Capabilities(
     name="megatron",
@@ -29,6 +29,8 @@ CAPABILITIES = Capabilities(
         Gradients("bf16", "bf16", zero=(1,), master_weights=("bf16",)),
     ),
     scatters_gradients=(1, 2, 3),
+    # Its distributed data parallel (``resolve_ddp_bucket_size`` in ``megatron/training/training.py``).
+    buckets=Buckets(elements=40e6, per_replica=1e6, only_first_chunk=True),
     overlaps_parameter_gather=True,
     overlaps_reduction_always=True,
     overlaps_sends=("megatron",),
