@@ -11,6 +11,8 @@ from planner.cost.communication import Ring
 from planner.cost.memory import parameters_of
 from planner.cost.shape import Shape
 from planner.cost.traffic import EndTraffic, Traffic
+from planner.model.spec import ExpertsSpec, ModelSpec
+from planner.plan.values import Folding
 from planner.targets import TARGETS
 from tests.worlds import gpt
 
@@ -92,13 +94,17 @@ LATENCY, AROUND = 1e-3, 1e-1
     ("target", "zero", "micro_batch", "end"),
     [
         # One message for each of 8 layers: an all-reduce is two passes of a tree, a gather or a scatter one around all.
-        ("megatron", 0, (0, 0), 16 * LATENCY),
-        ("megatron", 1, (0, 0), 16 * AROUND),
+        ("torch", 0, (0, 0), 16 * LATENCY),
+        ("torch", 1, (0, 0), 16 * AROUND),
         ("torch", 2, (0, 8 * AROUND), 8 * AROUND),
         ("torch", 3, (8 * AROUND, 8 * AROUND), 0),
-        # DeepSpeed gathers and scatters a layer in four.
-        ("deepspeed", 1, (0, 0), 16 * LATENCY + 8 * AROUND),
-        ("deepspeed", 2, (0, 16 * LATENCY), 8 * AROUND),
+        # 52 million elements are two buckets of Megatron, and one of DeepSpeed.
+        ("megatron", 0, (0, 0), 4 * LATENCY),
+        ("megatron", 1, (0, 0), 4 * AROUND),
+        ("deepspeed", 0, (0, 0), 2 * LATENCY),
+        ("deepspeed", 1, (0, 0), 2 * LATENCY + AROUND),
+        ("deepspeed", 2, (0, 2 * LATENCY), AROUND),
+        # With ZeRO 3 DeepSpeed gathers and scatters a layer in four.
         ("deepspeed", 3, (32 * AROUND, 32 * AROUND), 0),
     ],
 )
@@ -115,6 +121,90 @@ def test_latency_of_the_messages(
         traffic(target).at_end(shape(zero), ring, COUNT, 1e9, 1e9).seconds for ring in (slow, RING)
     )
     assert late - early == pytest.approx(end)
+
+
+def messages(target: str, model: ModelSpec, stage: Shape, ring: Ring, elements: float) -> tuple[int, int]:
+    """Messages of the reduction and of the gather at the end of a step: the latencies that are paid."""
+    priced = Traffic(model, TARGETS[target], Framework(overlap=0.0))
+    late, early = (
+        priced.at_end(stage, each, elements, 1e9, 1e9)
+        for each in (replace(ring, latency_seconds=1.0, around_seconds=1.0), ring)
+    )
+    reduced = late.reduction_seconds - early.reduction_seconds
+    passes = 1 if stage.zero in TARGETS[target].scatters_gradients else 2
+    return round(reduced / passes), round(late.gather_seconds - early.gather_seconds)
+
+
+@pytest.mark.parametrize(
+    ("target", "zero", "layers", "elements", "replicas", "reduced", "gathered"),
+    [
+        # Adapters of 70 billion parameters: a bucket has 512 million elements, or 40 million at least.
+        ("megatron", 1, 80, 66e6, 512, 1, 1),
+        ("flagscale", 1, 80, 66e6, 512, 1, 1),
+        ("megatron", 0, 80, 66e6, 512, 1, 0),
+        ("megatron", 1, 80, 66e6, 8, 2, 2),
+        ("deepspeed", 1, 80, 66e6, 512, 1, 1),
+        ("torch", 1, 80, 66e6, 512, 80, 80),
+        ("torch", 0, 80, 66e6, 512, 80, 0),
+        # 8 billion: of 201 buckets each is counted as no less than a layer; of 512 million elements there are 16.
+        ("megatron", 1, 32, 8.03e9, 8, 32, 32),
+        ("megatron", 1, 32, 8.03e9, 512, 16, 16),
+        ("deepspeed", 0, 32, 8.03e9, 512, 17, 0),
+        ("deepspeed", 1, 32, 8.03e9, 512, 32, 1),
+        ("deepspeed", 2, 32, 8.03e9, 512, 0, 1),
+        ("torch", 1, 32, 8.03e9, 512, 32, 32),
+        # 355 million.
+        ("megatron", 1, 24, 355e6, 8, 9, 9),
+        ("megatron", 1, 24, 355e6, 128, 3, 3),
+        ("deepspeed", 0, 24, 355e6, 128, 1, 0),
+        ("deepspeed", 1, 24, 355e6, 128, 2, 1),
+        # Nothing is less than a message.
+        ("megatron", 1, 24, 0.0, 8, 1, 1),
+    ],
+)
+def test_buckets_of_each_runtime(
+    target: str, zero: int, layers: int, elements: float, replicas: int, reduced: int, gathered: int
+) -> None:
+    """As many as elements fill, and no more than there are layers."""
+    ring, stage = replace(RING, size=replicas), replace(shape(zero), chunks=(layers,))
+    assert messages(target, MODEL, stage, ring, elements) == (reduced, gathered)
+
+
+@pytest.mark.parametrize(
+    ("stage", "chunks", "count"),
+    [(0, (8,), 6), (1, (8,), 1), (3, (8,), 1), (0, (4, 4), 4), (0, (2, 2, 2, 2), 5), (1, (4, 4), 2)],
+)
+def test_megatron_divides_the_first_chunk_of_a_pipeline_alone(
+    stage: int, chunks: tuple[int, ...], count: int
+) -> None:
+    """Of 240 million elements; each other chunk of layers is a bucket."""
+    found = replace(shape(1, depth=4, stage=stage), chunks=chunks)
+    assert messages("megatron", MODEL, found, RING, 240e6) == (count, count)
+    assert messages("torch", MODEL, found, RING, 240e6) == (8, 8)
+
+
+def test_experts_have_buckets_of_their_own() -> None:
+    """Those of 100 replicas hold 100 million elements, though 10 share an expert."""
+    model = MODEL.model_copy(update={"experts": ExpertsSpec(number=80, top_k=2, ffn=2048)})
+    ring = replace(RING, size=100, experts=replace(RING, size=10))
+    stage = replace(shape(1), folding=Folding(ep=10))
+    experts = 8 * 8 * 2 * 512 * 2048
+    assert Traffic(model, TARGETS["megatron"], Framework()).trained_experts(stage) == experts
+    late = replace(ring, experts=replace(RING, size=10, latency_seconds=1.0, around_seconds=1.0))
+    found = [
+        Traffic(model, TARGETS["megatron"], Framework(overlap=0.0)).at_end(stage, each, 3e8, 1.0, 1.0)
+        for each in (ring, late)
+    ]
+    # 134 million elements of them.
+    assert found[1].gather_seconds - found[0].gather_seconds == pytest.approx(2)
+    assert messages("megatron", model, stage, ring, 3e8) == (2, 2)
+
+
+def test_buckets_grow_with_replicas_where_batches_are_equal() -> None:
+    """The search of replicas with batches of their own takes it that no ring is faster for more members."""
+    for row in TARGETS.values():
+        if row.batch_without_pipeline == "per-device" and row.buckets is not None:
+            assert row.buckets.per_replica == 0
 
 
 @pytest.mark.parametrize(("target", "size"), [("megatron", 1), ("flagscale", 1), ("torch", 2)])
