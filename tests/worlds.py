@@ -832,6 +832,23 @@ def with_adapters_of_unlike_layers(seed: int) -> Problem:
     return spec, next(fits), calibration
 
 
+def with_late_messages(seed: int) -> Problem:
+    """Messages that take up to milliseconds a hop, in nodes too; adapters in one of three problems."""
+    spec, model, calibration = (with_adapters, with_constants, with_replicas)[seed // 9 % 3](seed)
+    draw = random.Random(seed + 41)
+    times = draw.choice([10, 100, 1000])
+    fabrics = {
+        name: fabric.model_copy(update={"latency_us": min(1e4, times * fabric.latency_us)})
+        for name, fabric in spec.fabrics.items()
+    }
+    pools = []
+    for item in spec.pools:
+        wire = item.intra_node
+        late = wire.model_copy(update={"latency_us": draw.choice([1, times]) * wire.latency_us})
+        pools.append(item.model_copy(update={"intra_node": late}))
+    return spec.model_copy(update={"fabrics": fabrics, "pools": tuple(pools)}), model, calibration
+
+
 def with_all_at_once(seed: int) -> Problem:
     """Long sequences or experts, now and then adapters or a frozen part, on devices that have hosts."""
     draw = random.Random(seed + 11)

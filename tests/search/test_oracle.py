@@ -27,6 +27,7 @@ from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.space.choices import targets_of
 from planner.search.values import Limits, Scored, SearchResult
+from planner.targets import TARGETS as DEFINED
 from tests.quick import first
 from tests.search.exhaustive import exhaustive, plans
 from tests.worlds import (
@@ -46,6 +47,7 @@ from tests.worlds import (
     with_grids,
     with_hosts,
     with_islands,
+    with_late_messages,
     with_lone_nodes,
     with_long_sequences,
     with_measurements,
@@ -1018,6 +1020,37 @@ def test_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) ->
 def test_many_adapters_and_frozen_parts_on_several_devices(seed: int, target: str) -> None:
     """The same on more of them."""
     check(with_adapters(seed), divided(seed, target), MANY)
+
+
+def check_buckets(seed: int, target: str, most: int = QUICK) -> None:
+    """Buckets of which even small models fill several."""
+    draw, rows = random.Random(seed + 42), {}
+    for name in BUCKETED:
+        buckets = DEFINED[name].buckets
+        assert buckets is not None
+        size, each = (10 ** draw.uniform(4.5, 7.5) for _ in range(2))
+        changes = {"per_replica": each} if buckets.per_replica else {"elements_without_zero": 2 * size}
+        rows[name] = replace(DEFINED[name], buckets=replace(buckets, elements=size, **changes))
+    with patch.dict(DEFINED, rows):
+        check(with_late_messages(seed), limits(seed, target), most)
+
+
+BUCKETED = ("megatron", "deepspeed", "flagscale")
+
+
+@given(SEEDS, st.sampled_from(BUCKETED))
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_buckets_and_late_messages(seed: int, target: str) -> None:
+    """How many messages a stage sends depends on its elements, its replicas and its place."""
+    check_buckets(seed, target)
+
+
+@pytest.mark.slow
+@given(SEEDS, st.sampled_from(BUCKETED))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_buckets_and_late_messages(seed: int, target: str) -> None:
+    """The same of more of them."""
+    check_buckets(seed, target, MANY)
 
 
 def combined(seed: int, target: str) -> Limits:
