@@ -60,19 +60,19 @@ torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 deepspeed: ZeRO-3: ZeRO gathers +4 % 1.0124
 torch: ZeRO-3: ZeRO gathers +5 % 1.0167
-deepspeed: ZeRO-1: gradient sync +6 % 1.0552
-deepspeed: ZeRO-2: ZeRO gathers +3 % 1.0552
+deepspeed: ZeRO-1: gradient sync +5 % 1.0532
+deepspeed: ZeRO-2: ZeRO gathers +3 % 1.0532
 torch: data + tensor: tensor parallel +7 % 1.0963
-megatron: data parallel: compute +13 %, 2 fewer devices 1.1033
-only a: compute +13 %, 2 fewer devices 1.1033
+megatron: data parallel: compute +13 %, 2 fewer devices 1.1032
+only a: compute +13 %, 2 fewer devices 1.1032
 deepspeed: data + tensor: tensor parallel +8 % 1.1266
 torch: pipeline: bubble and sends +12 % 1.1386
 torch: ZeRO-0: optimizer +15 % 1.1512
 megatron: pipeline: bubble and sends +16 % 1.1722
-deepspeed: ZeRO-0: optimizer +15 % 1.2283
+deepspeed: ZeRO-0: optimizer +15 % 1.2262
 megatron: pipeline + tensor: bubble and sends +18 % 1.2384
-megatron: data + tensor: compute +34 % 1.4078
-deepspeed: pipeline: compute +25 % 1.4644
+megatron: data + tensor: compute +34 % 1.4075
+deepspeed: pipeline: compute +25 % 1.4639
 torch: pipeline + tensor: compute +25 % 1.4903
 only b: compute +198 %, 2 fewer devices 3.0177
 """
@@ -83,7 +83,7 @@ only a: compute +5 %, 2 fewer devices 1.0300
 only b: compute +89 %, 2 fewer devices 1.9522
 torch: 2 stages, tp 1, interleave 1 0.1930
 micro_batch (1,) instead of (2, 6): 0.8182
-zero (3,) instead of (1,): 0.3491
+zero (3,) instead of (1,): 0.3511
 target ('deepspeed',) instead of ('torch',): 0.2392
 """
 IDLE = """\
@@ -96,10 +96,10 @@ torch: data + tensor: tensor parallel +8 % 1.1064
 torch: pipeline: bubble and sends +45 % 1.5865
 only b: compute +360 %, 1 fewer device 4.7133
 torch: pipeline + tensor: no plan found that fits
-megatron: ZeRO-1 data parallel, a batch per device 0.1563
-flagscale: ZeRO-1 data parallel, a batch per device 0.1563
+megatron: ZeRO-1 data parallel, a batch per device 0.1564
+flagscale: ZeRO-1 data parallel, a batch per device 0.1564
 1 of 1 V100 in b: compute 3.7133
-target ('torch',) instead of ('megatron',): 0.1853
+target ('torch',) instead of ('megatron',): 0.1854
 """
 TOO_LARGE = """\
 infeasible 60 2
@@ -156,9 +156,9 @@ target ('deepspeed',) instead of ('megatron',): 0.4585
 FEW = """\
 optimal 82 8
 deepspeed: ZeRO-3: chosen 1.0000
-deepspeed: ZeRO-2: gradient sync +4 % 1.0210
-deepspeed: ZeRO-1: gradient sync +6 % 1.0210
-deepspeed: ZeRO-0: optimizer +10 % 1.1370
+deepspeed: ZeRO-1: gradient sync +6 % 1.0186
+deepspeed: ZeRO-2: gradient sync +4 % 1.0186
+deepspeed: ZeRO-0: optimizer +10 % 1.1340
 only a: compute +53 %, 2 fewer devices 1.5113
 deepspeed: pipeline: compute +38 % 1.6720
 only b: compute +80 %, 1 fewer device 1.8056
