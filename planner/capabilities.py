@@ -60,12 +60,6 @@ class Offloading:
     """ZeRO stages with which a superchip's processors may update during the last backward of a step."""
     in_pipeline: bool = False
     """True when it runs with several pipeline stages too."""
-    parameters_per_second: float = 0.72e9
-    """AdamW updates of a host's processors: torch's own takes 1.39 to 14.76 s for 1 to 10 billion
-    (arXiv:2101.06840, table 4)."""
-    superchip_parameters_per_second: float = 4.2e9
-    """The same of one Grace: torch's own takes 0.289 to 1.834 s for 1 to 8 billion, DeepSpeed's 0.082 to 0.608
-    (announcement of SuperOffload, figure 5)."""
 
 
 @record(frozen=True, slots=True)

@@ -906,25 +906,25 @@ def head_pass(model: ModelSpec, device: Device, *, tp: int, micro_batch: int) ->
     return EndPass(forward_seconds=forward, backward_seconds=backward, weight_seconds=weight)
 
 
-EAGER_UPDATE_BYTES = {
-    ("adamw", "bf16", "fp32"): 272.0,
-    ("adamw", "int8", "fp32"): 550.0,
-    ("lion", "fp32", "fp32"): 48.0,
-    ("adamw", "fp32", "bf16"): 206.0,
-    ("adamw", "bf16", "bf16"): 378.0,
-    ("adamw", "int8", "bf16"): 657.0,
-}
-"""Bytes of one element that the operations of the example's own optimizers read and write, without the gradient, by
-optimizer and format of the moments and of the weights, by count (``tests/training``): they bring narrow ones to fp32,
-update, round in proportion and keep them again, one operation of plain torch after the other."""
+PLAIN_UPDATE_BYTES = {("adamw", "bf16"): 328.0, ("adamw", "int8"): 550.0, ("lion", "fp32"): 96.0}
+"""Bytes of one element that the operations of the examples' own optimizers read and write where they are not compiled,
+without the gradient, by optimizer and format of the moments, by count (``tests/training``). Weights are in fp32:
+devices with products in bf16 all compile."""
+
+COMPILES_FROM = {"bf16": 8.0}
+"""Compute capability from which TorchInductor compiles what has tensors in a format; Triton asks for 7.0 of any."""
 
 
-def update_bytes(training: TrainingSpec, eager: bool) -> float:
-    """Bytes read and written for the weight and the moments of one element; once each where that is one kernel."""
-    in_bf16 = training.master_weights == "bf16"
-    fused = 2.0 * ((2.0 if in_bf16 else 4.0) + training.moment_bytes)
-    key = training.optimizer, training.optimizer_states, "bf16" if in_bf16 else "fp32"
-    return EAGER_UPDATE_BYTES.get(key, fused) if eager else fused
+def update_bytes(training: TrainingSpec, capability: float | None = None) -> float:
+    """Bytes read and written for the weight and the moments of one element: once each, as one kernel does.
+
+    With the ``capability`` of an NVIDIA GPU for which the examples' own optimizers are not compiled, by one operation
+    after the other.
+    """
+    fused = 2.0 * ((2.0 if training.master_weights == "bf16" else 4.0) + training.moment_bytes)
+    if capability is None or capability >= COMPILES_FROM.get(training.optimizer_states, 7.0):
+        return fused
+    return PLAIN_UPDATE_BYTES.get((training.optimizer, training.optimizer_states), fused)
 
 
 def optimizer_seconds(
@@ -939,14 +939,15 @@ def optimizer_seconds(
 
     The update reads the gradient and moves the states, or takes ``update_seconds`` where somebody has measured it.
     Besides, the gradient is copied to fp32, measured for clipping and cleared, and the working copy of the weight
-    is written; where the optimizer updates bf16 weights, gradients stay as they are and there is no copy.
+    is written; where the optimizer updates bf16 weights, gradients stay as they are and there is no copy. ``eager``
+    where the optimizer is one of the examples'.
     """
     copied = model.training.precision in MIXED and model.training.master_weights != "bf16"
     gradient = 2.0 if model.training.master_weights == "bf16" else 4.0
     moved = (2.0 + 4.0 if copied else 0.0) + gradient + gradient
     moved += device.size if copied else 0.0
     if update_seconds is None:
-        moved += update_bytes(model.training, eager) + gradient
+        moved += update_bytes(model.training, device.kind.compute_capability if eager else None) + gradient
     return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 

@@ -6,7 +6,7 @@ devices of a node are taken to copy, and to update, at the same time.
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Offloading, OffloadTo
+from planner.capabilities import Capabilities, OffloadTo
 from planner.cluster.spec import HOST_LINK_EFFICIENCY
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import larger, smaller
@@ -19,6 +19,13 @@ from planner.plan.values import Offload
 
 SUPERCHIP_BYTES_PER_SECOND = HOST_LINK_EFFICIENCY * 450e9
 """What copies reach between one Grace and its devices: NVLink-C2C, 450 GB/s in one direction."""
+
+UPDATES_PER_SECOND = 4.1e9
+"""Parameters that a host's processors update by AdamW in one pass over the states, as DeepSpeed's CPU-Adam and torch's
+fused one do: 0.22 to 2.57 s for 1 to 10 billion (arXiv:2101.06840, table 4)."""
+
+SUPERCHIP_UPDATES_PER_SECOND = 12.6e9
+"""The same of one Grace: 0.082 to 0.608 s for 1 to 8 billion (announcement of SuperOffload, figure 5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +135,7 @@ def host_optimizer_seconds(
     Tensor by tensor, gradients come and new values go beside the updates of other tensors: all but the first gradient
     and the last values, which are left out.
     """
-    rate = _updates_per_second(device_type, target.offloading)
+    rate = _updates_per_second(device_type)
     # What a processor updates in a second goes with the bytes of its states; rates are of AdamW in fp32.
     seconds = offload.ratio * held.shard / rate * (4.0 + model.training.moment_bytes) / 12.0
     if target.offloading.tensor_by_tensor:
@@ -140,7 +147,7 @@ def host_optimizer_seconds(
     return seconds
 
 
-def _updates_per_second(device_type: DeviceType, can: Offloading) -> float:
+def _updates_per_second(device_type: DeviceType) -> float:
     """Parameters that the processors update in a second for one device, all devices of the node at the same time.
 
     The devices of a superchip share its processor as they share its link.
@@ -149,10 +156,8 @@ def _updates_per_second(device_type: DeviceType, can: Offloading) -> float:
     if host.parameters_per_second is not None:
         return host.parameters_per_second
     if host.superchip and host.bytes_per_second is not None:
-        return can.superchip_parameters_per_second * min(
-            1.0, host.bytes_per_second / SUPERCHIP_BYTES_PER_SECOND
-        )
-    return can.parameters_per_second / host.devices
+        return SUPERCHIP_UPDATES_PER_SECOND * min(1.0, host.bytes_per_second / SUPERCHIP_BYTES_PER_SECOND)
+    return UPDATES_PER_SECOND / host.devices
 
 
 def beside_backward(offload: Offload, backward_seconds: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
@@ -9,11 +10,26 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 PIECE = 1 << 24
 """Elements that are updated at a time: temporaries of a whole embedding would not fit beside it."""
 BLOCK = 256
 """Elements of an 8-bit moment that share a scale."""
+STRIDE = 7919
+"""Between the noise of two seeds, in places."""
+COMPILED_ON = ("cuda",)
+"""Types of devices on which updates are compiled."""
+COMPILER: dict[str, Any] = {
+    "backend": "inductor",
+    "options": {
+        "emulate_precision_casts": True,
+        "eager_numerics.division_rounding": True,
+        "eager_numerics.disable_ftz": True,
+    },
+}
+"""Under these options TorchInductor rounds each operation by itself, as when none is compiled: no fused multiply-add,
+divisions to the nearest, denormals kept."""
 
 
 class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
@@ -21,52 +37,94 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
 
     Weights in bf16 are brought to fp32 for it and rounded up or down in proportion: a step changes most of them by less
     than bf16 resolves.
+
+    On GPUs TorchInductor makes one kernel of a piece's update. It rounds as the operations do one after the other, each
+    of which IEEE 754 defines to the bit: replicas agree whatever their devices are and whether these can compile.
     """
 
     moments: tuple[str, ...] = ()
     format: torch.dtype | None = None
     """Number format of the moments; that of the parameters when None."""
+    numbers: Callable[..., list[float]]
+    """What updates of a step have in common: group, step."""
     update: Callable[..., None]
-    """Updates some elements and their moments in place: group, step, weight, gradient, moments."""
+    """Updates some elements and their moments in place: numbers, seed, weight, gradient, moments."""
 
     def __init__(
         self, parameters: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float = 0.01
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        self._fastest: Callable[..., None] | None = None
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Any = None) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
+            common: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step(group, parameter)
+                    self._step(group, parameter, common)
 
-    def _step(self, group: dict[str, Any], parameter: Any) -> None:
-        weight, state = own(parameter), self.state[parameter]
+    def _step(self, group: dict[str, Any], parameter: Any, common: dict[Any, Any]) -> None:
+        weight, state = own(parameter).detach(), self.state[parameter]
         if not state:
             state["step"] = 0
             state |= {name: self.packed(name, torch.zeros_like(weight)) for name in self.moments}
         state["step"] += 1
+        if not weight.numel():
+            return
+        key = step, device = state["step"], weight.device
+        if key not in common:
+            # Tensors, as numbers would be compiled in.
+            numbers, seed = torch.tensor(self.numbers(group, step)), seed_of(3 * step)
+            common[key] = numbers.to(device, non_blocking=True), seed.to(device, non_blocking=True)
         pieces = [each.view(-1).split(PIECE) for each in (weight, own(parameter.grad))]
-        pieces += [self.cut(state[name]) for name in self.moments]
-        for weights, *others in zip(*pieces, strict=True):
-            exact = weights.float()
-            self.update(group, state["step"], exact, *others)
-            if exact is not weights:
-                weights.copy_(dithered(exact, 3 * state["step"] + 2))
+        pieces += [self.cut(name, state[name]) for name in self.moments]
+        for piece in zip(*pieces, strict=True):
+            self.update_piece(*common[key], *piece)
 
-    def cut(self, kept: torch.Tensor) -> Any:
+    def update_piece(self, *given: Any) -> None:
+        """Update one piece: numbers, seed, weight, gradient, moments."""
+        if self._fastest is None:
+            compiles = given[0].device.type in COMPILED_ON
+            self._fastest = self._compiled(given) if compiles else self._plain
+        self._fastest(*given)
+
+    def _compiled(self, given: Any) -> Callable[..., None]:
+        """The update of a piece in one kernel, once it has run on copies of one; uncompiled where it does not."""
+        try:
+            compiled: Callable[..., None] = torch.compile(
+                self._plain, fullgraph=True, dynamic=True, **COMPILER
+            )
+            compiled(*tree_map_only(torch.Tensor, likeness, given))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            line = f"{type(self).__name__}: not compiled, so that updates take many times as long: {reason}"
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            return self._plain
+        return compiled
+
+    def _plain(self, numbers: Any, seed: Any, weight: Any, gradient: Any, *moments: Any) -> None:
+        """The update of a piece, one operation after the other."""
+        if weight.dtype == torch.float32:
+            self.update(numbers, seed, weight, gradient, *moments)
+        else:
+            exact = weight.float()
+            self.update(numbers, seed, exact, gradient, *moments)
+            weight.copy_(dithered(exact, seed + 2 * STRIDE))
+
+    def cut(self, name: str, kept: Any) -> Any:
         """The pieces of a moment."""
         return kept.view(-1).split(PIECE)
 
-    def packed(self, name: str, moment: torch.Tensor) -> torch.Tensor:
+    def packed(self, name: str, moment: torch.Tensor) -> Any:
         """A moment as it is kept."""
         return moment.to(self.format or moment.dtype)
 
-    def unpacked(self, name: str, kept: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def unpacked(self, name: str, kept: Any, weight: torch.Tensor) -> torch.Tensor:
         """A moment as checkpoints have it: of the weight's shape."""
-        return kept
+        whole: torch.Tensor = kept
+        return whole
 
     @property
     def _parameters(self) -> list[Any]:
@@ -104,14 +162,24 @@ class Lion(InPieces):
     def __init__(self, parameters: Iterable[Any], lr: float) -> None:
         super().__init__(parameters, lr, betas=(0.9, 0.99))
 
+    def numbers(self, group: dict[str, Any], step: int) -> list[float]:
+        """What is kept of a weight, the rate, the shares of the momentum ahead and of the gradient in it."""
+        first, second = group["betas"]
+        return [1 - group["lr"] * group["weight_decay"], group["lr"], first, 1 - second]
+
     def update(
-        self, group: dict[str, Any], step: int, weight: torch.Tensor, gradient: torch.Tensor, *moments: Any
+        self,
+        numbers: torch.Tensor,
+        seed: torch.Tensor,
+        weight: torch.Tensor,
+        gradient: torch.Tensor,
+        *moments: Any,
     ) -> None:
         """By the sign of the momentum and some of the gradient; weights decay apart."""
-        (momentum,), (first, second) = moments, group["betas"]
-        weight.mul_(1 - group["lr"] * group["weight_decay"])
-        weight.add_(torch.lerp(gradient, momentum, first).sign_(), alpha=-group["lr"])
-        momentum.lerp_(gradient, 1 - second)
+        (momentum,), (kept, rate, ahead, new) = moments, numbers.unbind()
+        sign = (momentum - gradient).mul_(ahead).add_(gradient).sign_()
+        weight.mul_(kept).sub_(sign.mul_(rate))
+        momentum.add_((gradient - momentum).mul_(new))
 
 
 class NarrowAdamW(InPieces):
@@ -134,29 +202,41 @@ class NarrowAdamW(InPieces):
         super().__init__(parameters, lr, betas)
         self.eps = eps
 
+    def numbers(self, group: dict[str, Any], step: int) -> list[float]:
+        """What is kept of a weight, the rate without bias, shares of new moments, 1 / bias of the second, eps."""
+        bias, square_bias = (1 - beta**step for beta in group["betas"])
+        shares = [1 - beta for beta in group["betas"]]
+        kept = 1 - group["lr"] * group["weight_decay"]
+        return [kept, group["lr"] / bias, *shares, 1 / square_bias, self.eps]
+
     def update(
-        self, group: dict[str, Any], step: int, weight: torch.Tensor, gradient: torch.Tensor, *moments: Any
+        self,
+        numbers: torch.Tensor,
+        seed: torch.Tensor,
+        weight: torch.Tensor,
+        gradient: torch.Tensor,
+        *moments: Any,
     ) -> None:
         """AdamW in fp32, from and to rounded moments."""
+        kept, rate, *shares, unbiased, eps = numbers.unbind()
         gradient = gradient.float()
         first, second = (
-            self.read(name, kept)[: gradient.numel()].lerp_(new, 1 - beta)
-            for name, kept, new, beta in zip(
-                self.moments, moments, (gradient, gradient.square()), group["betas"], strict=True
+            old.add_((new - old).mul_(share))
+            for old, new, share in zip(
+                map(self.read, moments), (gradient, gradient.square()), shares, strict=True
             )
         )
-        bias, square_bias = (1 - beta**step for beta in group["betas"])
-        weight.mul_(1 - group["lr"] * group["weight_decay"])
-        scale = (second / square_bias).sqrt_().add_(self.eps)
-        weight.addcdiv_(first, scale, value=-group["lr"] / bias)
-        for seed, (name, kept, new) in enumerate(zip(self.moments, moments, (first, second), strict=True)):
-            self.write(name, kept, new, 3 * step + seed)
+        scale = (second * unbiased).sqrt_().add_(eps)
+        weight.mul_(kept).sub_((first / scale).mul_(rate))
+        for place, (name, moment, new) in enumerate(zip(self.moments, moments, (first, second), strict=True)):
+            self.write(name, moment, new, seed + place * STRIDE)
 
-    def read(self, name: str, kept: torch.Tensor) -> torch.Tensor:
+    def read(self, kept: Any) -> torch.Tensor:
         """A piece of a moment in fp32."""
-        return kept.float()
+        whole: torch.Tensor = kept.float()
+        return whole
 
-    def write(self, name: str, kept: torch.Tensor, new: torch.Tensor, seed: int) -> None:
+    def write(self, name: str, kept: Any, new: torch.Tensor, seed: torch.Tensor | None) -> None:
         """Round it and keep it."""
         kept.copy_(dithered(new, seed))
 
@@ -166,7 +246,7 @@ class WideAdamW(NarrowAdamW):
 
     format = torch.float32
 
-    def write(self, name: str, kept: torch.Tensor, new: torch.Tensor, seed: int) -> None:
+    def write(self, name: str, kept: Any, new: torch.Tensor, seed: torch.Tensor | None) -> None:
         """Keep it."""
         kept.copy_(new)
 
@@ -174,49 +254,64 @@ class WideAdamW(NarrowAdamW):
 class EightBitAdamW(NarrowAdamW):
     """AdamW that computes in fp32 and keeps its moments in eight bits, with a scale for each block (arXiv:2110.02861).
 
-    A kept moment has a row for each block: a code for each element, and the four bytes of the scale, which is the
-    element that is farthest from zero. They are rounded up or down in proportion, too.
+    A kept moment is two tensors with a row for each block: codes of the elements, and the scale, which is the element
+    that is farthest from zero. They are rounded up or down in proportion, too.
     """
 
-    def cut(self, kept: torch.Tensor) -> Any:
-        """Whole blocks."""
-        return kept.split(PIECE // BLOCK) if len(kept) else (kept,)
+    def update_piece(self, numbers: Any, seed: Any, weight: Any, gradient: Any, *moments: Any) -> None:
+        """By rows of a block each; what the last one lacks is zeros."""
+        missing = -weight.numel() % BLOCK
+        rows = [in_blocks(each) for each in (weight, gradient)]
+        super().update_piece(numbers, seed, *rows, *moments)
+        if missing:
+            weight.copy_(rows[0].view(-1)[:-missing])
 
-    def packed(self, name: str, moment: torch.Tensor) -> torch.Tensor:
+    def cut(self, name: str, kept: Any) -> Any:
+        """Codes and scales of a piece, and what the codes stand for."""
+        known = codes(name == "first", kept[0].device)
+        pieces = zip(*(each.split(PIECE // BLOCK) for each in kept), strict=True)
+        return [(*piece, known) for piece in pieces]
+
+    def packed(self, name: str, moment: torch.Tensor) -> Any:
         """To the nearest codes."""
         blocks = -(-moment.numel() // BLOCK)
-        kept = torch.empty(blocks, BLOCK + 4, dtype=torch.uint8, device=moment.device)
-        for row, piece in zip(self.cut(kept), moment.reshape(-1).split(PIECE), strict=True):
-            self.write(name, row, piece.float(), None)
+        parts = torch.empty(blocks, BLOCK, dtype=torch.uint8, device=moment.device)
+        kept = parts, torch.empty(blocks, 1, device=moment.device)
+        for piece, values in zip(self.cut(name, kept), moment.reshape(-1).split(PIECE), strict=True):
+            self.write(name, piece, in_blocks(values.float()), None)
         return kept
 
-    def unpacked(self, name: str, kept: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def unpacked(self, name: str, kept: Any, weight: torch.Tensor) -> torch.Tensor:
         """In fp32, of which the same codes are made again."""
-        pieces = [self.read(name, row) for row in self.cut(kept)]
+        pieces = [self.read(piece).view(-1) for piece in self.cut(name, kept)]
         return torch.cat(pieces)[: weight.numel()].view_as(weight)
 
-    def read(self, name: str, kept: torch.Tensor) -> torch.Tensor:
-        """What the codes stand for, up to the end of the last block."""
-        scales = kept[:, BLOCK:].contiguous().view(torch.float32)
-        values = codes(name == "first", kept.device)[kept[:, :BLOCK].int()]
-        return values.mul_(scales).view(-1)
+    def read(self, kept: Any) -> torch.Tensor:
+        """What the codes of blocks stand for."""
+        parts, scales, known = kept
+        values: torch.Tensor = known[parts.int()].mul_(scales)
+        return values
 
-    def write(self, name: str, kept: torch.Tensor, new: torch.Tensor, seed: int | None) -> None:
-        """The codes of a piece, to the nearest without ``seed``."""
-        known = codes(name == "first", kept.device)
-        blocks = functional.pad(new, (0, kept.shape[0] * BLOCK - new.numel())).view(-1, BLOCK)
-        scales = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
-        parts = blocks / scales.where(scales != 0, 1.0)
-        below = torch.bucketize(parts, known[1:-1], right=True, out_int32=True)
+    def write(self, name: str, kept: Any, new: torch.Tensor, seed: torch.Tensor | None) -> None:
+        """The codes of blocks, to the nearest without ``seed``."""
+        parts, scales, known = kept
+        least, most = new.aminmax(dim=1, keepdim=True)
+        farthest = most.where(most >= -least, least)
+        scaled = new / farthest.where(farthest != 0, 1.0)
+        below = torch.bucketize(scaled, known[1:-1], right=True, out_int32=True)
         low = known[below]
-        above = parts.sub_(low).div_(known[below + 1] - low)
-        place = 0.5 if seed is None else noise(new.numel(), seed, new.device).float().div_(65536.0)
-        if seed is not None:
-            place = functional.pad(place, (0, blocks.numel() - new.numel())).view(-1, BLOCK)
+        above = scaled.sub_(low).div_(known[below + 1] - low)
+        place = 0.5 if seed is None else noise(new, seed).float().mul_(2.0**-16)
         found = below.add_(above > place)
         # A second moment of zero under a first one that is not would be a step without bound.
-        kept[:, :BLOCK] = found if name == "first" else found.clamp_(min=1)
-        kept[:, BLOCK:] = scales.view(torch.uint8)
+        parts.copy_(found if name == "first" else found.clamp_(min=1))
+        scales.copy_(farthest)
+
+
+def in_blocks(values: torch.Tensor) -> torch.Tensor:
+    """A row for each block, the last one filled up with zeros; the same memory where it is whole."""
+    missing = -values.numel() % BLOCK
+    return (functional.pad(values, (0, missing)) if missing else values).view(-1, BLOCK)
 
 
 @lru_cache
@@ -291,15 +386,27 @@ def as_spread(local: torch.Tensor, weight: Any) -> torch.Tensor:
     return whole
 
 
-def noise(elements: int, seed: int, device: torch.device) -> torch.Tensor:
-    """Numbers from 0 to 65535 that depend on the place and ``seed`` alone."""
-    place = torch.arange(elements, dtype=torch.int32, device=device)
-    mixed = place.add_(seed * 7919).mul_(0x9E3779B1 - 2**32)
+def likeness(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy to compile for: others may have another first dimension."""
+    copy = tensor.clone()
+    torch._dynamo.mark_static(copy, list(range(1, copy.ndim)))
+    return copy
+
+
+def seed_of(number: int) -> torch.Tensor:
+    """Where the noise of this number begins: 32 bits that wrap around."""
+    return torch.tensor((number * STRIDE + 2**31) % 2**32 - 2**31, dtype=torch.int32)
+
+
+def noise(values: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+    """Numbers from 0 to 65535 for each of ``values`` that depend on its place and ``seed`` alone."""
+    place = torch.arange(values.numel(), dtype=torch.int32, device=values.device).view(values.shape)
+    mixed = place.add_(seed).mul_(0x9E3779B1 - 2**32)
     mixed = mixed.bitwise_xor_(mixed >> 15).mul_(0x85EBCA77 - 2**32).bitwise_right_shift_(16)
     return mixed.bitwise_and_(0xFFFF)
 
 
-def dithered(values: torch.Tensor, seed: int) -> torch.Tensor:
+def dithered(values: torch.Tensor, seed: Any) -> torch.Tensor:
     """fp32 numbers cut to the 16 bits of bf16 after noise in the other 16, which depends on the place and ``seed``."""
-    bits = values.view(torch.int32) + noise(values.numel(), seed, values.device)
+    bits = values.view(torch.int32) + noise(values, seed)
     return bits.bitwise_and_(-0x10000).view(torch.float32)

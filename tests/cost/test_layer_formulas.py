@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2
 from typing import Any
 
@@ -250,3 +251,27 @@ def test_bytes_of_an_update(optimizer: str, precision: str, size: int) -> None:
     states = (24 if optimizer == "adamw" else 16) + 4
     measured = optimizer_seconds(1e8, device, model, 0.5)
     assert measured == pytest.approx(device.stream((size - states) * 1e8, 0) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("training", "compiled_from", "plain"),
+    [
+        ({"optimizer_states": "bf16"}, 8.0, 328),
+        ({"optimizer_states": "int8"}, 7.0, 550),
+        ({"optimizer": "lion"}, 7.0, 96),
+    ],
+    ids=str,
+)
+def test_old_devices_do_not_compile(training: dict[str, Any], compiled_from: float, plain: int) -> None:
+    """The examples' own optimizers; those of other runtimes are one kernel on all devices."""
+    model = gpt(**training)
+
+    def seconds(capability: float | None, eager: bool = True) -> float:
+        kind = replace(KIND, compute_capability=capability)
+        return optimizer_seconds(1e8, Device(kind, ASSUMED, "fp16"), model, eager=eager)
+
+    device, once = Device(KIND, ASSUMED, "fp16"), 2 * (4 + model.training.moment_bytes)
+    assert seconds(compiled_from) == seconds(None) == seconds(6.0, eager=False)
+    assert seconds(compiled_from - 0.1) - seconds(None) == pytest.approx(
+        device.stream((plain - once) * 1e8, 0)
+    )

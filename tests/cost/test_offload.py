@@ -23,7 +23,7 @@ from planner.cost.memory import (
     SWAPPED_TENSORS,
     largest_tensor,
 )
-from planner.cost.offload import Held, copies, host_optimizer_seconds
+from planner.cost.offload import UPDATES_PER_SECOND, Held, copies, host_optimizer_seconds
 from planner.cost.shape import shape_of
 from planner.cost.values import Estimate, Memory
 from planner.dims.offloading import offloads
@@ -140,16 +140,13 @@ def test_unknown_hosts_are_refused() -> None:
         moved(NVME, held(zero=3), HostSpec())
 
 
-@pytest.mark.parametrize(
-    ("name", "seconds", "within"),
-    [("deepspeed", (0.22, 0.51, 1.03, 2.41, 2.57), 0.2), ("torch", (1.39, 2.75, 5.71, 11.93, 14.76), 0.08)],
-)
-def test_adam_on_the_host_of_a_dgx2(name: str, seconds: tuple[float, ...], within: float) -> None:
-    """Table 4 of arXiv:2101.06840: CPU-Adam and torch's Adam for 1, 2, 4, 8 and 10 billion parameters."""
+def test_adam_on_the_host_of_a_dgx2() -> None:
+    """Table 4 of arXiv:2101.06840: CPU-Adam for 1, 2, 4, 8 and 10 billion parameters."""
+    seconds = (0.22, 0.51, 1.03, 2.41, 2.57)
     for billions, measured in zip((1, 2, 4, 8, 10), seconds, strict=True):
         shard = held(ways=1, parameters=billions * 1e9)
-        found = host_optimizer_seconds(STATES, shard, device_type(devices=1), gpt(), target(name))
-        assert found == pytest.approx(measured, rel=within)
+        found = host_optimizer_seconds(STATES, shard, device_type(devices=1), gpt(), target("deepspeed"))
+        assert found == pytest.approx(measured, rel=0.2)
 
 
 def test_the_host_updates_for_all_its_devices() -> None:
@@ -263,7 +260,7 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
         )
         for first in (0, 12)
     )
-    model, row = gpt(global_batch=16), target("megatron")
+    model = gpt(global_batch=16)
     for chunks in (1, 2):
         plain = Plan(target="megatron", zero=1, stages=stages, interleave=chunks)
         before, after = (
@@ -271,7 +268,7 @@ def test_states_of_a_pipeline_in_host_memory() -> None:
             for item in (plain, replace(plain, offload=Offload(optimizer="cpu")))
         )
         shard = (12 * model.layer_parameters + model.embedding_parameters) / 2
-        update = 4 * shard / row.offloading.parameters_per_second
+        update = 4 * shard / UPDATES_PER_SECOND
         assert after.breakdown.optimizer_seconds == pytest.approx(update, rel=0.01)
         assert after.breakdown.offload_seconds == 0.0
         assert after.breakdown.step_seconds == pytest.approx(after.step_seconds)
@@ -405,19 +402,15 @@ def test_superoffload_updates_beside_the_last_backward(rate: float | None, ratio
     assert ahead.stages[0].groups[0].memory == plain.stages[0].groups[0].memory
 
 
-@pytest.mark.parametrize(
-    ("name", "seconds", "within"),
-    [("deepspeed", (0.082, 0.160, 0.316, 0.608), 0.05), ("torch", (0.289, 0.531, 0.958, 1.834), 0.2)],
-)
-def test_adam_on_a_grace(name: str, seconds: tuple[float, ...], within: float) -> None:
+def test_adam_on_a_grace() -> None:
     """Figure 5 of the announcement of SuperOffload, for 1, 2, 4 and 8 billion parameters; two devices share one."""
-    for billions, measured in zip((1, 2, 4, 8), seconds, strict=True):
+    for billions, measured in zip((1, 2, 4, 8), (0.082, 0.160, 0.316, 0.608), strict=True):
         shard, updated = held(ways=1, parameters=billions * 1e9), []
         for gpu, count in ((GH200, 1), (GH200, 4), (gpu_spec("GB200"), 4)):
             node = cluster(pool("a", gpu.name, per_node=count), gpus={gpu.name: gpu})
             one = Topology(node).device_types[0]
-            updated.append(host_optimizer_seconds(STATES, shard, one, gpt(), target(name)))
-        assert updated == pytest.approx([measured, measured, 2 * measured], rel=within)
+            updated.append(host_optimizer_seconds(STATES, shard, one, gpt(), target("deepspeed")))
+        assert updated == pytest.approx([measured, measured, 2 * measured], rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +454,7 @@ def test_divided_experts_have_fewer_hosts_that_update_them() -> None:
     found = estimate(plan, machine(), spec)
     parted = 4 * spec.expert_parameters
     shard = (spec.parameters - parted) / 4 + parted / 2 / 2
-    update = 4 * shard / target("megatron").offloading.parameters_per_second
+    update = 4 * shard / UPDATES_PER_SECOND
     assert found.breakdown.optimizer_seconds == pytest.approx(update, rel=0.01)
     on_device = estimate(replace(plan, offload=ON_DEVICE), machine(), spec).stages[0].groups[0].memory
     # Moments and the copy in fp32; gradients of two bytes beside them.

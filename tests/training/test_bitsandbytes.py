@@ -15,6 +15,7 @@ with warnings.catch_warnings():
     from bitsandbytes.optim import AdamW8bit
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from planner.training.example_adapters import dequantised, dequantised_by, fused, quantised
 from planner.training.example_optimizers import EightBitAdamW
@@ -106,7 +107,7 @@ def test_moments_in_eight_bits_are_as_near() -> None:
     assert (mine - exact).abs().mean().item() < 0.03 * moved
     assert (theirs - exact).abs().mean().item() < 0.03 * moved
     here, there = (
-        bytes_of(tuple(value for value in optimizer.state[weight].values() if torch.is_tensor(value)))
+        bytes_of(tuple(filter(torch.is_tensor, tree_leaves(optimizer.state[weight]))))
         for optimizer, weight in zip(optimizers[1:], weights[1:], strict=True)
     )
     assert here == there - 2 * 256 * 4

@@ -79,7 +79,5 @@ CAPABILITIES = Capabilities(
         activations=True,
         ratio_zero=(3,),
         super_zero=(3,),
-        parameters_per_second=4.1e9,
-        superchip_parameters_per_second=12.6e9,
     ),
 )

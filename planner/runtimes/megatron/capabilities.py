@@ -80,8 +80,5 @@ CAPABILITIES = Capabilities(
         ratio_zero=(1,),
         tensor_by_tensor=True,
         in_pipeline=True,
-        # Torch's fused AdamW passes over the states once, as DeepSpeed's does (docs/cost_model.md).
-        parameters_per_second=4.1e9,
-        superchip_parameters_per_second=12.6e9,
     ),
 )
