@@ -335,10 +335,22 @@ STORED = ("packed", "scales", "scales_of_scales", "mean_scale")
 """Names of what ``quantised`` makes."""
 
 
-class Nf4Linear(nn.Module):  # type: ignore[misc]
-    """A frozen linear layer in four bits; its codes are no parameters, so that no runtime shards or casts them."""
+class InFourBits(nn.Module):  # type: ignore[misc]
+    """What rests in four bits; its codes are no parameters, so that no runtime shards or casts them."""
 
     packed: torch.Tensor
+    names: tuple[str, ...]
+    """Of its scales."""
+
+    def shard_codes(self) -> None:
+        """Make codes and scales frozen parameters, for a runtime that shards such bytes and gathers them as they are."""
+        for name in ("packed", *self.names):
+            code = self._buffers.pop(name)
+            self.register_parameter(name, nn.Parameter(code, requires_grad=False))
+
+
+class Nf4Linear(InFourBits):
+    """A frozen linear layer in four bits."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, *, double: bool = False) -> None:
         """``double``: scales have eight bits."""
@@ -356,10 +368,8 @@ class Nf4Linear(nn.Module):  # type: ignore[misc]
         return outputs if self.bias is None else outputs + self.bias
 
 
-class Nf4Experts(nn.Module):  # type: ignore[misc]
+class Nf4Experts(InFourBits):
     """Frozen matrices of experts in four bits, each with scales of its own."""
-
-    packed: torch.Tensor
 
     def __init__(self, number: int, inputs: int, outputs: int, *, double: bool = False) -> None:
         """``double``: scales have eight bits."""

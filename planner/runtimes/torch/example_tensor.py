@@ -24,7 +24,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from planner.training.example_adapters import Adapted, Adapter, Nf4Linear, nf4_product
+from planner.training.example_adapters import Adapted, Adapter, InFourBits, Nf4Linear, nf4_product
 from planner.training.example_model import Embedding, Head, Layer
 
 HEADS = 2
@@ -113,11 +113,12 @@ class SplitAdapter(nn.Module):  # type: ignore[misc]
         return functional.linear(functional.linear(hidden, down), up) * self.scale
 
 
-class SplitNf4(nn.Module):  # type: ignore[misc]
+class SplitNf4(InFourBits):
     """What a rank has of a product in four bits: whole blocks, so that their scales are those of the whole matrix."""
 
     packed: DTensor
     scales: DTensor
+    names = ("scales",)
 
     def __init__(self, base: Nf4Linear, mesh: DeviceMesh, *, columns: bool) -> None:
         super().__init__()

@@ -106,14 +106,15 @@ class Layout:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
 
         All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
-        in the working type, whole on every device except with ZeRO 3.
+        in the working type, whole on every device except with ZeRO 3; integers, codes of fewer bits, stay what they are.
         """
         self._start_alike(module)
         frozen = {
             each for each in module.parameters() if not each.requires_grad and not self._is_spread(each)
         }
         for each in frozen:
-            narrow = each.detach().to(self.mesh.device_type, self.working_type)
+            form = self.working_type if each.is_floating_point() else each.dtype
+            narrow = each.detach().to(self.mesh.device_type, form)
             torch.utils.swap_tensors(each, nn.Parameter(narrow, requires_grad=False))
         # What a part shares with one that is spread already is spread with that.
         theirs = {each for each in module.parameters() if self._is_spread(each)} - _inside(module)

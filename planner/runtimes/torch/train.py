@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from planner.training.hetplan_runtime import RankPlan, load
+from planner.training.example_adapters import InFourBits
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import StepBatches, dealt, packing_of
 from planner.training.example_experts import Owners
@@ -158,6 +159,10 @@ def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.n
             module = split_on_grid(module, layout.mesh["rows", "tensor"])
         elif layout.plan.tensor_parallel > 1:
             split(module, layout.mesh["tensor"])
+        if layout.plan.zero == 3:
+            for part in module.modules():
+                if isinstance(part, InFourBits):
+                    part.shard_codes()
         if isinstance(module, Layer):
             layout.shard(module)
         return module
