@@ -266,6 +266,9 @@ class Capabilities:
     """Those of ``frozen_parts`` that published runs have and launch folders have not: priced, never proposed."""
     splits_frozen: Literal["nothing", "linear", "all"] = "nothing"
     """What tensor parallelism divides of it: linear layers but none in four bits, or these too."""
+    shards_codes: bool = False
+    """True when ZeRO 3 shards and gathers what rests in four bits like other weights, so that it may leave the devices
+    with them; else it is whole in every replica."""
     kernel_per_expert: bool = False
     """True when the products of experts are a kernel for each of them."""
     splits_whole_norms: bool = True

@@ -113,6 +113,8 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    shards_codes: bool = False
+    """True when ZeRO-3 shards and gathers what rests in four bits too."""
     tensor_by_tensor: bool = False
     """True when hosts update tensor by tensor, the first ones until they have passed their share."""
     folding: Folding = WHOLE_EXPERTS
@@ -196,24 +198,42 @@ def trained_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first
 
 
 def gathered_of(
-    model: ModelSpec, *, layers: int, first: bool, last: bool, tp: int, expert_ways: int = 1
+    model: ModelSpec,
+    *,
+    layers: int,
+    first: bool,
+    last: bool,
+    tp: int,
+    expert_ways: int = 1,
+    shards_codes: bool,
 ) -> float:
-    """Those that ZeRO 3 shards and gathers: all but quantised matrices."""
+    """Those that ZeRO 3 shards and gathers, of the working format: quantised matrices count by their bytes, if at all."""
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     adapters = adapters_of(model, layers=layers, first=first, last=last)
-    quantised = quantised_of(model, layers=layers, first=first, last=last)
+    apart = 1.0 - gathered_of_code(model, shards_codes)
+    quantised = apart * quantised_of(model, layers=layers, first=first, last=last)
     parameters += adapters.experts / expert_ways
-    parameters -= quantised_experts_of(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
+    parameters -= apart * quantised_experts_of(
+        model, layers=layers, expert_ways=expert_ways, first=first, last=last
+    )
     return parameters + (adapters.parameters + (tp - 1) * adapters.whole - quantised) / tp
 
 
-def gathered_experts_of(model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool) -> float:
+def gathered_experts_of(
+    model: ModelSpec, *, layers: int, expert_ways: int, first: bool, last: bool, shards_codes: bool
+) -> float:
     """Those of them in experts."""
     held, packed = (
         count(model, layers=layers, expert_ways=expert_ways, first=first, last=last)
         for count in (experts_of, quantised_experts_of)
     )
-    return held - packed + adapters_of(model, layers=layers, first=first, last=last).experts / expert_ways
+    held -= (1.0 - gathered_of_code(model, shards_codes)) * packed
+    return held + adapters_of(model, layers=layers, first=first, last=last).experts / expert_ways
+
+
+def gathered_of_code(model: ModelSpec, shards_codes: bool) -> float:
+    """What ZeRO 3 gathers of a quantised element, over one of the working format."""
+    return model.quantised_bytes / ELEMENT_BYTES[model.training.precision] if shards_codes else 0.0
 
 
 def adapters_of(model: ModelSpec, *, layers: int, first: bool, last: bool) -> Adapters:
@@ -581,13 +601,19 @@ class Footprint:
             self._end_elements -= untrained
             return 0.0, untrained * size / tp
 
+        code = model.quantised_bytes
+
+        def shards(replicas: float) -> float:
+            """Parts of what is in four bits."""
+            return parameter_ways(load.zero, replicas) if load.shards_codes else 1.0
+
         def parted(held: float, layers: int, first: bool, last: bool) -> tuple[float, float]:
             """Of elements beside experts those that are trained, and the bytes of the others."""
             adapters = adapters_of(model, layers=layers, first=first, last=last)
             base = quantised_of(model, layers=layers, first=first, last=last)
             trained = trained_of(model, layers=layers, first=first, last=last, tp=1)
             trained -= trained_experts_of(model, layers=layers, first=first, last=last, expert_ways=1)
-            others = (held + adapters.parameters - trained - base) * size + base * model.quantised_bytes
+            others = (held + adapters.parameters - trained - base) * size + base * code / shards(load.dp)
             return trained + (tp - 1) * adapters.whole, others / tp
 
         self._layer_elements, layer = parted(self._layer_elements, 1, False, False)
@@ -599,7 +625,7 @@ class Footprint:
                 """Bytes of experts."""
                 ways = load.folding.ways
                 packed = quantised_experts_of(model, layers=layers, expert_ways=ways, first=first, last=last)
-                return (held - packed) * of_experts + packed * model.quantised_bytes
+                return (held - packed) * of_experts + packed * code / shards(load.expert_dp)
 
             layer += kept(self._expert_elements, 1, False, False)
             ends += kept(self._end_experts, 0, load.first, load.last)
@@ -934,9 +960,10 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
 def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     """Elements of a layer that ZeRO 3 gathers, times the devices of a replica: of divided experts a device's own."""
     ways, adapters = load.folding.ways, kind.layer_adapters
-    others = kind.layer_parameters - kind.expert_parameters
-    others += adapters.parameters + (load.tp - 1) * adapters.whole - kind.quantised_layer_parameters
-    experts = kind.expert_parameters - kind.quantised_expert_parameters + adapters.experts
+    apart = 1.0 - gathered_of_code(kind, load.shards_codes)
+    others = kind.layer_parameters - kind.expert_parameters - apart * kind.quantised_layer_parameters
+    others += adapters.parameters + (load.tp - 1) * adapters.whole
+    experts = kind.expert_parameters - apart * kind.quantised_expert_parameters + adapters.experts
     return others + experts * (load.tp / ways if ways > 1 else 1)
 
 

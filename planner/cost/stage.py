@@ -452,6 +452,7 @@ class Pricer:
             last=shape.last,
             tp=1,
             expert_ways=shape.folding.ways,
+            shards_codes=self.target.shards_codes,
         )
         kernels = shape.layers * self.model.layers_each * self.target.gathers_per_layer
         cast = 4.0 if self.model.training.precision == "bf16" else 0.0
@@ -826,6 +827,7 @@ class Pricer:
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
+            shards_codes=self.target.shards_codes,
             tensor_by_tensor=self.target.offloading.tensor_by_tensor,
             folding=shape.folding,
             secondary=shape.zero_plus.secondary,
@@ -1315,7 +1317,15 @@ class Pricer:
         trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
         experts = trained_experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
         alike = replicas_with_experts(sharing, tp, ways)
-        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        gathered = gathered_of(
+            self.model,
+            layers=layers,
+            first=first,
+            last=last,
+            tp=tp,
+            expert_ways=ways,
+            shards_codes=self.target.shards_codes,
+        )
         return Held(
             shard=(trained - experts) / optimizer_ways(shape.zero, sharing)
             + experts / optimizer_ways(shape.zero, alike),

@@ -60,14 +60,17 @@ class Traffic:
             return 0.0, 0.0
         ways = shape.folding.ways
         trained = trained_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
-        gathered = gathered_of(self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways)
+        codes = self.target.shards_codes
+        gathered = gathered_of(
+            self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways, shards_codes=codes
+        )
         if ring.experts is None:
             return self._micro_batch_passes(shape, ring, layers, trained, gathered)
         # As at the end of a step.
-        experts, own = (
-            count(self.model, layers=layers, expert_ways=ways, first=first, last=last)
-            for count in (gathered_experts_of, trained_experts_of)
+        experts = gathered_experts_of(
+            self.model, layers=layers, expert_ways=ways, first=first, last=last, shards_codes=codes
         )
+        own = trained_experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
         others = replace(ring, experts=None)
         dense = self._micro_batch_passes(shape, others, layers, trained - own, gathered - experts)
         routed = self._micro_batch_passes(shape, ring.experts, layers, own, experts)
@@ -105,6 +108,7 @@ class Traffic:
             last=shape.last,
             tp=1,
             expert_ways=shape.folding.ways,
+            shards_codes=self.target.shards_codes,
         )
         size = elements * self._sent_bytes(shape)
         near = ring.near.gather_seconds(size, messages)

@@ -10,6 +10,7 @@ from planner.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
 from planner.cluster.spec import SUPERCHIP_GBPS, ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
+from planner.dims.trained import moves_frozen
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
 
@@ -226,7 +227,7 @@ def offloads(
     if limit is not None and "nvme" in limit and zero in able.nvme_zero and has_nvme(device_types):
         places = ("none", "cpu", "nvme")
     known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
-    known &= not model.in_four_bits and model.training.preference is None
+    known &= moves_frozen(target, model) and model.training.preference is None
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     updated &= not _scaled_anew(target, recompute, model)
     choices = [ON_DEVICE]

@@ -39,8 +39,10 @@ class FrozenParts(Dimension):
         if plan.offload.activations != "none":
             path = ("offload", "activations")
             yield Fault(path, f"checkpoints stay on the devices with {what}, expected none")
-        if model.in_four_bits and (plan.offload.optimizer != "none" or plan.offload.parameters != "none"):
-            yield Fault(("offload",), "a model in four bits stays on the devices, expected none")
+        moved = plan.offload.optimizer != "none" or plan.offload.parameters != "none"
+        if moved and not moves_frozen(target, model):
+            text = f"{target.name} keeps a model in four bits on the devices, expected none"
+            yield Fault(("offload",), text)
 
 
 def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
@@ -51,6 +53,11 @@ def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
         return False
     able = ("linear", "all") if not model.in_four_bits else ("all",)
     return not model.frozen or target.splits_frozen in able
+
+
+def moves_frozen(target: Capabilities, model: ModelSpec) -> bool:
+    """True when what a target does not train of such a model may leave the devices: codes do with their shards."""
+    return not model.in_four_bits or target.shards_codes
 
 
 def frozen_text(model: ModelSpec) -> FrozenKind:

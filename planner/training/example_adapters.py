@@ -343,7 +343,7 @@ class InFourBits(nn.Module):  # type: ignore[misc]
     """Of its scales."""
 
     def shard_codes(self) -> None:
-        """Make codes and scales frozen parameters, for a runtime that shards such bytes and gathers them as they are."""
+        """Make codes and scales frozen parameters, for a runtime that shards integers and gathers them as they are."""
         for name in ("packed", *self.names):
             code = self._buffers.pop(name)
             self.register_parameter(name, nn.Parameter(code, requires_grad=False))

@@ -71,6 +71,7 @@ CAPABILITIES = Capabilities(
     documents=("documents", "pairs of answers"),
     frozen_parts=("adapters", "adapters on four bits", "frozen parts"),
     splits_frozen="all",
+    shards_codes=True,
     splits_whole_norms=False,
     offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
 )

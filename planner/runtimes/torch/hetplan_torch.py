@@ -106,7 +106,7 @@ class Layout:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
 
         All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
-        in the working type, whole on every device except with ZeRO 3; integers, codes of fewer bits, stay what they are.
+        in the working type, whole on every device except with ZeRO 3; integers stay what they are.
         """
         self._start_alike(module)
         frozen = {
