@@ -767,6 +767,16 @@ CASES: dict[str, Case] = {
         llama(precision="fp8", lora=LoraSpec(rank=16, base="fp8")),
         "tp: 2, dp: 4, zero: 1, sequence_parallel: true",
     ),
+    "qlora in shards": _case(
+        MIXED,
+        llama(lora=LoraSpec(rank=64, base="nf4-double")),
+        "dp: 4, target: torch, zero: 3, micro_batch: 2, recompute: full, stages: [{pool: a}]",
+    ),
+    "qlora on hosts": _case(
+        HOSTS,
+        llama(lora=LoraSpec(rank=64, base="nf4")),
+        "dp: 4, target: torch, zero: 3, recompute: full, offload: {optimizer: cpu, parameters: cpu}",
+    ),
     "frozen embedding": _case(
         NODE, gpt(freeze=("embedding", "norms")), "dp: 4, pp: 2, target: torch, zero: 1"
     ),

@@ -207,7 +207,7 @@ def gathered_of(
     expert_ways: int = 1,
     shards_codes: bool,
 ) -> float:
-    """Those that ZeRO 3 shards and gathers, of the working format: quantised matrices count by their bytes, if at all."""
+    """Those that ZeRO 3 shards and gathers, of the working format; quantised ones count by their bytes, if at all."""
     parameters = parameters_of(model, layers=layers, first=first, last=last, tp=tp, expert_ways=expert_ways)
     adapters = adapters_of(model, layers=layers, first=first, last=last)
     apart = 1.0 - gathered_of_code(model, shards_codes)
