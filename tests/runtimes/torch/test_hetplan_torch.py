@@ -466,6 +466,15 @@ FROZEN = [
     pair(2, freeze=("embedding", "attention"), optimizer="sgd"),
     pipeline(1, [2, 1], steps=3, fewer=1, **{**ADAPTERS, "tied_embeddings": True}),
     named("nf4", tensor_parallel(3, stages=2, optimizer="sgd", **WIDE)),
+    pair(3, precision="bf16", **{**LLAMA, **PACKED_BITS}),
+    named("nf4", uneven(3, shard_size=2, **NF4)),
+    named("sparse-nf4", shared(3, shard_size=2, dense_layers=1, **SPARSE_BITS)),
+    resumed(
+        "nf4-shards",
+        alike(3, ranks=2, **{**LLAMA, **PACKED_BITS}),
+        pipeline(1, [1, 2], steps=3, ranks=2, **{**LLAMA, **PACKED_BITS}),
+    ),
+    resumed("nf4-shards", pipeline(0, [1, 2], steps=3, **NF4), alike(3, **NF4)),
 ]
 RESUMED = [
     resumed(
@@ -534,6 +543,13 @@ OTHERS = [
     divided(0, cp=4, learned_positions=16),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, **NF4),
+    frozen("nf4-fp16", 3, precision="fp16", **{**LLAMA, **PACKED_BITS}),
+    pair(3, optimizer="sgd", preference=PAIRS, **NF4),
+    pipeline(3, [1, 2], steps=2, **NF4),
+    ordered(pipeline(3, [4, 2], steps=2, **NF4), "1f1b", 2),
+    named("nf4", tensor_parallel(3, optimizer="sgd", **WIDE)),
+    named("deepseek", pair(3, **DEEPSEEK, **PACKED_BITS)),
+    named("nf4", shared(3, ep=4, **PACKED_BITS)),
     pipeline(2, [1, 2], steps=2, optimizer="sgd", freeze=("embedding", "attention")),
     over_nodes(3, 1, tp=2, optimizer="sgd"),
     *(named("sizes", uneven(zero, optimizer="sgd", **SIZED)) for zero in (0, 3)),
