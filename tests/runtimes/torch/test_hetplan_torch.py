@@ -15,10 +15,12 @@ import pytest
 
 from planner.capabilities import Recompute, Schedule
 from planner.catalog import GpuSpec
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.emit.interface import emit, write_folder
 from planner.job.batches import model_shape
 from planner.model.spec import (
+    NF4_BYTES,
+    BaseFormat,
     DocumentsSpec,
     EncoderSpec,
     ExpertsSpec,
@@ -32,7 +34,7 @@ from planner.model.spec import (
     StateSpec,
     TowerSpec,
 )
-from planner.plan.values import Plan
+from planner.plan.values import Offload, Plan
 from tests.training import folder_runs
 from tests.training.launching import launch, losses
 from tests.training.once import once
@@ -50,10 +52,12 @@ from planner.runtimes.torch.hetplan_torch import Layout, LossScale  # noqa: E402
 from planner.runtimes.torch.train import (  # noqa: E402
     keep,
     last_kept,
+    placing,
     require_same_model,
     require_same_optimizer,
 )
-from planner.training.example_model import Shape, load_shape, shape_of  # noqa: E402
+from planner.training.example_adapters import STORED  # noqa: E402
+from planner.training.example_model import Layer, Shape, load_shape, shape_of  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import RankPlan, StagePlan, load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
@@ -95,10 +99,11 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
-def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
-    """Two nodes with a device each."""
-    cards = (nic("eth", "lo"),)
-    return cluster(pool("big", ("A100",), 1, cards), pool("small", ("T4",), 1, cards), gpus=gpus)
+def two_ranks(gpus: dict[str, GpuSpec] | None = None, *, on_hosts: bool = False) -> ClusterSpec:
+    """Two nodes with a device each, whose hosts are told of where something is kept on them."""
+    cards, host = (nic("eth", "lo"),), HostSpec(link_gBps=10, memory_gib=64) if on_hosts else None
+    pools = (pool(name, (gpu,), 1, cards) for name, gpu in (("big", "A100"), ("small", "T4")))
+    return cluster(*(each.model_copy(update={"host": host}) for each in pools), gpus=gpus)
 
 
 OF_THEIR_OWN = (
@@ -1028,6 +1033,45 @@ def test_what_is_not_trained_rests_in_the_working_type(tmp_path: Path, zero: int
         "1.weight": (torch.float32, 64 // trained),
         "1.bias": (torch.float32, 8 // trained),
     }
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("base", NF4_BYTES)
+@pytest.mark.parametrize("zero", range(4))
+def test_a_base_in_four_bits_is_divided_with_zero_3(tmp_path: Path, zero: int, base: BaseFormat) -> None:
+    """Of two replicas each has half of the codes and scales, of experts too, in as many bytes as is counted."""
+    made = model(4, precision="bf16", experts=ROUTED, lora=LoraSpec(rank=2, base=base), **LLAMA)
+    layout, shape = layout_of_two(zero, tmp_path), shape_of(model_shape(made))
+    layer = placing(layout, shape)(Layer(shape))
+    codes = [
+        each.to_local() if isinstance(each, DTensor) else each
+        for name, each in layer.state_dict().items()
+        if name.rpartition(".")[2] in STORED
+    ]
+    assert {each.dtype for each in codes} == {torch.uint8, torch.int32}
+    elements = made.quantised_layer_parameters + made.quantised_expert_parameters
+    counted = made.quantised_bytes * elements / (2 if zero == 3 else 1)
+    assert sum(each.nbytes for each in codes) == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize("base", NF4_BYTES)
+def test_a_base_in_four_bits_rests_in_host_memory(tmp_path: Path, base: BaseFormat) -> None:
+    """Two ranks with all of FSDP2's offload but pinned memory, which a processor alone has not: as one process."""
+    offload = Offload(optimizer="cpu", parameters="cpu")
+    case = pair(3, optimizer="sgd", **{**NF4, "lora": LoraSpec(rank=4, base=base)})
+    case = recomputed(
+        replace(case, plan=replace(case.plan, offload=offload), cluster=two_ranks(on_hosts=True))
+    )
+    folder = written(case, two_ranks(), tmp_path)
+    for name, line, instead in (
+        ("train.py", 'config["on_host"] and DEVICE == "cuda"', 'config["on_host"]'),
+        ("hetplan_torch.py", "CPUOffloadPolicy()", "CPUOffloadPolicy(pin_memory=False)"),
+    ):
+        script = (folder / name).read_text()
+        assert script.count(line) == 1
+        (folder / name).write_text(script.replace(line, instead))
+    run_all([folder], tmp_path / "log", ranks=2)
+    equals_one_process(outcomes(tmp_path), case)
 
 
 @pytest.mark.usefixtures("pair")
