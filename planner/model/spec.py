@@ -1099,7 +1099,7 @@ class ModelSpec(Frozen):
 
     @property
     def quantised(self) -> bool:
-        """True when the linear layers rest in fp8 or four bits, whole on every device."""
+        """True when the linear layers rest in fp8 or four bits."""
         return self.quantised_bytes > 0
 
     @property

@@ -336,7 +336,7 @@ STORED = ("packed", "scales", "scales_of_scales", "mean_scale")
 
 
 class InFourBits(nn.Module):  # type: ignore[misc]
-    """What rests in four bits; its codes are no parameters, so that no runtime shards or casts them."""
+    """What rests in four bits, in buffers, which no runtime shards or casts, until ``shard_codes`` is called."""
 
     packed: torch.Tensor
     names: tuple[str, ...]
