@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.file import load_model
-from planner.model.spec import ModelSpec
+from planner.model.spec import LoraSpec, ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.solve import search
@@ -269,6 +269,25 @@ def test_a_model_that_fits_with_offload_alone() -> None:
     first, second, *_ = refused.diagnosis.hints
     assert first.startswith("fits with --offload activations,optimizer instead of --offload none: about ")
     assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
+
+
+def test_a_base_in_four_bits_that_fits_in_host_memory_alone() -> None:
+    """Llama 2 70B on two RTX 3090 with 128 GiB of host memory: codes in shards there, gathered layer by layer."""
+    spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
+    pair = spec.pools[0].model_copy(update={"devices": ("RTX-3090",) * 2})
+    spec = spec.model_copy(update={"pools": (pair,)})
+    lora = LoraSpec(rank=64, base="nf4")
+    model = load_model(MODELS / "llama_70b.yaml").trained_with(
+        sequence_length=2048, global_batch=32, lora=lora
+    )
+    found = search(spec, model, explain=False)
+    assert found.best is not None
+    chosen = found.best.plan
+    assert (chosen.target, chosen.zero, chosen.offload.parameters) == ("torch", 3, "cpu")
+    refused = search(spec, model, limits=Limits(offload=("none",)))
+    assert refused.diagnosis is not None
+    first, *_ = refused.diagnosis.hints
+    assert first.startswith("fits with --offload optimizer,parameters instead of --offload none: about ")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from planner.emit.interface import emit
 from planner.errors import EmitError
+from planner.model.spec import LoraSpec
 from planner.plan.values import Offload, Plan
 from tests.worlds import cluster, group, model, plan, pool
 
@@ -92,3 +93,13 @@ def test_tf32_is_switched_on() -> None:
     files = made(wide(), precision="tf32")
     assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1" in files["launch.sh"]
     assert "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1" in files["README.md"]
+
+
+@pytest.mark.parametrize(("zero", "precision"), [(2, "bf16"), (3, "bf16"), (3, "fp16")])
+def test_peft_stores_codes_as_the_working_format_where_fsdp_shards_them(zero: int, precision: Any) -> None:
+    """FSDP gathers a module in one format; whole codes need none."""
+    chosen = plan("torch", zero, [4], [(group("a", "A100", count=4),)])
+    text = made(chosen, precision=precision, lora=LoraSpec(rank=2, base="nf4"))["README.md"]
+    name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
+    assert f"bnb_4bit_compute_dtype=torch.{name}" in text
+    assert (f"bnb_4bit_quant_storage=torch.{name}" in text) == (zero == 3)
