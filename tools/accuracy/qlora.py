@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from planner.calibration.file import shipped
 from planner.catalog import gpu_spec, link_spec
@@ -14,7 +15,7 @@ from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.cost.memory import FRAGMENTS
 from planner.cost.values import Estimate
-from planner.model.spec import BaseFormat, LoraSpec, ModelSpec, TrainingSpec
+from planner.model.spec import AdapterTarget, BaseFormat, LoraSpec, ModelSpec, TrainingSpec
 from planner.plan.values import ON_DEVICE, Offload, Plan, ReplicaGroup, Stage
 from planner.units import GIB
 from tools.accuracy.material import markdown, paragraph, signed
@@ -56,13 +57,13 @@ ROWS = (
     Published("34B", "nf4", 3, ON_HOSTS, 4, 22.98, 2061),
     Published("70B", "nf4", 3, ON_HOSTS, 2, 14.92, 4399),
 )
-SIZES = {
+SIZES: dict[str, tuple[str, dict[str, Any], int]] = {
     "7B": ("llama-2-7b", {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008}, 32000),
     "34B": ("yi-34b", {"layers": 60, "hidden": 7168, "heads": 56, "kv_heads": 8, "ffn": 20480}, 64000),
     "70B": ("llama-2-70b", {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672}, 32000),
 }
 """By their ``config.json``."""
-TARGETS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj")
+TARGETS: tuple[AdapterTarget, ...] = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def predicted(row: Published) -> Estimate:
