@@ -18,8 +18,8 @@ from tests.worlds import cluster, gpt, pool, small_problem
 
 
 def test_two_changes_where_none_alone_is_enough() -> None:
-    """Adapters on four bits need more than this card has, and all weights more than any other."""
-    alone = {"host": HostSpec(memory_gib=128), "nics": ()}
+    """Adapters on four bits need more than this card and its host have, and all weights more than any other card."""
+    alone = {"host": HostSpec(memory_gib=32), "nics": ()}
     box = pool("box", "RTX-3090", per_node=1, nodes=1).model_copy(update=alone)
     large = gpt(96, 8192, 64, precision="bf16", sequence_length=512)
     on = cluster(box, gpus={"RTX-3090": gpu_spec("RTX-3090")})
