@@ -69,6 +69,10 @@ inputs are cast as well, in a loop of the library without the framework, which i
 The products of eight experts take 33 microseconds each to launch, next to which their scales are reordered for nothing:
 0.272 ms with it, 0.267 without (TransformerEngine, pull request 3134, in four bits)."""
 
+FP8_KERNELS = 2
+"""More of them for each product in fp8 but those of experts: the largest of its inputs, by which these are scaled, and
+their cast (TransformerEngine's current scaling; delayed scaling has the first in the second, and updates scales)."""
+
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
 
@@ -679,6 +683,9 @@ def layer_pass(
         forward += device.stream(inputs)
         backward += device.stream(outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
+    if device.precision == "fp8":
+        attention = len(model.attention_matrices) + (model.cross_matrix is not None)
+        launches += FP8_KERNELS * (attention + 2 * (model.common_ffn > 0))
     launches += ADAPTER_KERNELS * (len(model.adapted) + len(model.adapted_experts))
     launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0

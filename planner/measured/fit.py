@@ -77,6 +77,10 @@ GUESSED = (
     "mean of a whole training",
     "first releases for",
     "preview of Blackwell",
+    "lanes of",
+    "of a node are joined not stated",
+    "release not clear",
+    "network between the cards not stated",
 )
 """Words of doubts that concern the plan or the measurement itself."""
 

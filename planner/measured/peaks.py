@@ -52,7 +52,7 @@ SETTLED = 1e-4
 NUDGE = 0.01
 """Step of a logarithm by which slopes are taken."""
 
-GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure", "a lone device")
+GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure", "a lone device", "how memory was measured")
 """Words of doubts that concern what is held, or the peak itself: a lone device holds no buffers of collectives."""
 
 
@@ -112,7 +112,9 @@ class _Peak:
 
 def _used(memory: Memory, runtime_bytes: float) -> float:
     """Bytes in use when a process takes these: what the allocator holds beside tensors shrinks to the room left."""
-    tensors = memory.used_bytes - memory.slack_bytes + min(runtime_bytes, MOST_CONTEXT * memory.capacity_bytes)
+    tensors = (
+        memory.used_bytes - memory.slack_bytes + min(runtime_bytes, MOST_CONTEXT * memory.capacity_bytes)
+    )
     return max(tensors, min(tensors + memory.slack_bytes, memory.capacity_bytes - memory.reserve_bytes))
 
 

@@ -1029,7 +1029,9 @@ def check_buckets(seed: int, target: str, most: int = QUICK) -> None:
         buckets = DEFINED[name].buckets
         assert buckets is not None
         size, each = (10 ** draw.uniform(4.5, 7.5) for _ in range(2))
-        changes = {"per_replica": each} if buckets.per_replica else {"elements_without_zero": 2 * size}
+        changes: dict[str, Any] = (
+            {"per_replica": each} if buckets.per_replica else {"elements_without_zero": 2 * size}
+        )
         rows[name] = replace(DEFINED[name], buckets=replace(buckets, elements=size, **changes))
     with patch.dict(DEFINED, rows):
         check(with_late_messages(seed), limits(seed, target), most)

@@ -1,26 +1,23 @@
-"""Published steps of adapters in the page on how true the cost model is."""
+"""Adapters in the page on how true the cost model is."""
 
 from __future__ import annotations
 
-from tools.accuracy.adapters import RUNS, adapters_section, predicted
-from tools.accuracy.qlora import ROWS, qlora_section, reserved_gib
-from tools.accuracy.qlora import predicted as on_four_bits
+from planner.calibration.file import shipped
+from planner.measured.predictions import predict
+from tests.measured.examples import published
+from tools.accuracy.adapters import adapters_section, base_of
 
 
-def test_steps_of_adapters_are_about_what_was_measured() -> None:
-    """Though none is in the fit; next to 39 to 45 % more where the whole model would be trained."""
-    for item, seconds in predicted():
-        assert item.row.step_seconds is not None
-        assert 0.9 < seconds / item.row.step_seconds < 1.15
-    lines = [line for line in adapters_section().splitlines() if line.startswith("| bridge")]
-    assert len(lines) == len(RUNS)
-
-
-def test_steps_on_four_bits_are_about_what_was_measured() -> None:
-    """In shards and in host memory too, though none is in the fit; peaks of an older FSDP are more than is said."""
-    for row in ROWS:
-        found = on_four_bits(row)
-        assert 0.95 < found.step_seconds / row.step_seconds < 1.15
-        assert 0.65 < reserved_gib(found) / row.peak_gib < 1.0
-    lines = [line for line in qlora_section().splitlines() if "ZeRO" in line]
-    assert len(lines) == len(ROWS)
+def test_a_line_for_each_source_and_format_of_a_base() -> None:
+    """Their own format, fp8 and four bits; runs without a peak or a step have none of these errors."""
+    runs = [run for run in published().runs if run.source in ("litgpt", "nemo-2407-lora", "torchtune")]
+    found = predict(runs, shipped())
+    lines = [line.split("|")[1:-1] for line in adapters_section(found).splitlines() if line.startswith("| ")]
+    cells = {(line[0].strip(), line[2].strip()): [cell.strip() for cell in line[3:]] for line in lines[1:]}
+    adapters = [each for each in found if each.run.model.training.lora is not None]
+    assert set(cells) == {(each.run.source, base_of(each)) for each in adapters}
+    assert len({each.run.source for each in found} & {source for source, _ in cells}) == 3
+    steps = sum(int(numbers[0]) for numbers in cells.values())
+    assert steps == sum(each.run.step_seconds is not None for each in adapters)
+    assert cells["nemo-2407-lora", "fp8"][3:] == ["0", "-", "-"]
+    assert cells["litgpt", "nf4"][0] == "0" != cells["litgpt", "nf4"][3]

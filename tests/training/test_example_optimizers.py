@@ -175,7 +175,7 @@ def named(value: Any) -> str:
     return getattr(value, "__name__", str(value))
 
 
-def updated(kind: Any, form: torch.dtype, steps: int = 4) -> tuple[list[Any], list[Any]]:
+def updated(kind: Any, form: Any, steps: int = 4) -> tuple[list[Any], list[Any]]:
     """Weights after some steps with a rate of its own each, and moments."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.nn.Parameter(torch.randn(size, generator=generator).to(form)) for size in SIZES]
@@ -201,7 +201,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "form"), KINDS, ids=named)
 def test_a_compiled_update_is_the_same(
-    kind: Any, form: torch.dtype, compiling: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: Any, form: Any, compiling: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To the bit, but for weights in fp32 behind the square roots of torch on processors, which are not to the nearest;
     in one kernel where no code is looked up, for which processors have none."""
@@ -219,7 +219,7 @@ def test_a_compiled_update_is_the_same(
 
 
 @pytest.mark.parametrize(("kind", "form"), KINDS, ids=named)
-def test_compiled_once(kind: Any, form: torch.dtype, compiling: pytest.MonkeyPatch) -> None:
+def test_compiled_once(kind: Any, form: Any, compiling: pytest.MonkeyPatch) -> None:
     """For all steps, rates and sizes, and once more for one element or block."""
     graphs = []
 
@@ -237,7 +237,7 @@ def test_compiled_once(kind: Any, form: torch.dtype, compiling: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("kind", "form"), KINDS, ids=named)
 def test_uncompiled_where_no_compiler_works(
-    kind: Any, form: torch.dtype, compiling: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: Any, form: Any, compiling: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line says so, and no update is lost or made twice, though the first has run in part."""
     tried = 0

@@ -1,41 +1,51 @@
-"""Steps of adapters, next to those that Megatron Bridge published; none of them is among the runs of the fit."""
+"""Steps and memory of models of which adapters are trained, by source and number format of what is under them."""
 
 from __future__ import annotations
 
-from planner.calibration.file import shipped
-from planner.cost.estimate import Estimator
-from planner.measured.table import PUBLISHED, NumberedRow, cluster_of, model_of, plan_of, read_rows
-from planner.model.spec import LoraSpec
-from tools.accuracy.material import markdown, paragraph, signed
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 
-RUNS = ("bridge-070", "bridge-071", "bridge-072")
-RECIPE = LoraSpec(rank=16, targets=("q_proj", "k_proj", "v_proj"))
-"""Adapters of their recipes: ``target_modules`` is ``linear_qkv``, ``dim`` 16 (``llama3_llm_finetune.py``)."""
-HEADINGS = ("run ", "model ", "devices ", "step (s)", "predicted", "error")
+from planner.measured.predictions import Prediction
+from planner.report.numbers import MISSING
+from tools.accuracy.material import markdown, paragraph, share, signed
 
-
-def predicted() -> list[tuple[NumberedRow, float]]:
-    """Each run with the seconds that are said of its step; hetplan writes no adapters for Megatron, and prices them."""
-    rows = {item.row.id: item for item in read_rows(PUBLISHED)}
-    found = []
-    for item in map(rows.__getitem__, RUNS):
-        cluster, model = cluster_of(item), model_of(item).trained_with(lora=RECIPE)
-        plan = plan_of(item, cluster, model)
-        found.append((item, Estimator(cluster, model, shipped()).estimate(plan).step_seconds))
-    return found
+HEADINGS = ("source ", "devices ", "base ", "runs", "step", "bias", "runs", "memory", "bias")
 
 
-def adapters_section() -> str:
-    """A line for each run."""
-    lines = []
-    for item, seconds in predicted():
-        row, measured = item.row, item.row.step_seconds or 0.0
-        devices = f"{row.nodes * (row.gpus_per_node or 1)} {row.gpu}, pp {row.pp}"
-        numbers = (f"{measured:.2f}", f"{seconds:.2f}", signed(seconds / measured - 1))
-        lines.append((row.id, f"{row.model}, {row.precision}", devices, *numbers))
-    head = paragraph(
-        "The three runs of Megatron Bridge that train adapters, of rank 16 on queries, keys and values, by the shipped",
-        "constants, which no run with adapters has told anything. The documents packed into each sequence are not",
-        "published; whole sequences are assumed.",
+def adapters_section(left_out: Sequence[Prediction]) -> str:
+    """A line for each source and format."""
+    groups: dict[tuple[str, str], list[Prediction]] = defaultdict(list)
+    for each in left_out:
+        if each.run.model.training.lora is not None:
+            groups[each.run.source, base_of(each)].append(each)
+    head = (
+        "The runs that train adapters, each predicted with its source left out: means of errors and of errors with",
+        "their signs. A base is in the format of the training, in fp8 (Megatron's `fp8_params`) or in four bits",
+        "(QLoRA).",
     )
-    return f"{head}\n{markdown(HEADINGS, lines)}"
+    lines = (_line(source, base, found) for (source, base), found in sorted(groups.items()))
+    return f"{paragraph(*head)}\n{markdown(HEADINGS, lines)}"
+
+
+def base_of(entry: Prediction) -> str:
+    """Number format of the linear layers under the adapters."""
+    training = entry.run.model.training
+    assert training.lora is not None
+    return training.lora.base or training.precision.replace("fp8", "bf16")
+
+
+def _line(source: str, base: str, found: Sequence[Prediction]) -> tuple[str, ...]:
+    families = sorted(
+        {device for each in found for pool in each.run.cluster.pools for device in pool.devices}
+    )
+    times = [each.error for each in found if each.error is not None]
+    peaks = [each.memory_error for each in found if each.memory_error is not None]
+    return (source, ", ".join(families), base, *_errors(times), *_errors(peaks))
+
+
+def _errors(errors: Sequence[float]) -> Iterable[str]:
+    """Their number, mean and signed mean."""
+    if not errors:
+        return ("0", MISSING, MISSING)
+    return (str(len(errors)), share(fmean(map(abs, errors))), signed(fmean(errors)))

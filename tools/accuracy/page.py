@@ -15,7 +15,6 @@ from tools.accuracy.experts import experts_section
 from tools.accuracy.goals import goal_section, others_section
 from tools.accuracy.largest import largest_section
 from tools.accuracy.material import Material, paragraph
-from tools.accuracy.qlora import qlora_section
 
 TITLE = """\
 # How true the cost model is
@@ -32,7 +31,7 @@ def page(found: Material) -> str:
         ("All sources", sources_section(found)),
         ("Next to other tools", others_section(found)),
         ("Models with experts", experts_section(found.left_out)),
-        ("Adapters", f"{adapters_section()}\n{qlora_section()}"),
+        ("Adapters", adapters_section(found.left_out)),
         ("The largest models that fit", largest_section()),
         ("The constants", constants_section(found)),
         ("Error bars", bars_section(found)),
