@@ -108,7 +108,7 @@ the devices (1 x V100 32 GiB, 2 x V100 32 GiB) have 85.5 GiB together after rese
 the states would fit; activations, buffers or the limits --target deepspeed rule out every plan
 2 stages, tp 1 with no recomputation on 2 devices lacks 22.0 GiB on V100 in b
 fits with training.lora: {rank: 16}, which trains adapters alone: about 1.2 s a step
-fits with training.optimizer_states: int8: about 3.73 s a step
+fits with training.optimizer_states: int8: about 1.85 s a step
 fits with 1 more node in pool b
 fits with A100-PCIe-40GB (40 GiB) in place of every device
 a model of 17 instead of 24 layers (3.64 B parameters) fits
