@@ -98,9 +98,10 @@ class InPieces(torch.optim.Optimizer):  # type: ignore[misc]
             )
             compiled(*tree_map_only(torch.Tensor, likeness, given))
         except Exception as error:
-            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            line = f"{type(self).__name__}: not compiled, so that updates take many times as long: {reason}"
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
+            # Hints follow behind an empty line.
+            reason = " ".join(str(error).split("\n\n")[0].split())
+            line = f"{type(self).__name__}: not compiled, so that updates take many times as long"
+            print(f"{line}: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)  # noqa: T201
             return self._plain
         return compiled
 
