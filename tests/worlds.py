@@ -809,6 +809,21 @@ def with_adapters(seed: int) -> Problem:
     return spec, model.model_copy(update={"training": training}), calibration
 
 
+def with_four_bits(seed: int) -> Problem:
+    """Adapters on four bits where little memory calls for codes in shards, on the devices or on their hosts."""
+    spec, model, calibration = with_adapters(3 * seed + 1)
+    draw = random.Random(seed + 53)
+    gpus = {
+        name: gpu.model_copy(update={"memory_gib": draw.choice([0.2, 0.25, 0.3, 0.35, 0.5])})
+        for name, gpu in spec.gpus.items()
+    }
+    pools = tuple(item.model_copy(update={"reserve_gib": 0.0}) for item in spec.pools)
+    bases: tuple[Literal["nf4", "nf4-double"], ...] = ("nf4", "nf4-double")
+    lora = LoraSpec(rank=draw.choice([4, 64]), base=draw.choice(bases))
+    trained = model.trained_with(lora=lora, freeze=())
+    return spec.model_copy(update={"gpus": gpus, "pools": pools}), trained, calibration
+
+
 def with_adapters_of_unlike_layers(seed: int) -> Problem:
     """Blocks of unlike layers, of several sizes, towers and encoders, with adapters beside some kinds of products, or
     with frozen parts; something of every kind of layers is trained."""

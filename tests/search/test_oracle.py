@@ -43,6 +43,7 @@ from tests.worlds import (
     with_encoders,
     with_experts,
     with_fast_nodes,
+    with_four_bits,
     with_further_tokens,
     with_grids,
     with_hosts,
@@ -1000,6 +1001,27 @@ def test_many_adapters_and_frozen_parts_of_unlike_layers(part: int, seed: int) -
 def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     """With or without a pipeline."""
     check(with_adapters(seed), limits(seed, target), MANY)
+
+
+def check_four_bits(seed: int, most: int = QUICK) -> Plan | None:
+    """ZeRO 3 of torch, which shards codes, with what may be in host memory."""
+    asked = replace(limits(seed, "torch"), zero=(3,), offload=OFFLOAD_PARTS)
+    _, best = check(with_four_bits(seed), asked, most)
+    return best.plan if best else None
+
+
+def test_a_base_in_four_bits_in_shards() -> None:
+    """On the devices, and on their hosts."""
+    bests = [check_four_bits(seed) for seed in (4, 12)]
+    assert [plan is not None and plan.offload.anything for plan in bests] == [False, True]
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_bases_in_four_bits_in_shards(seed: int) -> None:
+    """The same of more of them."""
+    check_four_bits(seed, most=MANY)
 
 
 def divided(seed: int, target: str) -> Limits:
