@@ -1003,7 +1003,7 @@ def test_many_with_adapters_and_frozen_parts(seed: int, target: str) -> None:
     check(with_adapters(seed), limits(seed, target), MANY)
 
 
-def check_four_bits(seed: int, most: int = QUICK) -> Plan | None:
+def check_four_bits(seed: int, most: int | None = None) -> Plan | None:
     """ZeRO 3 of torch, which shards codes, with what may be in host memory."""
     asked = replace(limits(seed, "torch"), zero=(3,), offload=OFFLOAD_PARTS)
     _, best = check(with_four_bits(seed), asked, most)
