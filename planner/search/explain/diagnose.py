@@ -208,6 +208,11 @@ def _nearest_miss(estimator: Estimator, limits: Limits, deadline: Deadline) -> S
     if not device_types:
         return None
 
+    def of_targets(plan: Plan) -> Iterator[Plan]:
+        """The same by other targets of the search, which may keep less of it on a device."""
+        yield plan
+        yield from (replace(plan, target=row.name) for row in targets_of(limits) if row.name != plan.target)
+
     def offloaded(plan: Plan) -> Iterator[Plan]:
         row, recompute, wide = TARGETS[plan.target], plan.stages[0].recompute, plan.pp > 1
         for offload in offloads(
@@ -218,7 +223,8 @@ def _nearest_miss(estimator: Estimator, limits: Limits, deadline: Deadline) -> S
 
     def nearest(ways: Callable[[Plan], Iterable[Plan]]) -> Scored | None:
         practices = (equal_batches, even_pipelines)
-        every = (chain.from_iterable(map(ways, plans(estimator))) for plans in practices)
+        formed = (chain.from_iterable(map(of_targets, plans(estimator))) for plans in practices)
+        every = (chain.from_iterable(map(ways, plans)) for plans in formed)
         in_time = (takewhile(lambda _: not deadline.struck, plans) for plans in every)
         misses = (best_of("", plans, estimator).scored for plans in in_time)
         return min((scored for scored in misses if scored), key=missing_bytes, default=None)
