@@ -31,6 +31,7 @@ from planner.measured.priors import (
     FAMILY,
     FRAMEWORK,
     NETWORKS,
+    OLDER,
     PRODUCTS,
     VENDORS_KERNELS,
     best_share,
@@ -40,6 +41,7 @@ from planner.measured.priors import (
     kinds_of,
     measured_devices,
     priors,
+    sharing,
 )
 from planner.measured.values import Run
 from planner.targets import target
@@ -77,6 +79,7 @@ GUESSED = (
     "mean of a whole training",
     "first releases for",
     "preview of Blackwell",
+    "seconds of one digit or two",
     "lanes of",
     "of a node are joined not stated",
     "release not clear",
@@ -107,8 +110,9 @@ class Parameter:
 
     @property
     def dotted(self) -> tuple[str, ...]:
-        """As in a calibration file; a network stands for several kinds of fabric."""
-        names = kinds_of(self.name) if self.section == "links" else (self.name,)
+        """As in a calibration file; a network stands for several kinds of fabric, a kernel set for older ones too."""
+        several = {"links": kinds_of, "frameworks": sharing}
+        names = several[self.section](self.name) if self.section in several else (self.name,)
         return tuple(f"{self.section}.{name}.{self.constant}" for name in names)
 
     @property
@@ -178,7 +182,7 @@ def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
             yield Parameter("families", family, constant)
     for pair in sorted({pair for run in runs for pair in _pairs(run)}):
         yield Parameter("families", pair, "attention_efficiency")
-    for kernels in sorted({kernels_of(run) for run in runs}):
+    for kernels in sorted({OLDER.get(name, name) for name in map(kernels_of, runs)}):
         for constant in FRAMEWORK:
             yield Parameter("frameworks", kernels, constant)
     for network in sorted({name for run in runs for name in networks_of(run)}):
@@ -213,7 +217,8 @@ def with_values(base: Calibration, values: Mapping[Parameter, float]) -> Calibra
                 kept = {key: new for key, new in changes.items() if (other, key) not in said}
                 families[other] = replace(families[other], **kept)
         elif section == "frameworks":
-            frameworks[name] = replace(base.framework(name), **changes)
+            for kernels in sharing(name):
+                frameworks[kernels] = replace(base.framework(kernels), **changes)
         else:
             links.update({kind: replace(base.link(kind), **changes) for kind in kinds_of(name)})
     return replace(base, families=families, frameworks=frameworks, links=links)

@@ -34,7 +34,7 @@ from planner.measured.fit import (
     robust_variance,
 )
 from planner.measured.predictions import predict
-from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME
+from planner.measured.priors import KERNEL_SETS, OLDER, OWN_RUNTIME, RUNTIME, sharing
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
 
@@ -52,7 +52,13 @@ SETTLED = 1e-4
 NUDGE = 0.01
 """Step of a logarithm by which slopes are taken."""
 
-GUESSED = ("stands as ZeRO-3", "recomputation assumed", "read off a figure", "a lone device", "how memory was measured")
+GUESSED = (
+    "stands as ZeRO-3",
+    "recomputation assumed",
+    "read off a figure",
+    "a lone device",
+    "how memory was measured",
+)
 """Words of doubts that concern what is held, or the peak itself: a lone device holds no buffers of collectives."""
 
 
@@ -123,7 +129,7 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     found = []
     for run in runs:
         if run.peak_memory_bytes and run.peak_memory_of == "device":
-            kernels = kernels_of(run)
+            kernels = OLDER.get(kernels_of(run), kernels_of(run))
             bare = replace(_with(base, kernels, 0.0), layers=base.layers or profiles())
             with suppress(HetplanError):
                 estimator = Estimator(run.cluster, run.model, bare)
@@ -143,7 +149,7 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     said = {item.name: item for item in base.constants if item.spread is not None}
     touched = {peak.kernels for peak in peaks}
     # Kernel sets that share a value tell each other; of others those with peaks alone change.
-    names = sorted(touched | {name for name in KERNEL_SETS if _name(name) not in said})
+    names = sorted(touched | {name for name in {*KERNEL_SETS} - {*OLDER} if _name(name) not in said})
     before, covariance = _prior(names, said)
     values, after = _most_likely(peaks, names, before, covariance)
     fitted, constants = base, []
@@ -154,7 +160,7 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
             provenance="fitted" if name in touched and now < TOLD * spread else _known(name, said),
             spread=float(f"{now:.2g}"),
         )
-        constants.append(constant)
+        constants += [replace(constant, name=_name(each)) for each in sharing(name)]
         fitted = _with(fitted, name, constant.value)
     changed = {item.name for item in constants}
     others = (item for item in base.constants if item.name not in changed)
@@ -168,8 +174,8 @@ def _known(kernels: str, said: dict[str, Constant]) -> Provenance:
 
 
 def _with(base: Calibration, kernels: str, runtime_bytes: float) -> Calibration:
-    one = replace(base.framework(kernels), runtime_bytes=runtime_bytes)
-    return replace(base, frameworks={**base.frameworks, kernels: one})
+    changed = {name: replace(base.framework(name), runtime_bytes=runtime_bytes) for name in sharing(kernels)}
+    return replace(base, frameworks={**base.frameworks, **changed})
 
 
 def _prior(names: Sequence[str], said: dict[str, Constant]) -> tuple[Vector, Vector]:

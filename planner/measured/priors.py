@@ -123,7 +123,6 @@ FRAMEWORKS = {
     ("megatron", "stream_factor"): Prior(0.8, 0.15),
     ("deepspeed-2021", "link_utilisation"): Prior(0.5, 0.70),
     ("torch", "stream_factor"): Prior(1.1, 0.15),
-    ("torch-2023", "stream_factor"): Prior(1.1, 0.15),
     ("torch-compiled", "stream_factor"): Prior(0.7, 0.15),
     ("torch-compiled", "host_factor"): Prior(0.2, 0.50),
 }
@@ -157,6 +156,9 @@ RDMA = ("infiniband", "roce")
 KERNEL_SETS: tuple[str, ...] = get_args(Kernels)
 """Kernel sets that have constants of their own."""
 
+OLDER = {"torch-2023": "torch"}
+"""Kernel sets that differ in their fused attention alone from a later one, with which they share all else."""
+
 VENDORS_KERNELS = REFERENCE.kernels[0]
 """Its fused attention is the vendor's own, written for each generation."""
 
@@ -164,6 +166,11 @@ VENDORS_KERNELS = REFERENCE.kernels[0]
 def kinds_of(network: str) -> tuple[str, ...]:
     """Kinds of fabric that a network of ``NETWORKS`` stands for."""
     return RDMA if network == "rdma" else (network,)
+
+
+def sharing(kernels: str) -> tuple[str, ...]:
+    """A kernel set and the older ones that share its constants."""
+    return (kernels, *(name for name, later in OLDER.items() if later == kernels))
 
 
 def family_prior(family: str, constant: str) -> Prior:
@@ -188,7 +195,7 @@ def family_prior(family: str, constant: str) -> Prior:
 
 def framework_prior(kernels: str, constant: str) -> Prior:
     """Of a constant of a kernel set."""
-    return FRAMEWORKS.get((kernels, constant), FRAMEWORK[constant])
+    return FRAMEWORKS.get((OLDER.get(kernels, kernels), constant), FRAMEWORK[constant])
 
 
 @cache
