@@ -63,6 +63,10 @@ EXPERT_KERNELS = 65
 28, counts and their copies to the host 18, sorting and its inverse 12, all-to-alls of tokens and weights 3, weighted
 nonlinearity 4; a backward has about as many."""
 
+DISPATCH_KERNELS = 19
+"""Those of them that no graph of a layer has: graphs end behind the router and the counts of rows, which differ from pass
+to pass (``cuda_graph_scope`` of Megatron Bridge's recipes: attn, moe_router, moe_preprocess)."""
+
 GROUPED_KERNELS = {"fp8": 3.4}
 """Kernels of one expert's two products where each is one of its own: the mean of 2 forward and 4 backward. In fp8 both
 inputs are cast as well, in a loop of the library without the framework, which is taken for a fifth of a product each.
@@ -697,12 +701,10 @@ def layer_pass(
     if model.training.cuda_graphs != "none":
         launches = 0.0
     if model.experts is not None and model.training.cuda_graphs != "step":
-        # A grouped product is a kernel for each expert, or one for all. No graph of a layer has them: their rows differ
-        # from pass to pass.
+        # A grouped product is a kernel for each expert, or one for all.
         each = GROUPED_KERNELS.get(device.precision, 3.0)
-        launches += EXPERT_KERNELS + each * (
-            model.experts.number / folding.ep if target.kernel_per_expert else 1
-        )
+        launches += DISPATCH_KERNELS if model.training.cuda_graphs == "layers" else EXPERT_KERNELS
+        launches += each * (model.experts.number / folding.ep if target.kernel_per_expert else 1)
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,
