@@ -31,7 +31,7 @@ MIXED = ("bf16", "fp16", "fp8")
 ATTENTION_FORMAT = {"fp8": "bf16"}
 """Format of the attention's products where it is not that of the others."""
 
-FORMAT_SHARES = {"fp8": ((0.0, 0.91),), "tf32": ((0.0, 0.93), (8.6, 0.97))}
+FORMAT_SHARES = {"fp8": ((0.0, 0.91),), "tf32": ((0.0, 0.92), (8.6, 0.97))}
 """Share of its peak that a product reaches in a format over that in two bytes, from a compute capability on: means of
 measured devices (``planner/measured/data/microbenchmarks.csv``). fp8: 0.88 to 0.93 on Hopper and of AMD (0.95 to 0.99
 on Blackwell, where runs are predicted no better by it); tf32: 0.91 to 1.01 from 8.6 on; 0.86, 0.90 and
@@ -64,7 +64,7 @@ EXPERT_KERNELS = 65
 nonlinearity 4; a backward has about as many."""
 
 DISPATCH_KERNELS = 19
-"""Those of them that no graph of a layer has: graphs end behind the router and the counts of rows, which differ from pass
+"""Those of them that no graph of a layer has: it ends behind the router and the counts of rows, which differ from pass
 to pass (``cuda_graph_scope`` of Megatron Bridge's recipes: attn, moe_router, moe_preprocess)."""
 
 GROUPED_KERNELS = {"fp8": 3.4}

@@ -35,7 +35,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(
     Path("model.yaml").write_text(
         MODEL.replace("layers: 6\nhidden: 512", "layers: 8\nhidden: 1024")
         .replace("sequence_length: 512", "sequence_length: 1024")
-        .replace("global_batch: 16", "global_batch: 4000")
+        .replace("global_batch: 16", "global_batch: 1200")
     )
     asked_once(monkeypatch, searching, "choose", by=lambda *_, strict, **__: strict)
     words = (

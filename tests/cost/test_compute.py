@@ -465,6 +465,20 @@ def test_graphs_launch_in_place_of_the_host() -> None:
     assert small.forward_seconds == one(TINY).forward_seconds < price(TINY).forward_seconds
 
 
+def test_products_in_fp8_are_cast_by_kernels_of_their_own() -> None:
+    """Two for each of a layer's four, which the host launches."""
+    launch = 1e-5 * ASSUMED_FRAMEWORK.host_factor
+    hosts = [
+        one(
+            gpt(precision=precision),
+            device_type=FAST,
+            calibration=calibrated(launch_seconds=1e-5),
+        ).host_seconds
+        for precision in ("bf16", "fp8")
+    ]
+    assert (hosts[1] - hosts[0]) / launch == pytest.approx(2 * 4)
+
+
 def test_hosts_of_a_tensor_parallel_group_wait_for_each_other() -> None:
     """Every doubling adds its share."""
     two, eight = (one(LARGE, tp=tp).host_seconds for tp in (2, 8))
@@ -530,7 +544,7 @@ def test_fp8_speeds_up_the_products_and_stores_two_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "capability", "share"),
-    [("fp8", 9.0, 0.91), ("fp8", None, 0.91), ("tf32", 8.0, 0.93), ("tf32", 8.6, 0.97)],
+    [("fp8", 9.0, 0.91), ("fp8", None, 0.91), ("tf32", 8.0, 0.92), ("tf32", 8.6, 0.97)],
 )
 def test_formats_reach_what_was_measured_of_their_generation(
     precision: str, capability: float | None, share: float

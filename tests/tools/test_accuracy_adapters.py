@@ -13,6 +13,7 @@ def test_a_line_for_each_source_and_format_of_a_base() -> None:
     runs = [run for run in published().runs if run.source in ("litgpt", "nemo-2407-lora", "torchtune")]
     found = predict(runs, shipped())
     lines = [line.split("|")[1:-1] for line in adapters_section(found).splitlines() if line.startswith("| ")]
+    lines = [line for line in lines if not line[0].startswith(" :")]
     cells = {(line[0].strip(), line[2].strip()): [cell.strip() for cell in line[3:]] for line in lines[1:]}
     adapters = [each for each in found if each.run.model.training.lora is not None]
     assert set(cells) == {(each.run.source, base_of(each)) for each in adapters}
