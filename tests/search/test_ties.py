@@ -80,7 +80,8 @@ def test_what_is_simpler(result: tuple[SearchResult, Estimator]) -> None:
             ),
         )
         families = (Alternative(family="other", scored=other, chosen=False, reason=""),)
-        changed = replace(found, best=replace(best, estimate=estimate), alternatives=families)
+        answer = replace(best, estimate=estimate)
+        changed = replace(found, best=answer, alternatives=families, by_size=())
         assert changed.best is not None
         return [round(entry.slower, 3) for entry in simpler(changed, estimator)]
 
@@ -111,7 +112,7 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
         Alternative(family="slow", scored=slow, chosen=False, reason=""),
         Alternative(family="none", scored=None, chosen=False, reason="does not fit"),
     )
-    before = replace(found, best=fast, bound_seconds=0.99 * step, gap=0.01, alternatives=families)
+    before = replace(found, best=fast, bound_seconds=0.99 * step, gap=0.01, alternatives=families, by_size=())
     before = replace(before, simpler=simpler(before, estimator))
     after = settled(before, 0.01)
     assert (after.best, after.status) == (other, "feasible")
