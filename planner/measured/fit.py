@@ -31,7 +31,6 @@ from planner.measured.priors import (
     FAMILY,
     FRAMEWORK,
     NETWORKS,
-    OLDER,
     PRODUCTS,
     VENDORS_KERNELS,
     best_share,
@@ -40,6 +39,7 @@ from planner.measured.priors import (
     framework_prior,
     kinds_of,
     measured_devices,
+    owner_of,
     priors,
     sharing,
 )
@@ -182,7 +182,7 @@ def parameters_of(runs: Sequence[Run]) -> Iterator[Parameter]:
             yield Parameter("families", family, constant)
     for pair in sorted({pair for run in runs for pair in _pairs(run)}):
         yield Parameter("families", pair, "attention_efficiency")
-    for kernels in sorted({OLDER.get(name, name) for name in map(kernels_of, runs)}):
+    for kernels in sorted({owner_of(kernels_of(run)) for run in runs}):
         for constant in FRAMEWORK:
             yield Parameter("frameworks", kernels, constant)
     for network in sorted({name for run in runs for name in networks_of(run)}):

@@ -34,7 +34,7 @@ from planner.measured.fit import (
     robust_variance,
 )
 from planner.measured.predictions import predict
-from planner.measured.priors import KERNEL_SETS, OLDER, OWN_RUNTIME, RUNTIME, sharing
+from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME, owner_of, sharing
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
 
@@ -129,7 +129,7 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     found = []
     for run in runs:
         if run.peak_memory_bytes and run.peak_memory_of == "device":
-            kernels = OLDER.get(kernels_of(run), kernels_of(run))
+            kernels = owner_of(kernels_of(run))
             bare = replace(_with(base, kernels, 0.0), layers=base.layers or profiles())
             with suppress(HetplanError):
                 estimator = Estimator(run.cluster, run.model, bare)
@@ -149,7 +149,7 @@ def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:
     said = {item.name: item for item in base.constants if item.spread is not None}
     touched = {peak.kernels for peak in peaks}
     # Kernel sets that share a value tell each other; of others those with peaks alone change.
-    names = sorted(touched | {name for name in {*KERNEL_SETS} - {*OLDER} if _name(name) not in said})
+    names = sorted(touched | {name for name in map(owner_of, KERNEL_SETS) if _name(name) not in said})
     before, covariance = _prior(names, said)
     values, after = _most_likely(peaks, names, before, covariance)
     fitted, constants = base, []

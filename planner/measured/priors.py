@@ -168,9 +168,14 @@ def kinds_of(network: str) -> tuple[str, ...]:
     return RDMA if network == "rdma" else (network,)
 
 
-def sharing(kernels: str) -> tuple[str, ...]:
-    """A kernel set and the older ones that share its constants."""
-    return (kernels, *(name for name, later in OLDER.items() if later == kernels))
+def owner_of(kernels: str) -> str:
+    """The kernel set whose constants a kernel set has."""
+    return OLDER.get(kernels, kernels)
+
+
+def sharing(owner: str) -> tuple[str, ...]:
+    """The kernel sets that have the constants of ``owner``, itself first."""
+    return (owner, *(name for name, later in OLDER.items() if later == owner))
 
 
 def family_prior(family: str, constant: str) -> Prior:
@@ -195,7 +200,7 @@ def family_prior(family: str, constant: str) -> Prior:
 
 def framework_prior(kernels: str, constant: str) -> Prior:
     """Of a constant of a kernel set."""
-    return FRAMEWORKS.get((OLDER.get(kernels, kernels), constant), FRAMEWORK[constant])
+    return FRAMEWORKS.get((owner_of(kernels), constant), FRAMEWORK[constant])
 
 
 @cache

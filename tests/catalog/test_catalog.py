@@ -197,6 +197,9 @@ def test_families() -> None:
     )
     assert catalog.gpus_like("") == ()
     assert catalog.gpus_like("mi300") == ("MI300X", "MI300A")
+    # What the PCIe board lacks, multiprocessors and power, the NVL of the H200 has.
+    families = {name: catalog.gpu(name).family for name in ("H200-NVL-141GB", "H100-NVL-94GB", "MI350X")}
+    assert families == {"H200-NVL-141GB": "H100", "H100-NVL-94GB": "H100-PCIe", "MI350X": "MI355X"}
 
 
 @pytest.mark.parametrize("name", ["4070", "RTX 5070", "gtx1080", "P4", "A1", "4070 Super", "3060 Ti"])

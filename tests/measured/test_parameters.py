@@ -39,6 +39,7 @@ from planner.measured.priors import (
 )
 from planner.measured.values import Run
 from planner.targets import TARGETS
+from tests.measured.examples import published
 from tests.measured.synthetic import BEFORE, KIND, ONE, TWO, named, plan, run
 from tests.worlds import GPUS, cluster, pool
 
@@ -91,6 +92,19 @@ def test_attention_of_eager_kernels_has_a_prior_of_its_own() -> None:
         assert parameter.value(known) == known.family(family, kernels).attention_efficiency == value
         assert parameter.spread(known) == spread
     assert shipped().family("P40", "torch-2023").attention_efficiency == 0.33
+
+
+def test_eager_torch_of_2023_differs_in_its_attention_alone() -> None:
+    """One parameter stands for both, also of what a process holds."""
+    parameter = Parameter("frameworks", "torch", "overlap")
+    assert parameter.dotted == ("frameworks.torch.overlap", "frameworks.torch-2023.overlap")
+    changed = with_values(shipped(), {parameter: 0.123})
+    for known in (shipped(), changed, priors(("A100",))):
+        assert known.framework("torch") == known.framework("torch-2023")
+    assert changed.framework("torch").overlap == 0.123
+    touched = {item.name for item in parameters_of(published().runs) if item.section == "frameworks"}
+    assert "torch" in touched
+    assert "torch-2023" not in touched
 
 
 def test_kernel_sets_are_those_of_the_runtimes() -> None:

@@ -17,6 +17,7 @@ from planner.cost.estimate import estimate
 from planner.measured.fit import certain
 from planner.measured.table import COLUMNS, LATENCY_US, PUBLISHED, MeasuredRow
 from planner.measured.values import Run
+from planner.model.spec import LoraSpec
 from planner.plan.values import Offload
 from tests.measured.examples import published
 
@@ -234,6 +235,36 @@ def test_a_run_of_the_dgx_cloud_benchmarks() -> None:
     assert [stage.layers for stage in item.plan.stages] == [14] * 9
     assert (item.model.kv_heads, item.model.training.precision) == (16, "fp8")
     assert certain(item)
+
+
+def test_a_run_of_mlperf() -> None:
+    """mlperf-lora-v50-mi325x-8: 2.73 sequences a second, eight a step, on a base in fp8."""
+    item = run("mlperf-lora-v50-mi325x-8")
+    assert item.step_seconds == pytest.approx(8 / 2.73, rel=2e-3)
+    assert (item.plan.target, item.plan.stages[0].dp, item.model.training.global_batch) == ("megatron", 8, 8)
+    assert item.model.training.lora == LoraSpec(
+        rank=16, targets=("q_proj", "k_proj", "v_proj", "o_proj"), base="fp8"
+    )
+    assert item.model.parameters == pytest.approx(69e9, rel=0.01)
+    assert certain(item)
+
+
+def test_a_run_of_fsdp_qlora() -> None:
+    """1,024 samples of 2,048 tokens in 4,399 s on two RTX 4090 that hold 14.92 GiB each; the base is on the host."""
+    item = run("fsdpq-2x4090-llama-2-70b-qlora-cpu-2048x2")
+    assert item.model.training.lora is not None
+    assert item.model.training.lora.base == "nf4"
+    assert item.step_seconds == pytest.approx(4399 * item.model.training.global_batch / 1024, rel=1e-4)
+    assert item.peak_memory_bytes == pytest.approx(14.92 * 2**30, rel=1e-4)
+    assert item.plan.offload == Offload(optimizer="cpu", parameters="cpu")
+    assert (item.plan.zero, item.plan.stages[0].dp) == (3, 2)
+
+
+def test_a_peak_of_qwen() -> None:
+    """81.0 of two cards on average: thousands of MiB, as so many GiB are more than they have."""
+    item = run("qwen-7b-full-2-1024")
+    assert item.peak_memory_bytes == pytest.approx(81.0e3 * 2**20, rel=0.01)
+    assert (item.peak_memory_of, item.step_seconds) == ("reserved", None)
 
 
 def test_a_run_of_zero_offload() -> None:
