@@ -61,9 +61,8 @@ def findings(
         "--force",
     ]
     run = shlex.join([*RUN, *words])
-    untold = (
-        comparison.within or seen.only_warm_up
-    )  # a first step is slow by itself: nothing to measure for it
+    # A first step is slow by itself: nothing to measure for it.
+    untold = comparison.within or seen.only_warm_up
     step = [] if parts or untold else [_step(seen, comparison, predicted, run)]
     told = (*_doubts(seen), *parts, *step, *_memory(comparison))
     return told or (Finding(cause="none", text="the prediction holds: nothing to measure again"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -247,14 +247,14 @@ def _whole_scales(scales: tuple[torch.Tensor, ...]) -> torch.Tensor:
 
 @cache
 def fused() -> Any:
-    """The kernel of bitsandbytes that brings matrices back in one pass; None where it is not installed."""
-    try:
+    """The kernel of bitsandbytes that brings matrices back in one pass; None where none is installed that has it."""
+    with suppress(ImportError):
         import_module("bitsandbytes")
-    except ImportError:
-        text = "bitsandbytes is not installed: plain torch brings weights from four bits, in four times the bytes"
+    kernel = getattr(torch.ops.bitsandbytes, "dequantize_4bit", None)
+    if kernel is None:
+        text = "no bitsandbytes with torch.ops: plain torch brings weights from four bits, in four times the bytes"
         sys.stderr.write(f"{text}\n")
-        return None
-    return torch.ops.bitsandbytes.dequantize_4bit
+    return kernel
 
 
 def dequantised_by(
