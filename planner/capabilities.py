@@ -191,6 +191,8 @@ class Capabilities:
     """Ways in which it computes the loss, its own first."""
     unemitted_cross_entropies: tuple[str, ...] = ()
     """Those of ``cross_entropies`` that are priced, never proposed."""
+    norms: tuple[str, ...] = ("fused",)
+    """Ways in which its layers normalise."""
     cuda_graphs: tuple[CudaGraphs, ...] = ("none",)
     """What CUDA graphs may launch."""
     unemitted_cuda_graphs: tuple[CudaGraphs, ...] = ()

@@ -92,6 +92,16 @@ two bytes written; of a block's scale in eight bits, what its seven operations r
 UNFUSED_SOFTMAX_KERNELS = 8
 """More kernels where scaling, masking, casts and softmax run one by one."""
 
+UNFUSED_NORM = {2: (32.0, 78.0), 4: (20.0, 64.0)}
+"""Bytes of an element that an RMS norm of one operation after the other in fp32 moves beyond a fused kernel each way,
+forward and backward, by the bytes of an element: by count (``tests/training/test_transformers_layers.py``)."""
+
+UNFUSED_NORM_WEIGHT = {2: 8.0, 4: 16.0}
+"""More of them in the backward where the norm's weight is trained."""
+
+UNFUSED_NORM_KERNELS = (7, 15)
+"""Kernels of it beyond a fused one, forward and backward."""
+
 PLAIN_LOSS = (18.0, 14.0)
 """Bytes per logit that torch's own loss streams in fp32, forward and backward, one operation after the other."""
 
@@ -380,6 +390,10 @@ def layer_product_seconds(
         ahead, back = device.products(thin)
         forward += ahead + device.stream(3.0 * device.size * tokens * outputs / columns)
         backward += back + device.stream(3.0 * device.size * tokens * inputs / rows)
+        if lora.dropout:
+            # Elements and a mask of bytes, written forward and read backward.
+            dropped = device.stream((2.0 * device.size + 1.0) * tokens * inputs / rows)
+            forward, backward = forward + dropped, backward + dropped
     if model.adapted_experts:
         ahead, back = _expert_adapter_seconds(model, device, tp=tp, tokens=tokens, folding=folding)
         forward, backward = forward + ahead, backward + back
@@ -687,13 +701,20 @@ def layer_pass(
         forward += device.stream(inputs)
         backward += device.stream(outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
+    if model.training.norms == "unfused":
+        ahead, behind, more = unfused_norm_seconds(
+            model, device, tp=tp, tokens=tokens, split=sequence_parallel
+        )
+        forward, backward, launches = forward + ahead, backward + behind, launches + more
     if device.precision == "fp8":
         attention = len(model.attention_matrices) + (model.cross_matrix is not None)
         launches += FP8_KERNELS * (attention + 2 * (model.common_ffn > 0))
-    launches += ADAPTER_KERNELS * (len(model.adapted) + len(model.adapted_experts))
+    lora = model.training.lora
+    drops = lora is not None and lora.dropout
+    launches += (ADAPTER_KERNELS + drops) * (len(model.adapted) + len(model.adapted_experts))
     launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
-    base = model.training.lora.base if model.training.lora else None
+    base = lora.base if lora else None
     launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)
     if model.training.attention == "unfused":
         fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
@@ -763,6 +784,39 @@ backward take it in the order of their own (Transformer Engine)."""
 
 FROZEN_CAST_BYTES = 3.0
 """The same where the weight has no gradient, whose product alone takes them by columns."""
+
+
+def normed_widths(model: ModelSpec) -> tuple[float, float]:
+    """Elements of a token that the norms of a layer take: those that are whole on each device of a replica, and those
+    of queries and keys, which tensor parallelism divides."""
+    whole, divided = float(model.layer_norms * model.hidden), 0.0
+    if model.attends and model.latent is not None:
+        whole += model.latent.kv_rank + (model.latent.q_rank or 0)
+    elif model.attends and model.qk_norm:
+        divided = (model.heads + model.kv_heads) * model.head_dim
+    return whole, divided
+
+
+def trains_norms(model: ModelSpec) -> bool:
+    """True when norms have weights that are trained."""
+    return model.norm != "plain" and "norms" not in model.frozen
+
+
+def unfused_norm_seconds(
+    model: ModelSpec, device: Device, *, tp: int, tokens: int, split: bool
+) -> tuple[float, float, float]:
+    """Seconds that norms of one operation after the other add to a layer, forward and backward, and kernels of a pass,
+    mean of both."""
+    whole, divided = normed_widths(model)
+    elements = tokens * (whole / (tp if split else 1) + divided / tp)
+    ahead, back = UNFUSED_NORM[device.size]
+    back += UNFUSED_NORM_WEIGHT[device.size] * trains_norms(model)
+    norms = model.layer_norms + 2 * (model.attends and bool(model.latent or model.qk_norm))
+    kernels = [norms * each for each in UNFUSED_NORM_KERNELS]
+    seconds = [
+        device.stream(moved * elements, each) for moved, each in zip((ahead, back), kernels, strict=True)
+    ]
+    return seconds[0], seconds[1], sum(kernels) / 2
 
 
 def element_wise_bytes(

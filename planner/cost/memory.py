@@ -14,13 +14,22 @@ from planner.calibration.values import Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import larger, smaller
-from planner.cost.compute import ELEMENT_BYTES, MIXED, eager_width, kept_rows, predicted_tokens
+from planner.cost.compute import (
+    ELEMENT_BYTES,
+    MIXED,
+    eager_width,
+    kept_rows,
+    normed_widths,
+    predicted_tokens,
+    trains_norms,
+)
 from planner.cost.values import Memory
 from planner.dims.sharding import gradient_ways, optimizer_ways, parameter_ways
 from planner.dims.tensor import norm_ways
 from planner.frozen import record
 from planner.model.spec import (
     MASTER_BYTES,
+    ROW_TARGETS,
     Adapters,
     AdapterTarget,
     LatentSpec,
@@ -314,6 +323,7 @@ def activation_bytes_per_layer(
     if model.feed_forward_kind != "none":
         whole += 2.0 + (2.0 * (not discards) if model.experts else 2.0 - narrow)
     whole = (whole + model.sublayers * model.drops) * model.hidden / ways
+    whole += norm_inputs(model, tp, ways)
     attention = 0.0
     if model.attends:
         outputs = (3.0 if narrow else 2.0) * value * heads
@@ -343,7 +353,24 @@ def activation_bytes_per_layer(
         )
         attention += 2.0 * max(0, made)
     kept = whole + attention + mlp * model.common_ffn / tp + scores
-    return scale * tokens * (kept - unneeded_inputs(model, tp, ways) + adapter_inputs(model)) + routed
+    return (
+        scale * tokens * (kept - unneeded_inputs(model, tp, ways) + adapter_inputs(model, tp, ways)) + routed
+    )
+
+
+def norm_inputs(model: ModelSpec, tp: int, ways: int) -> float:
+    """Bytes a token that norms keep in two-byte formats beside inputs and outputs of the hidden width.
+
+    Those of queries and keys keep their inputs; unfused ones, in place of an input, a copy in fp32, and what their
+    weights multiply.
+    """
+    whole, divided = normed_widths(model)
+    kept = 2.0 * divided / tp
+    if model.training.norms == "fused":
+        return kept
+    size = ELEMENT_BYTES[model.training.precision]
+    more = (4.0 - size + size * trains_norms(model)) * 2.0 / size
+    return kept + more * (whole / ways + divided / tp)
 
 
 def _odd_products(model: ModelSpec, latent: LatentSpec) -> float:
@@ -396,17 +423,46 @@ def scan_bytes(state: StateSpec, length: int) -> float:
     return 24.0 * inner
 
 
+def meeting_gradients(
+    model: ModelSpec, *, tp: int, micro_batch: int, sequence_parallel: bool, eager: bool, folding: Folding
+) -> float:
+    """Bytes of gradients that are there at once in a layer's backward, beside all that it has kept.
+
+    The most meet where the nonlinearity of the feed-forward begins: that of the layer's output, that of what the
+    nonlinearity gave and those of what it took, while the last product has let its input go. In a layer of mixers
+    alone, the first of these.
+    """
+    tokens = micro_batch * model.training.sequence_length
+    inputs = model.mlp_matrices - 1
+    met = 2.0 * model.hidden / norm_ways(tp, sequence_parallel)
+    lora = model.training.lora
+    stays = lora is not None and lora.keeps_inputs
+    kept = not stays and ("mlp" not in model.frozen or "down_proj" in model.adapted)
+    met += 2.0 * (inputs + (not kept)) * model.common_ffn / tp
+    routed = 0.0
+    if model.experts is not None:
+        kept = not stays and ("mlp" not in model.frozen or "experts.down_proj" in model.adapted_experts)
+        row = 2.0 * (inputs + (not kept)) * model.experts.ffn
+        # Eager layers have let the experts' outputs go.
+        row += 0.0 if eager else 2.0 * folding.etp * model.expert_width
+        routed = kept_rows(model, tp=tp, tokens=tokens, ep=folding.ep) * row
+    return ELEMENT_BYTES[model.training.precision] / 2 * (tokens * met + routed)
+
+
 def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     """Bytes a token that layers in two-byte formats do not keep: inputs of products whose weights are not trained.
 
     ``ways`` devices of a replica share the outputs of norms. Attention keeps what its output product takes, where
     no gate is between, and norms keep their inputs.
     """
-    if not model.frozen:
+    lora = model.training.lora
+    if not model.frozen or (lora is not None and lora.keeps_inputs):
         return 0.0
+    # One that drops elements keeps those that are left.
+    taking = {*model.adapted} if lora is not None and not lora.dropout else set[AdapterTarget]()
 
     def idle(part: Part, *names: AdapterTarget) -> bool:
-        return part in model.frozen and not {*names} & {*model.adapted}
+        return part in model.frozen and not {*names} & taking
 
     whole = divided = 0.0
     if model.mixer != "none":
@@ -425,10 +481,18 @@ def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     return 2.0 * (whole / ways + divided / tp)
 
 
-def adapter_inputs(model: ModelSpec) -> float:
-    """The same of what lies between the two products of adapters, whole on every device of a replica."""
+def adapter_inputs(model: ModelSpec, tp: int, ways: int) -> float:
+    """Bytes a token that adapters keep: what lies between their two products, whole on every device of a replica, and
+    of inputs that they drop elements of what is left, and a byte of a mask."""
     lora = model.training.lora
-    return 2.0 * lora.rank * len(model.adapted) if lora else 0.0
+    if lora is None:
+        return 0.0
+    kept = 2.0 * lora.rank * len(model.adapted)
+    if lora.dropout:
+        mask = 2.0 / ELEMENT_BYTES[model.training.precision]
+        for name, (inputs, _) in model.adapted.items():
+            kept += (2.0 + mask) * inputs / (tp if name in ROW_TARGETS else ways)
+    return kept
 
 
 def _expert_row_bytes(model: ModelSpec, plain: bool, narrow: bool, discards: bool, etp: int) -> float:
@@ -585,7 +649,7 @@ class Footprint:
         self._gradients = 0.0 if updated_on_host and load.zero >= 2 else gradients
         # One checkpoint is in use and one on its way while the others are in host memory.
         self._most_alive = float("inf") if offload.activations == "none" else 2.0
-        self._working, self._embedding = _working(model, load), _embedding(model, load)
+        self._working, self._embedding = working_bytes(model, load), _embedding(model, load)
         self._logits = _logits(model, load, self._working)
         self._copy = _gradient_copy(model, load) / ways
         self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
@@ -844,23 +908,39 @@ def _inputs(load: Load, run: LayerRun) -> Load:
     return load if run.inputs == 1 else replace(load, micro_batch=load.micro_batch * run.inputs)
 
 
-def _working(model: ModelSpec, load: Load) -> float:
+def working_bytes(model: ModelSpec, load: Load) -> float:
     """What a layer has in its backward beyond what it has kept, of unlike ones that which has most.
 
-    Recomputed layers have all again (Megatron's selective ones but what they have kept), eager scans what lies between
-    their operations, and attention to divided sequences what it receives.
+    Recomputed layers have all again, and gradients meet there. Of what Megatron's selective recomputation has again
+    nothing is there before the backward of the feed-forward is over, so the larger of both counts. Eager scans have
+    what lies between their operations, and attention to divided sequences what it receives.
     """
     layer = 0.0
     for run in (LayerRun(1, model),) if not model.unlike else _held_runs(model, load):
         kind, inputs = run.kind, _inputs(load, run)
-        own = _layer_activations(kind, inputs, "none") if load.recompute != "none" else 0.0
-        if load.recompute == "selective" and not load.eager:
-            own = own - _layer_activations(kind, inputs, "selective")
+        own = _again(kind, inputs)
+        met = meeting_gradients(
+            kind,
+            tp=load.tp,
+            micro_batch=inputs.micro_batch,
+            sequence_parallel=load.sequence_parallel,
+            eager=load.eager,
+            folding=load.folding if kind.experts else WHOLE_EXPERTS,
+        )
+        own = larger(own, met) if load.recompute == "selective" and not load.eager else own + met
         if kind.carried is not None and load.eager:
             length = model.training.sequence_length
             own += load.micro_batch * length * scan_bytes(kind.carried, length) / load.tp
         layer = larger(layer, own)
     return layer + _attending(model, load)
+
+
+def _again(kind: ModelSpec, load: Load) -> float:
+    """Bytes of what a layer computes again beside what it has kept; an unfused norm keeps a copy of a layer's input."""
+    if load.recompute == "none":
+        return 0.0
+    again = _layer_activations(kind, load, "none") - _layer_activations(kind, load, load.recompute)
+    return again + (_layer_activations(kind, load, "full") if kind.training.norms == "unfused" else 0.0)
 
 
 def _held_runs(model: ModelSpec, load: Load) -> tuple[LayerRun, ...]:
@@ -916,7 +996,20 @@ def _logits(model: ModelSpec, load: Load, working: float) -> float:
     tokens *= 1 + model.training.mtp_layers
     logits = tokens * model.outputs / load.tp
     # Those of one chunk are in fp32, too.
-    return larger(0.0, element * logits + (4.0 * smaller(CHUNK, logits) if chunked else 0.0) - working)
+    kept = element * logits + (4.0 * smaller(CHUNK, logits) if chunked else 0.0)
+    return larger(0.0, kept + _final_norm(model, load) - working)
+
+
+def _final_norm(model: ModelSpec, load: Load) -> float:
+    """What the final norm and the output layer keep beside logits: the input of each, and copies of an unfused norm."""
+    size = ELEMENT_BYTES[model.training.precision]
+    head = "embedding" if model.tied_embeddings else "head"
+    kept = float(size * (head not in model.frozen))
+    if model.final_norm:
+        unfused = model.training.norms == "unfused"
+        kept += 4.0 + size * trains_norms(model) if unfused else float(size)
+    tokens = load.micro_batch * model.training.sequence_length
+    return kept * tokens * model.hidden / norm_ways(load.tp, load.sequence_parallel)
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

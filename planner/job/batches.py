@@ -88,6 +88,7 @@ def table_text(job: Job) -> str:
         **({} if training.optimizer == "adamw" else {"optimizer": training.optimizer}),
         **({} if training.optimizer_states == "fp32" else {"optimizer_states": training.optimizer_states}),
         **({} if training.master_weights != "bf16" else {"master_weights": "bf16"}),
+        **({} if training.norms == "fused" else {"norms": training.norms}),
     }
     return rows(
         head,
@@ -230,6 +231,8 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
         shape["documents"] = training.documents.model_dump()
     if training.cross_entropy is not None:
         shape["cross_entropy"] = training.cross_entropy
+    if training.norms != "fused":
+        shape["norms"] = training.norms
     if training.freeze is not None:
         shape["freeze"] = list(training.freeze)
     if training.lora is not None:

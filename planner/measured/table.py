@@ -56,6 +56,7 @@ from planner.model.spec import (
     LoraSpec,
     MasterWeights,
     ModelSpec,
+    NormKernels,
     Optimizer,
     Precision,
     StateFormat,
@@ -85,7 +86,12 @@ _TEXTS = frozenset(
 )
 """Columns whose cells are never read as numbers."""
 _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
-_SWITCHES = frozenset({"gated_mlp", "tied_embeddings", "dropout", "sequence_parallel", "fits"})
+_SWITCHES = frozenset(
+    {
+        *("gated_mlp", "tied_embeddings", "dropout", "lora_dropout", "lora_keeps_inputs"),
+        *("sequence_parallel", "fits"),
+    }
+)
 
 
 class MeasuredRow(Frozen):
@@ -169,6 +175,8 @@ class MeasuredRow(Frozen):
     """Who adds a weight's gradient to its buffer: fused (the product) or apart; the kernel set's own when absent."""
     cross_entropy: CrossEntropy = "fused"
     """chunked, plain, fused or masked; published software seldom leaves the loss to plain torch."""
+    norms: NormKernels = "fused"
+    """fused (one kernel each) or unfused (operations one by one in fp32)."""
     attention: Attention = "flash"
     """flash or unfused."""
     cuda_graphs: CudaGraphs = "none"
@@ -185,6 +193,10 @@ class MeasuredRow(Frozen):
     """Linear layers that have adapters, separated by blanks; all but those of experts when absent."""
     lora_base: BaseFormat | None = None
     """Format of the linear layers under adapters: bf16, fp16, fp8, nf4 or nf4-double; the training's when absent."""
+    lora_dropout: bool = False
+    """yes where each adapter drops elements of its input."""
+    lora_keeps_inputs: bool = False
+    """yes where frozen layers keep what they take, as bitsandbytes' four-bit ones did until July 2024."""
     target: Annotated[
         _TargetName, Field(description=f"Runtime that the plan is for: {in_words(NAMES, 'or')}.")
     ] = REFERENCE.name
@@ -254,7 +266,13 @@ class MeasuredRow(Frozen):
         if self.document_tokens is not None:
             given["documents"] = DocumentsSpec(mean_length=self.document_tokens)
         if self.lora_rank is not None:
-            lora = {"rank": self.lora_rank, "targets": self.lora_targets, "base": self.lora_base}
+            lora: dict[str, object] = {
+                "rank": self.lora_rank,
+                "targets": self.lora_targets,
+                "base": self.lora_base,
+                "dropout": self.lora_dropout,
+                "keeps_inputs": self.lora_keeps_inputs,
+            }
             given["lora"] = LoraSpec.model_validate(lora)
         return given
 
@@ -476,8 +494,12 @@ def model_problems(item: NumberedRow) -> list[Problem]:
 def _lora_problems(item: NumberedRow) -> list[Problem]:
     row = item.row
     if row.lora_rank is None:
-        what, columns = "given without lora_rank", ("lora_targets", "lora_base")
-        return [item.problem(column, what) for column in columns if column in row.model_fields_set]
+        what, given = "given without lora_rank", row.model_fields_set
+        return [
+            item.problem(column, what)
+            for column in columns("lora_targets", "lora_keeps_inputs")
+            if column in given
+        ]
     if row.optimizer == "muon":
         return [item.problem("optimizer", "expected adamw, sgd, lion or adafactor with lora_rank, got muon")]
     return []

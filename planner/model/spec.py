@@ -48,6 +48,7 @@ StateFormat = Literal["fp32", "bf16", "int8", "paged-fp32", "paged-int8"]
 MasterWeights = Literal["fp32", "split", "bf16"]
 GradientFormat = Literal["fp32", "bf16"]
 CrossEntropy = Literal["chunked", "plain", "fused", "masked"]
+NormKernels = Literal["fused", "unfused"]
 GradientSums = Literal["fused", "apart"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
@@ -120,6 +121,11 @@ class LoraSpec(Frozen):
     base: BaseFormat | None = None
     """Number format of the linear layers under adapters: the training's own; nf4 (QLoRA, arXiv:2305.14314), whose
     scales have eight bits in nf4-double; in fp8 training also fp8, in which they are multiplied."""
+    dropout: bool = False
+    """True where each adapter drops elements of its input, as with PEFT's ``lora_dropout``: it keeps those that are
+    left, and a mask."""
+    keeps_inputs: bool = False
+    """True where frozen layers keep what they take, as bitsandbytes' four-bit ones did until July 2024."""
 
 
 def base_formats(precision: str) -> tuple[BaseFormat, ...]:
@@ -228,6 +234,9 @@ class TrainingSpec(Frozen):
     """chunked: few rows in fp32 at a time, the gradient in place of the logits; plain: probabilities and both gradients
     in fp32; fused: in place; masked: plain, of the masked 15 % of an encoder's tokens alone; the runtime's own when
     absent."""
+    norms: NormKernels = "fused"
+    """fused: one kernel each; unfused: operations one by one in fp32, which keep copies of a norm's input and of what
+    its weight multiplies, as RMS norms of Hugging Face's classes, LitGPT and torchtune do."""
     attention: Attention = "flash"
     """flash keeps no attention matrix; unfused stores it."""
     kernels: Kernels | None = None

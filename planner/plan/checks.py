@@ -227,6 +227,7 @@ def _choices(
     if training.cross_entropy is not None:
         asked = training.cross_entropy
         yield "with cross_entropy", asked, row.cross_entropies, row.unemitted_cross_entropies
+    yield "with norms", training.norms, row.norms, ()
     yield "with cuda_graphs", training.cuda_graphs, row.cuda_graphs, row.unemitted_cuda_graphs
 
 

@@ -228,6 +228,8 @@ class Shape:
     """Parts that are not trained: ``embedding``, ``attention``, ``mlp``, ``norms``, ``head``."""
     cross_entropy: str = "chunked"
     """``chunked`` or ``plain``."""
+    norms: str = "fused"
+    """``fused`` or ``unfused``."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -329,9 +331,37 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
     """A norm of the model's kind, or nothing."""
     if not wanted:
         return nn.Identity()
-    if shape.norm == "plain":
-        return nn.LayerNorm(width, elementwise_affine=False)
-    return nn.RMSNorm(width) if shape.norm == "rms" else nn.LayerNorm(width)
+    if shape.norm == "rms":
+        return rms_norm(shape, width)
+    kind = nn.LayerNorm if shape.norms == "fused" else UnfusedLayerNorm
+    return kind(width, elementwise_affine=shape.norm != "plain")
+
+
+def rms_norm(shape: Shape, width: int) -> nn.RMSNorm:
+    """A norm of the root mean square."""
+    return nn.RMSNorm(width) if shape.norms == "fused" else UnfusedRMSNorm(width)
+
+
+class UnfusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
+    """One operation after the other in fp32, as classes of Hugging Face have it."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.weight * _of_one_scale(hidden.float(), self.eps).to(hidden.dtype)
+
+
+class UnfusedLayerNorm(nn.LayerNorm):  # type: ignore[misc]
+    """The same with a mean."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = hidden.float()
+        normed = _of_one_scale(wide - wide.mean(-1, keepdim=True), self.eps).to(hidden.dtype)
+        return normed if self.weight is None else self.weight * normed + self.bias
+
+
+def _of_one_scale(wide: torch.Tensor, epsilon: float | None) -> torch.Tensor:
+    """Rows over the root of their mean square."""
+    least = torch.finfo(torch.float32).eps if epsilon is None else epsilon
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + least)
 
 
 class Front(nn.ModuleList):  # type: ignore[misc]
@@ -673,8 +703,8 @@ class Layer(nn.Module):  # type: ignore[misc]
             zeros = torch.zeros(shape.kv_heads * self.value_width)
             self.value_bias = nn.Parameter(zeros, requires_grad=not shape.freezes("attention"))
         sizes = (shape.heads * width, shape.kv_heads * width) if self.whole else (width, width)
-        self.norm_query = nn.RMSNorm(sizes[0]) if shape.qk_norm else nn.Identity()
-        self.norm_key = nn.RMSNorm(sizes[1]) if shape.qk_norm else nn.Identity()
+        self.norm_query = rms_norm(shape, sizes[0]) if shape.qk_norm else nn.Identity()
+        self.norm_key = rms_norm(shape, sizes[1]) if shape.qk_norm else nn.Identity()
         self.output = linear(shape.heads * (self.value_width or width), hidden, shape.output_bias, "o_proj")
 
     def _add_latent(self, shape: Shape, latent: LatentShape) -> None:
@@ -682,10 +712,10 @@ class Layer(nn.Module):  # type: ignore[misc]
         hidden, bias, linear = shape.hidden, shape.qkv_bias, adapted(shape)
         ranked, queries = latent.q_rank is not None, shape.heads * shape.head_dim
         self.query_rank = linear(hidden, latent.q_rank, bias, "q_a_proj") if ranked else nn.Identity()
-        self.norm_query = nn.RMSNorm(latent.q_rank) if ranked else nn.Identity()
+        self.norm_query = rms_norm(shape, latent.q_rank) if latent.q_rank else nn.Identity()
         self.query = linear(latent.q_rank or hidden, queries, False, "q_b_proj" if ranked else "q_proj")
         self.key_value_rank = linear(hidden, latent.kv_rank + latent.rope_dim, bias, "kv_a_proj_with_mqa")
-        self.norm_key_value = nn.RMSNorm(latent.kv_rank)
+        self.norm_key_value = rms_norm(shape, latent.kv_rank)
         expanded = shape.heads * (shape.head_dim - latent.rope_dim + latent.value_dim)
         self.key_value = linear(latent.kv_rank, expanded, False, "kv_b_proj")
         self.output = linear(shape.heads * latent.value_dim, hidden, shape.output_bias, "o_proj")

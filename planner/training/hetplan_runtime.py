@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -141,6 +142,8 @@ class RankPlan:
     """Number format of AdamW's moments: ``fp32``, ``bf16`` or ``int8``, or ``paged-fp32`` or ``paged-int8``."""
     master_weights: str = "fp32"
     """Number format of the weights that it updates: ``fp32`` or ``bf16``."""
+    norms: str = "fused"
+    """``fused``, or ``unfused`` where the plan counts on copies that norms keep."""
 
     @property
     def steps(self) -> int:
@@ -308,6 +311,13 @@ class RankPlan:
                 super().__init__(*given, **named)
                 self.shifts_labels = shifts_labels(self.model)
                 compute_in_chunks(self.model)
+                uncounted = unfused_norms(self.model) if plan.norms == "fused" else None
+                if uncounted is not None:
+                    warnings.warn(
+                        f"{uncounted} keeps copies in fp32 that this plan does not count, and the devices may run out "
+                        "of memory: plan with norms: unfused in the training section of the model file",
+                        stacklevel=2,
+                    )
                 # Trainer would weigh by the tokens of this rank's step, and no longer divide by its steps.
                 self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = False
                 self.planned_weights = cycle(plan.weights)
@@ -406,6 +416,14 @@ def compute_in_chunks(model: Any) -> None:
         inner.loss_function = causal_loss
 
 
+def unfused_norms(model: Any) -> str | None:
+    """Class of the model's norms where they keep copies in fp32; None where one kernel each does without."""
+    parts = model.modules() if isinstance(model, torch.nn.Module) else ()
+    kinds = {type(module) for module in parts if type(module).__name__.endswith("RMSNorm")}
+    names = {kind.__name__ for kind in kinds if not issubclass(kind, torch.nn.RMSNorm)}
+    return min((name for name in names if not name.startswith("Liger")), default=None)
+
+
 def counted(batches: Sequence[Any], shifted: bool) -> list[int] | None:
     """Tokens with a label in each batch, as the mean loss of a Hugging Face model counts them; None without labels."""
     if not all("labels" in batch or "shift_labels" in batch for batch in batches):
@@ -494,6 +512,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         optimizer=table.get("optimizer", "adamw"),
         optimizer_states=table.get("optimizer_states", "fp32"),
         master_weights=table.get("master_weights", "fp32"),
+        norms=table.get("norms", "fused"),
     )
 
 

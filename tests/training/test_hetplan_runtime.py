@@ -27,9 +27,9 @@ def uneven(zero: int) -> Plan:
     return plan("deepspeed", zero, [4], [replicas])
 
 
-def loaded(tmp_path: Path, chosen: Plan) -> list[RankPlan]:
+def loaded(tmp_path: Path, chosen: Plan, **training: object) -> list[RankPlan]:
     """What each rank reads."""
-    job = job_of(chosen, CLUSTER, model(chosen.global_batch))
+    job = job_of(chosen, CLUSTER, model(chosen.global_batch).trained_with(**training))
     file = tmp_path / "batches.json"
     file.write_text(table_text(job))
     return [load(file, rank=rank.rank) for rank in job.ranks]
@@ -231,6 +231,32 @@ def test_trainer_class(tmp_path: Path) -> None:
     assert [made.compute_loss(training, 1, num_items_in_batch=9) for _ in range(3)] == [1.0, 0.0, 1.0]
     assert made.compute_loss(evaluation, 1) == 1
     assert made.compute_loss(training, 1, return_outputs=True) == (0.0, training)
+
+
+class LlamaRMSNorm(torch.nn.Module):  # type: ignore[misc]
+    """As transformers calls it."""
+
+
+class LigerRMSNorm(torch.nn.Module):  # type: ignore[misc]
+    """One kernel, as Liger calls it."""
+
+
+class OfOneModel:
+    """A trainer that trains nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+
+def test_trainer_class_says_that_norms_are_not_counted(tmp_path: Path) -> None:
+    """Of a plan that counts on one kernel for each, with a class that keeps copies in fp32."""
+    trainer = loaded(tmp_path, uneven(3))[-1].trainer_class(OfOneModel)
+    trainer(torch.nn.Sequential(torch.nn.RMSNorm(2), torch.nn.LayerNorm(2), LigerRMSNorm()))
+    with pytest.warns(UserWarning, match="LlamaRMSNorm keeps copies .* norms: unfused"):
+        trainer(torch.nn.Sequential(LlamaRMSNorm()))
+    made = loaded(tmp_path, uneven(3), norms="unfused")[-1]
+    assert made.norms == "unfused"
+    made.trainer_class(OfOneModel)(torch.nn.Sequential(LlamaRMSNorm()))
 
 
 @pytest.mark.parametrize("zero", [1, 3])

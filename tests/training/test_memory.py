@@ -12,7 +12,13 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from planner.cost.memory import PLAIN_LOGIT_BYTES, activation_bytes_per_layer, scan_bytes  # noqa: E402
+from planner.cost.memory import (  # noqa: E402
+    PLAIN_LOGIT_BYTES,
+    Load,
+    activation_bytes_per_layer,
+    scan_bytes,
+    working_bytes,
+)
 from planner.job.batches import model_shape  # noqa: E402
 from planner.model.spec import NF4_BYTES, AdapterTarget, EncoderSpec, LoraSpec, ModelSpec  # noqa: E402
 from planner.training import example_adapters, hetplan_loss  # noqa: E402
@@ -127,6 +133,78 @@ def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None
         made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
     )
     assert kept(made, recompute) == pytest.approx(formula, rel=0.06)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("norm", ["rms", "layer", "plain"])
+def test_unfused_norms_keep_copies(norm: str, recompute: Any) -> None:
+    """Of what they take in fp32, and of what their weights multiply."""
+    made = spec(**{**LLAMA, "norm": norm}).trained_with(norms="unfused")
+    formula = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
+    )
+    # The layer's input, which is not counted here, is kept in fp32 alone.
+    copied = 2.0 * TOKENS * made.hidden * (recompute == "none")
+    assert kept(made, recompute) == pytest.approx(formula + copied, rel=0.06)
+
+
+def highest(of: ModelSpec, recompute: Any, layers: int) -> int:
+    """Most bytes at a time in the backward of some layers, but for their parameters, gradients and outputs."""
+    shape = shape_of(model_shape(of))
+    stack = torch.nn.ModuleList(Layer(shape, recompute) for _ in range(layers)).to(torch.bfloat16)
+    hidden = torch.randn(2, 128, of.hidden, dtype=torch.bfloat16, requires_grad=True)
+    for each in stack.parameters():
+        each.grad = torch.zeros_like(each) if each.requires_grad else None
+    gradients = [each.grad for each in stack.parameters() if each.grad is not None]
+    with Held(*stack.parameters(), *gradients, *stack.buffers()) as held:
+        outputs = hidden * 1.0
+        for layer in stack:
+            outputs = layer(outputs)
+        given = torch.ones_like(outputs)
+        torch.autograd.backward(outputs, given)
+    return int(held.most) - 2 * outputs.nbytes
+
+
+NARROW: dict[str, Any] = {"hidden": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "ffn": 256}
+"""Of many tokens beside its weights, so that these and what is made of them count little."""
+PEAKS: dict[str, dict[str, Any]] = {
+    "gated": {**NARROW, "gated_mlp": True, "norm": "layer"},
+    "plain": {**NARROW, "learned_positions": 128, "dropout": False},
+    "adapters": {
+        **NARROW,
+        "gated_mlp": True,
+        "norm": "layer",
+        "lora": LoraSpec(rank=4, targets=("q_proj", "v_proj")),
+    },
+}
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("name", PEAKS)
+def test_gradients_meet_in_the_backward_of_a_layer(name: str, recompute: Any) -> None:
+    """Beside all that layers have kept, or compute again."""
+    changes = dict(PEAKS[name])
+    lora = changes.pop("lora", None)
+    made = spec(**changes).trained_with(**({"lora": lora} if lora else {}))
+    load = Load(
+        layers=2,
+        first=False,
+        last=False,
+        tp=1,
+        dp=1,
+        micro_batch=2,
+        layers_in_flight=2.0,
+        recompute=recompute,
+        sequence_parallel=False,
+        zero=0,
+        gradient_bytes=2,
+        eager=True,
+    )
+    each = activation_bytes_per_layer(
+        made, tp=1, micro_batch=2, recompute=recompute, sequence_parallel=False, eager=True
+    )
+    counted = 2 * each + working_bytes(made, load)
+    assert highest(made, recompute, 2) == pytest.approx(counted, rel=0.06)
 
 
 STATES: dict[str, dict[str, Any]] = {

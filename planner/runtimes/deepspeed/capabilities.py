@@ -48,6 +48,7 @@ CAPABILITIES = Capabilities(
     optimizers=("adamw", "sgd", "lion"),
     moments=("fp32", "bf16", "int8", "paged-fp32", "paged-int8"),
     master_weights=("fp32", "bf16"),
+    norms=("fused", "unfused"),
     cross_entropies=("chunked", "plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     loss_in_steps=("deepspeed-2021",),

@@ -47,6 +47,7 @@ CAPABILITIES = Capabilities(
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),
     master_weights=("fp32", "bf16"),
+    norms=("fused", "unfused"),
     cross_entropies=("chunked", "plain", "fused", "masked"),
     unemitted_cross_entropies=("fused", "masked"),
     reduces_in_backward=True,

@@ -340,6 +340,8 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     training = model.training
     if training.cross_entropy == "plain":
         yield [("training.cross_entropy: chunked", model.trained_with(cross_entropy="chunked"))]
+    if training.norms == "unfused":
+        yield [("training.norms: fused", model.trained_with(norms="fused"))]
     adapted: list[Training] = []
     narrow = [*NF4_BYTES]
     # Modules that predict further tokens are trained whole.
