@@ -105,7 +105,7 @@ def from_other_degrees() -> Iterator[Left]:
     [
         (between, 0.025, BETWEEN),
         (from_ends, 0.04, BETWEEN),
-        (from_smallest, 0.085, BEYOND),
+        (from_smallest, 0.09, BEYOND),
         (from_largest, 0.06, BEYOND),
         (from_other_degrees, 0.08, ELSEWHERE),
     ],

@@ -233,12 +233,9 @@ def test_trainer_class(tmp_path: Path) -> None:
     assert made.compute_loss(training, 1, return_outputs=True) == (0.0, training)
 
 
-class LlamaRMSNorm(torch.nn.Module):  # type: ignore[misc]
-    """As transformers calls it."""
-
-
-class LigerRMSNorm(torch.nn.Module):  # type: ignore[misc]
-    """One kernel, as Liger calls it."""
+def norm_named(name: str) -> Any:
+    """A module of a class of this name."""
+    return type(name, (torch.nn.Module,), {})()
 
 
 class OfOneModel:
@@ -251,12 +248,12 @@ class OfOneModel:
 def test_trainer_class_says_that_norms_are_not_counted(tmp_path: Path) -> None:
     """Of a plan that counts on one kernel for each, with a class that keeps copies in fp32."""
     trainer = loaded(tmp_path, uneven(3))[-1].trainer_class(OfOneModel)
-    trainer(torch.nn.Sequential(torch.nn.RMSNorm(2), torch.nn.LayerNorm(2), LigerRMSNorm()))
+    trainer(torch.nn.Sequential(torch.nn.RMSNorm(2), torch.nn.LayerNorm(2), norm_named("LigerRMSNorm")))
     with pytest.warns(UserWarning, match="LlamaRMSNorm keeps copies .* norms: unfused"):
-        trainer(torch.nn.Sequential(LlamaRMSNorm()))
+        trainer(torch.nn.Sequential(norm_named("LlamaRMSNorm")))
     made = loaded(tmp_path, uneven(3), norms="unfused")[-1]
     assert made.norms == "unfused"
-    made.trainer_class(OfOneModel)(torch.nn.Sequential(LlamaRMSNorm()))
+    made.trainer_class(OfOneModel)(torch.nn.Sequential(norm_named("LlamaRMSNorm")))
 
 
 @pytest.mark.parametrize("zero", [1, 3])

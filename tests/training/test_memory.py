@@ -162,7 +162,7 @@ def highest(of: ModelSpec, recompute: Any, layers: int) -> int:
             outputs = layer(outputs)
         given = torch.ones_like(outputs)
         torch.autograd.backward(outputs, given)
-    return int(held.most) - 2 * outputs.nbytes
+    return int(held.most - 2 * outputs.nbytes)
 
 
 NARROW: dict[str, Any] = {"hidden": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "ffn": 256}
