@@ -157,8 +157,8 @@ REASONS = {
     EVERY: (
         "one run of BLOOM's tuning that was out of memory is predicted to fill its devices to the last 1 %; why "
         "DeepSpeed runs out of memory with 32 sequences a device and not with 24 (`bmtrain-08`, 5 GiB below what there "
-        "is), BMTrain's table does not say; adapters of 7 billion with LitGPT's layers, whose norms keep copies in "
-        "fp32, do not fit on 40 GB with four sequences (`litgpt-a100-llama-2-7b-bf16-4`)."
+        "is), BMTrain's table does not say; adapters of 7 billion with LitGPT's layers and four sequences fill 40 GB "
+        "by the prediction, too, but for what the allocator could give back (`litgpt-a100-llama-2-7b-bf16-4`)."
     ),
     "vtrain-single-node": (
         "the source says that all of them recompute, and their layers are too fast for that: on one device of "
