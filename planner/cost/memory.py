@@ -429,24 +429,23 @@ def meeting_gradients(
     """Bytes of gradients that are there at once in a layer's backward, beside all that it has kept.
 
     The most meet where the nonlinearity of the feed-forward begins: that of the layer's output, that of what the
-    nonlinearity gave and those of what it took, while the last product has let its input go. In a layer of mixers
-    alone, the first of these.
+    nonlinearity gave and those of what it took, while the last product has let its input go. Shared experts and those
+    that tokens choose are there one after the other. In a layer of mixers alone, the first of these.
     """
     tokens = micro_batch * model.training.sequence_length
     inputs = model.mlp_matrices - 1
-    met = 2.0 * model.hidden / norm_ways(tp, sequence_parallel)
+    output = 2.0 * model.hidden / norm_ways(tp, sequence_parallel)
     lora = model.training.lora
     stays = lora is not None and lora.keeps_inputs
     kept = not stays and ("mlp" not in model.frozen or "down_proj" in model.adapted)
-    met += 2.0 * (inputs + (not kept)) * model.common_ffn / tp
-    routed = 0.0
+    met = tokens * 2.0 * (inputs + (not kept)) * model.common_ffn / tp
     if model.experts is not None:
         kept = not stays and ("mlp" not in model.frozen or "experts.down_proj" in model.adapted_experts)
         row = 2.0 * (inputs + (not kept)) * model.experts.ffn
         # Eager layers have let the experts' outputs go.
         row += 0.0 if eager else 2.0 * folding.etp * model.expert_width
-        routed = kept_rows(model, tp=tp, tokens=tokens, ep=folding.ep) * row
-    return ELEMENT_BYTES[model.training.precision] / 2 * (tokens * met + routed)
+        met = larger(met, kept_rows(model, tp=tp, tokens=tokens, ep=folding.ep) * row)
+    return ELEMENT_BYTES[model.training.precision] / 2 * (tokens * output + met)
 
 
 def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:

@@ -176,6 +176,18 @@ PEAKS: dict[str, dict[str, Any]] = {
         "norm": "layer",
         "lora": LoraSpec(rank=4, targets=("q_proj", "v_proj")),
     },
+    "experts": {
+        **NARROW,
+        "gated_mlp": True,
+        "norm": "layer",
+        "experts": {"number": 4, "top_k": 2, "ffn": 128},
+    },
+    "shared experts": {
+        **NARROW,
+        "gated_mlp": True,
+        "norm": "layer",
+        "experts": {"number": 4, "top_k": 1, "ffn": 256, "shared_ffn": 256, "imbalance": 1.0},
+    },
 }
 
 
