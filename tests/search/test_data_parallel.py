@@ -210,7 +210,7 @@ def random_set(box: Box, unit: int, draw: random.Random) -> Counts:
     return tuple(draw.randrange(low, high + 1, unit) for low, high in zip(box.low, box.high, strict=True))
 
 
-@pytest.mark.parametrize("batch", [1, 1009, 65536, 10**6])
+@pytest.mark.parametrize("batch", [1, 1009, 65536, pytest.param(10**6, marks=pytest.mark.slow)])
 def test_large_batches_are_dealt_whole(batch: int) -> None:
     """One sequence to a million: all of them, and the bound is that of the plan."""
     spec = cluster(pool("a", per_node=3), pool("b", "V100", nodes=2, per_node=2))
