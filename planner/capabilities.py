@@ -109,6 +109,21 @@ class Buckets:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What ZeRO 3 has a host do around the modules of a layer, in steps that take as long as launching a kernel."""
+
+    module: float
+    """Of a module that is called, in each direction: what gathers and what lets go, and the nodes in the graph that
+    call both in the backward."""
+    tensor: float
+    """Of a tensor that is gathered, in each direction."""
+    gradient: float
+    """Of a tensor that is trained, in the backward."""
+    slice: float
+    """Of each member's part of a tensor that is gathered or scattered, in every gather and scatter."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """One row of the capability table."""
 
@@ -169,6 +184,8 @@ class Capabilities:
     """None where a message is a layer."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
+    hooks: Hooks | None = None
+    """What its host does around modules with ZeRO 3; None where it is no more than without."""
     network_per_group: bool
     """True when groups may use different networks; else one slow pair puts all groups on sockets."""
     sharding_optimizers: tuple[str, ...]

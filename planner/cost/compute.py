@@ -15,7 +15,7 @@ from math import ceil, log, log2, sqrt
 import numpy as np
 
 from planner.calibration.values import Calibration, Framework, GpuFamily
-from planner.capabilities import Capabilities
+from planner.capabilities import Capabilities, Hooks
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import Numbers, as_array, as_number, larger
 from planner.frozen import dataclass
@@ -79,6 +79,9 @@ their cast (TransformerEngine's current scaling; delayed scaling has the first i
 
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
+
+ADAPTER_MODULES = 4
+"""Modules of an adapter: what stands around the layer and its adapter, two products, and dropout or what scales."""
 
 NF4_KERNELS = {"nf4": 1, "nf4-double": 8}
 """More of them for each matrix in four bits: that of bitsandbytes; of scales in eight bits cast, shift, part,
@@ -144,6 +147,8 @@ class LayerPass:
     """Forward of the attention core alone."""
     host_seconds: float
     """Seconds the host needs to launch one forward; a backward needs as many."""
+    host_more_seconds: float = 0.0
+    """More of them in the backward, for gradients."""
     product_seconds: float = 0.0
     """Matrix products of the forward outside attention, part of it."""
     product_backward: float = 0.0
@@ -675,10 +680,11 @@ def layer_pass(
     sequence_parallel: bool,
     folding: Folding = WHOLE_EXPERTS,
     ways: int = 1,
+    hooks: Hooks | None = None,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format.
 
-    ``ways`` replicas have a part of each sequence; the model is that of a part.
+    ``ways`` replicas have a part of each sequence; the model is that of a part. ``hooks`` stand around its modules.
     """
     tokens = micro_batch * model.training.sequence_length
     products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, folding=folding)
@@ -726,6 +732,14 @@ def layer_pass(
         each = GROUPED_KERNELS.get(device.precision, 3.0)
         launches += DISPATCH_KERNELS if model.training.cuda_graphs == "layers" else EXPERT_KERNELS
         launches += each * (model.experts.number / folding.ep if target.kernel_per_expert else 1)
+    seconds = device.family.launch_seconds * device.framework.host_factor
+    # Every collective waits for the slowest of its members' hosts.
+    seconds = seconds * (1.0 + HOST_JITTER * log2(tp))
+    more = 0.0
+    if hooks is not None:
+        gathered, trained = layer_tensors(model)
+        launches += hooks.module * layer_modules(model) + hooks.tensor * gathered
+        more = hooks.gradient * trained * seconds
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,
@@ -738,12 +752,44 @@ def layer_pass(
         weight_seconds=0.5 * back + added,
         added_seconds=added,
         product_backward=back,
-        host_seconds=launches
-        * device.family.launch_seconds
-        * device.framework.host_factor
-        # Every collective waits for the slowest of its members' hosts.
-        * (1.0 + HOST_JITTER * log2(tp)),
+        host_seconds=launches * seconds,
+        host_more_seconds=more,
     )
+
+
+def layer_modules(model: ModelSpec) -> int:
+    """Modules that are called in a layer of the examples, or of Hugging Face's Llama, which has as many.
+
+    The layer, what normalises, mixes and activates, its linear layers, and of each adapter four.
+    """
+    around = 7 if model.sublayers == 2 else 4
+    adapters = ADAPTER_MODULES * (len(model.adapted) + len(model.adapted_experts))
+    return around + sum(_linear_layers(model)) + adapters
+
+
+def layer_tensors(model: ModelSpec) -> tuple[int, int]:
+    """Tensors of a layer that ZeRO 3 gathers, and those that are trained: norms and biases are whole everywhere.
+
+    What rests in four bits is in buffers, which are whole too.
+    """
+    if model.runs:
+        each = [(run.layers, layer_tensors(run.kind), run.frozen) for run in model.runs]
+        whole = sum(layers * tensors[0] for layers, tensors, _ in each)
+        return whole, sum(layers * tensors[1] for layers, tensors, frozen in each if not frozen)
+    mixing, feeding = _linear_layers(model)
+    feeding += 2 if model.experts is not None else 0
+    adapters, lora = 2 * (len(model.adapted) + len(model.adapted_experts)), model.training.lora
+    trained = mixing * ("attention" not in model.frozen) + feeding * ("mlp" not in model.frozen)
+    gathered = 0 if lora is not None and lora.base in NF4_KERNELS else mixing + feeding
+    return adapters + gathered, adapters + trained
+
+
+def _linear_layers(model: ModelSpec) -> tuple[int, int]:
+    """Those that mix tokens, queries apart from keys and values, and those behind; of experts the router."""
+    apart = model.attends and model.latent is None and model.projections is None
+    mixing = len(model.attention_matrices) + (model.cross_matrix is not None or apart)
+    feeding = model.mlp_matrices if model.common_ffn else 0
+    return mixing, feeding + (1 if model.experts is not None else 0)
 
 
 def modules_again(model: ModelSpec, device: Device, *, tp: int, tokens: int, split: bool, ep: int) -> float:

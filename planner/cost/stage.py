@@ -155,7 +155,11 @@ def layer_price(
         again = one.again_seconds
     return LayerPrice(
         forward_seconds=forward,
-        backward_seconds=with_host(one.backward_seconds + back + moving, one.host_seconds) - back - moving,
+        backward_seconds=with_host(
+            one.backward_seconds + back + moving, one.host_seconds + one.host_more_seconds
+        )
+        - back
+        - moving,
         recompute_seconds=again,
         collective_forward=ahead,
         collective_backward=back + (1 if whole else 0.5 if partly else 0) * ahead,
@@ -216,6 +220,17 @@ def measured_layer(times: LayerTimes, formula: LayerPrice) -> LayerPrice:
         collective_backward=formula.collective_backward if times.without_collectives else 0.0,
         routing_forward=formula.routing_forward,
         routing_backward=formula.routing_backward,
+    )
+
+
+def behind_hooks(price: LayerPrice, one: LayerPass) -> LayerPrice:
+    """A measured layer whose host also does what ZeRO 3 has around modules, which no measurement of it has."""
+    forward = with_host(price.forward_seconds, one.host_seconds)
+    return replace(
+        price,
+        forward_seconds=forward,
+        backward_seconds=with_host(price.backward_seconds, one.host_seconds + one.host_more_seconds),
+        recompute_seconds=price.recompute_seconds * forward / price.forward_seconds,
     )
 
 
@@ -290,7 +305,8 @@ class Pricer:
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        self.traffic = Traffic(model, target, self.framework)
+        slowest = max(calibration.family(each.family).launch_seconds for each in topology.device_types)
+        self.traffic = Traffic(model, target, self.framework, slowest * self.framework.host_factor)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
@@ -591,7 +607,10 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        one = self._layer(device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding)
+        hooked = self.hooked(shape.zero)
+        one = self._layer(
+            device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding, hooked
+        )
         ends = [self._end("embedding", device_type, tp, sequences)] if first else []
         ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
@@ -612,7 +631,14 @@ class Pricer:
             if not runs:
                 continue
             more = self._priced_runs(
-                runs, device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding
+                runs,
+                device_type,
+                tp,
+                sequences,
+                shape.recompute,
+                shape.sequence_parallel,
+                shape.folding,
+                hooked,
             )
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
             routing_forward += more.routing_forward
@@ -701,7 +727,7 @@ class Pricer:
         embedding, head = self.end_passes(group, sequences)
         ahead = behind = 0.0
         split = shape.sequence_parallel
-        how = sequences, shape.recompute, split, shape.folding
+        how = sequences, shape.recompute, split, shape.folding, self.hooked(shape.zero)
         if self._ahead:
             more = self._priced_runs(self._ahead, device_type, group.tp, *how)
             ahead = more.forward_seconds + more.backward_seconds
@@ -731,12 +757,13 @@ class Pricer:
         recompute: Recompute,
         split: bool,
         folding: Folding,
+        hooked: bool,
     ) -> LayerPrice:
         """Runs of unlike layers together; only those with experts have these divided."""
         run_prices = []
         for run, one in runs:
             own = folding if one.model.experts else WHOLE_EXPERTS
-            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own)
+            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own, hooked)
             run_prices.append((run, price))
         return LayerPrice(
             **{
@@ -909,12 +936,15 @@ class Pricer:
         recompute: Recompute,
         split: bool,
         folding: Folding,
+        hooked: bool,
     ) -> LayerPrice:
         if isinstance(sequences, np.ndarray):
-            return self._price_layers(device_type, tp, sequences, recompute, split, folding)
-        key = (device_type.key, tp, sequences, recompute, split, folding)
+            return self._price_layers(device_type, tp, sequences, recompute, split, folding, hooked)
+        key = (device_type.key, tp, sequences, recompute, split, folding, hooked)
         if key not in self._layers:
-            self._layers[key] = self._price_layer(device_type, tp, sequences, recompute, split, folding)
+            self._layers[key] = self._price_layer(
+                device_type, tp, sequences, recompute, split, folding, hooked
+            )
         return self._layers[key]
 
     def _routing_seconds(self, device_type: DeviceType, tp: int, sequences: int, folding: Folding) -> float:
@@ -1001,19 +1031,24 @@ class Pricer:
         recompute: Recompute,
         split: bool,
         folding: Folding,
+        hooked: bool,
     ) -> LayerPrice:
         if self.side > 1:
             return self._grid_layer(device_type, sequences, recompute)
         if self._runs:
-            return self._priced_runs(self._runs, device_type, tp, sequences, recompute, split, folding)
+            return self._priced_runs(
+                self._runs, device_type, tp, sequences, recompute, split, folding, hooked
+            )
         measured = self.measured(device_type, tp, sequences)
         by_operation = self.target.eager_layers
-        one = self._layer_pass(device_type, tp, sequences, split, folding)
+        one = self._layer_pass(device_type, tp, sequences, split, folding, hooked)
         moved = self._collectives(one, device_type, tp, sequences, split)
         routing = self._routing_seconds(device_type, tp, sequences, folding)
         price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
         if measured:
             price = measured_layer(measured, price)
+            if hooked:
+                price = behind_hooks(price, one)
             back = price.backward_seconds
             return replace(
                 price,
@@ -1100,11 +1135,16 @@ class Pricer:
         recompute: Recompute,
         split: bool,
         folding: Folding,
+        hooked: bool,
     ) -> LayerPrice:
         """The same of many micro-batches at once; curves take one at a time."""
         if self.layer_curves is None and self.link_curves is None:
-            return self._price_layer(device_type, tp, cast("int", sequences), recompute, split, folding)
-        prices = [self._layer(device_type, tp, one, recompute, split, folding) for one in sequences.tolist()]
+            return self._price_layer(
+                device_type, tp, cast("int", sequences), recompute, split, folding, hooked
+            )
+        prices = [
+            self._layer(device_type, tp, one, recompute, split, folding, hooked) for one in sequences.tolist()
+        ]
         return LayerPrice(
             **{
                 name: as_number(np.array([getattr(price, name) for price in prices]))
@@ -1143,10 +1183,16 @@ class Pricer:
         )
 
     def _layer_pass(
-        self, device_type: DeviceType, tp: int, sequences: int, split: bool, folding: Folding = WHOLE_EXPERTS
+        self,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        split: bool,
+        folding: Folding = WHOLE_EXPERTS,
+        hooked: bool = False,
     ) -> LayerPass:
         sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
-        key = device_type.key, tp, sizes, split, folding
+        key = device_type.key, tp, sizes, split, folding, hooked
         if key not in self._passes:
             self._passes[key] = layer_pass(
                 self.model_on(device_type),
@@ -1157,8 +1203,13 @@ class Pricer:
                 sequence_parallel=split,
                 folding=folding,
                 ways=self.context.ways,
+                hooks=self.target.hooks if hooked else None,
             )
         return self._passes[key]
+
+    def hooked(self, zero: int) -> bool:
+        """True where this ZeRO stage has hooks around modules."""
+        return zero == 3 and self.target.hooks is not None
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""

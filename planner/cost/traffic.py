@@ -8,7 +8,7 @@ from planner.calibration.values import Framework
 from planner.capabilities import Capabilities
 from planner.cost.arrays import finite, larger, smaller
 from planner.cost.communication import Ring
-from planner.cost.compute import ELEMENT_BYTES
+from planner.cost.compute import ELEMENT_BYTES, layer_tensors
 from planner.cost.memory import gathered_experts_of, gathered_of, trained_experts_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
@@ -40,6 +40,8 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     framework: Framework
+    step_seconds: float = 0.0
+    """What the slowest host needs to launch a kernel."""
     _reduced_bytes: dict[int, int] = field(default_factory=dict, init=False, compare=False)
     """Bytes of a gradient on its way, by ZeRO stage."""
 
@@ -85,8 +87,15 @@ class Traffic:
             messages = self._messages(shape, (layers,), trained, ring.size)
             return 0.0, self._reduction_seconds(shape, ring, trained, messages)
         messages = layers * self.model.layers_each * self.target.gathers_per_layer
-        gather = (ring.near or ring).gather_seconds(gathered * self._sent_bytes(shape), messages)
-        return gather, self._reduction_seconds(shape, ring, trained, messages)
+        near = ring.near or ring
+        gather = near.gather_seconds(gathered * self._sent_bytes(shape), messages)
+        scatter = self._reduction_seconds(shape, ring, trained, messages)
+        if self.target.hooks is None:
+            return gather, scatter
+        # A host handles the part that each member has of each tensor.
+        each = self.target.hooks.slice * layers * self.step_seconds
+        whole, changed = layer_tensors(self.model)
+        return gather + each * whole * near.size, scatter + each * changed * ring.size
 
     def _sent_bytes(self, shape: Shape) -> float:
         """Bytes of a parameter that ZeRO 3 gathers; scales of eight-bit ones are a thousandth more."""

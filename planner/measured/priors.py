@@ -121,6 +121,7 @@ FRAMEWORKS = {
     ("megatron-2021", "host_factor"): Prior(1.0, 0.01),
     ("megatron-2021", "overlap"): Prior(0.02, 0.50),
     ("megatron", "stream_factor"): Prior(0.8, 0.15),
+    ("deepspeed-2021", "overlap"): Prior(0.02, 0.50),
     ("deepspeed-2021", "link_utilisation"): Prior(0.5, 0.70),
     ("torch", "stream_factor"): Prior(1.1, 0.15),
     ("torch-compiled", "stream_factor"): Prior(0.7, 0.15),
@@ -128,7 +129,9 @@ FRAMEWORKS = {
 }
 """Where a kernel set is known to differ: unfused kernels are what the cost model counts (by count, a GPT layer of eager
 torch streams 24 times its hidden width forward and 34 backward, for 22 and 35), Megatron of 2021 reduces gradients
-after the last backward, and host time is told in its launches; later ones fuse and compile, and stream no more than
+after the last backward, DeepSpeed of that time waits for the device on either side of ZeRO 3's gathers
+(``_allgather_param`` and ``_synchronize_communication`` until January 2022) and has ``overlap_comm`` off with the other
+stages, and host time is told in its launches; later ones fuse and compile, and stream no more than
 unfused ones."""
 
 RUNTIME = Prior(3e9, 0.7)

@@ -633,7 +633,9 @@ class Shares:
         return self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back, self.choice.tp)
 
     def _passes_of(self, device_type: DeviceType) -> _Growing:
-        return _passes(self.pricer, *device_type.key, self.choice.recompute, self.choice.tp)
+        # Of ZeRO it is the hooks alone that a replica without traffic has.
+        zero = self.choice.zero if self.pricer.hooked(self.choice.zero) else 0
+        return _passes(self.pricer, *device_type.key, self.choice.recompute, self.choice.tp, zero)
 
     def _team(self, used: Participants) -> Team:
         return Team([one.seconds for one in used.micro], used.counts, self.batch)
@@ -745,13 +747,15 @@ class Ways:
 class _Growing:
     """Passes of replicas of one device type on devices that do not vary, priced as far as they are asked for."""
 
-    def __init__(self, pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int) -> None:
+    def __init__(
+        self, pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int, zero: int
+    ) -> None:
         self.pricer = pricer
         self.group = replicas_on(device_type, tp)
         self.ring = ALONE
         self._alone = pricer.stretch(device_type, ALONE, tp)
         split = splits_sequence(pricer.target, pricer.model, tp)
-        self.shape = replace(whole_model(pricer.model, 0, recompute), sequence_parallel=split)
+        self.shape = replace(whole_model(pricer.model, zero, recompute), sequence_parallel=split)
         self._known = _Passes(np.empty(0), np.empty(0))
 
     def first(self, most: int) -> _Passes:
@@ -772,8 +776,8 @@ class _Growing:
 
 
 @lru_cache(maxsize=256)
-def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, tp: int) -> _Growing:
-    return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute, tp)
+def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, tp: int, zero: int = 0) -> _Growing:
+    return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute, tp, zero)
 
 
 def most_sequences_per_second(

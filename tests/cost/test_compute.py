@@ -19,7 +19,7 @@ from planner.calibration.values import (
 )
 from planner.capabilities import CudaGraphs, Recompute
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.communication import tensor_ring
+from planner.cost.communication import ALONE, tensor_ring
 from planner.cost.compute import (
     ELEMENT_BYTES,
     FORMAT_SHARES,
@@ -43,9 +43,11 @@ from planner.cost.compute import (
     state_seconds,
 )
 from planner.cost.measured_curves import LayerTimes, with_host
-from planner.cost.stage import LayerPrice, layer_price, measured_layer
+from planner.cost.shape import whole_model
+from planner.cost.stage import LayerPrice, Pricer, layer_price, measured_layer
 from planner.cost.tensor import Collectives, collectives
 from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, ModelSpec, PreferenceSpec, StateSpec
+from planner.plan.placement import replicas_on
 from planner.targets import TARGETS, target
 from tests.worlds import cluster, gpt, pool
 
@@ -446,6 +448,46 @@ def test_host_seconds_are_those_of_family_and_stack() -> None:
         assert found.host_seconds == pytest.approx(2 * plain.host_seconds)
         assert found.forward_seconds == plain.forward_seconds
     assert one(LARGE).host_seconds == one(TINY).host_seconds
+
+
+@pytest.mark.parametrize(
+    ("lora", "modules", "gathered", "trained"),
+    [
+        # Llama's layer, two norms, attention, feed-forward, what activates, and six products with keys beside values.
+        (None, 13, 6, 6),
+        # Of four adapters two products each, what scales, and what stands around both; the base is gathered too.
+        (LoraSpec(rank=8, targets=("q_proj", "k_proj", "v_proj", "o_proj")), 29, 14, 8),
+        # Codes are whole everywhere.
+        (LoraSpec(rank=8, targets=("q_proj",), base="nf4"), 17, 2, 2),
+    ],
+)
+def test_hooks_of_zero_3(lora: LoraSpec | None, modules: int, gathered: int, trained: int) -> None:
+    """What DeepSpeed's host does around modules and tensors of a layer, in launches of kernels, counted by hand."""
+    model = gpt(precision="bf16", lora=lora).model_copy(update={"gated_mlp": True})
+    device, row = device_of(model), target("deepspeed")
+    bare, hooked = (
+        layer_pass(model, device, row, tp=1, micro_batch=1, sequence_parallel=False, hooks=hooks)
+        for hooks in (None, row.hooks)
+    )
+    launch = device.family.launch_seconds * device.framework.host_factor
+    more = (hooked.host_seconds - bare.host_seconds) / launch
+    assert more == pytest.approx(4 * modules + 5 * gathered)
+    assert hooked.host_more_seconds / launch == pytest.approx(2 * trained)
+    assert (bare.host_more_seconds, bare.forward_seconds) == (0.0, hooked.forward_seconds)
+
+
+def test_zero_3_of_deepspeed_alone_has_hooks() -> None:
+    """A small layer takes longer with ZeRO 3 than with 2, and no longer with torch."""
+    topology = Topology(cluster(pool("a")))
+    for name, longer in (("deepspeed", True), ("torch", False), ("megatron", False)):
+        pricer = Pricer(topology, TINY, ASSUMED, target(name))
+        group = replicas_on(topology.device_types[0], 1)
+        two, three = (
+            pricer.micro_batch(whole_model(TINY, zero, "none"), group, 1, ALONE).forward_seconds
+            for zero in (2, 3)
+        )
+        assert (three > 2 * two) == longer
+        assert longer or three == two
 
 
 def test_graphs_launch_in_place_of_the_host() -> None:

@@ -123,6 +123,21 @@ def test_latency_of_the_messages(
     assert late - early == pytest.approx(end)
 
 
+def test_hosts_handle_the_part_of_each_member() -> None:
+    """Of DeepSpeed's five tensors of a layer, whose parts of all members are cut out one by one: 0.4 launches each."""
+    plain, slow = (
+        Traffic(MODEL, TARGETS["deepspeed"], Framework(), step_seconds=seconds) for seconds in (0.0, 1e-5)
+    )
+    for size in (4, 16):
+        ring = replace(RING, size=size)
+        both = (each.in_micro_batch(shape(3), ring, 8, True, True, 1) for each in (plain, slow))
+        more = [late - early for early, late in zip(*both, strict=True)]
+        assert more == pytest.approx([0.4e-5 * size * 5 * 8] * 2)
+    assert slow.in_micro_batch(shape(2), RING, 8, True, True, 1) == plain.in_micro_batch(
+        shape(2), RING, 8, True, True, 1
+    )
+
+
 def messages(target: str, model: ModelSpec, stage: Shape, ring: Ring, elements: float) -> tuple[int, int]:
     """Messages of the reduction and of the gather at the end of a step: the latencies that are paid."""
     priced = Traffic(model, TARGETS[target], Framework(overlap=0.0))

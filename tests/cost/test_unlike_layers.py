@@ -75,7 +75,7 @@ def test_a_block_takes_as_long_as_its_layers(recompute: Any) -> None:
 
     def priced(spec: ModelSpec) -> Any:
         return Pricer(topology, spec, ASSUMED, TARGETS["torch"])._layer(
-            kind, 1, 2, recompute, False, WHOLE_EXPERTS
+            kind, 1, 2, recompute, False, WHOLE_EXPERTS, False
         )
 
     def kept(spec: ModelSpec) -> float:

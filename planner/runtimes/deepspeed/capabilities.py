@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Buckets, Capabilities, Gradients, Offloading
+from planner.capabilities import Buckets, Capabilities, Gradients, Hooks, Offloading
 
 CAPABILITIES = Capabilities(
     name="deepspeed",
@@ -43,6 +43,11 @@ CAPABILITIES = Capabilities(
     overlaps_parameter_gather=False,
     overlaps_reduction_always=False,
     gathers_per_layer=4,
+    # ``parameter_offload.py``: in each direction ``fetch_sub_module`` and ``release_sub_module``, and two functions of
+    # autograd, for every module. ``partition_parameters.py``: a buffer, a copy in, the gather, a copy out, an empty
+    # tensor in its place; a view and a note for the allocator of each member's part, a fifth of a step each, as library
+    # calls without modules around them. ``stage3.py``: a copy to the bucket, and of the sum to where it is kept.
+    hooks=Hooks(module=4, tensor=5, gradient=2, slice=0.4),
     network_per_group=False,
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion"),
