@@ -200,7 +200,7 @@ REASONS = {
     "offload": (
         "compute, not copies: the same models without offload are as far off (docs/cost_model.md). ZeRO-Infinity's "
         "FLOPs count recomputation, as its authors' code says (docs/measurements.md); ZeRO-Offload's source does not "
-        "say, and its nine runs, of 1 to 13 billion, are all a quarter to two fifths too fast."
+        "say and is read like theirs; its nine runs, of 1 to 13 billion, are all a fifth to a third too fast."
     ),
     "bloom-tuning": (
         "its authors read their monitor once a run. Two rows contradict others with half or twice the micro-batch and "
