@@ -25,6 +25,8 @@ Encoders = Literal["any", "bert", "none"]
 Experts = Literal["none", "whole", "replicas", "parallel"]
 CudaGraphs = Literal["none", "layers", "step"]
 """What CUDA graphs launch in place of the host: nothing, the kernels of layers, or those of whole steps."""
+TokenDispatcher = Literal["alltoall", "deepep", "hybridep"]
+"""How tokens travel to their experts: once for each, or by DeepEP or HybridEP once to each device, and to each node."""
 ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
 UnlikeLayers = Literal["none", "feed_forwards", "any"]
@@ -214,6 +216,8 @@ class Capabilities:
     """What CUDA graphs may launch."""
     unemitted_cuda_graphs: tuple[CudaGraphs, ...] = ()
     """Those of ``cuda_graphs`` that are priced, never proposed."""
+    token_dispatchers: tuple[TokenDispatcher, ...] = ("alltoall",)
+    """How it sends tokens to experts on other devices."""
     fused_loss: tuple[float, float] = (1.0, 2.0)
     """Elements per logit that a fused loss streams forward and backward: read once, then read and written, by
     FlashAttention's kernel, Liger's and those of compilers."""

@@ -547,6 +547,9 @@ CASES: dict[str, Case] = {
     "graphs of layers with experts": _case(
         NODE, llama(cuda_graphs="layers", experts=experts()), "dp: 8, zero: 1"
     ),
+    "experts by deepep": _case(
+        NODE, llama(token_dispatcher="deepep", experts=experts()), "dp: 8, ep: 8, zero: 1"
+    ),
     "graphs of a step": _case(NODE, llama(cuda_graphs="step"), "pp: 2, dp: 4, recompute: full"),
     "fp8 of torch": _case(NODE, llama(precision="fp8"), "dp: 8, target: torch, zero: 3"),
     "bf16 gradients": _case(NODE, gpt(gradient_dtype="bf16", reduce_dtype="bf16"), "dp: 8, zero: 1"),

@@ -243,20 +243,26 @@ def all_to_all_seconds(
     ep: int,
     width: int = 1,
     curves: LinkCurves | None = None,
+    once: tuple[float, float] | None = None,
 ) -> float:
     """Seconds in which each of ``ep`` members sends parts of ``size_bytes`` to all others, its own part it keeps.
 
     A member stands on ``width`` devices, each of which does so with its counterparts. Groups lie in a node or fill
     nodes. Between nodes all devices of a node share its cards, and what stays in the node travels at the same time.
+
+    ``once``: the shares of these bytes that travel where each device gets what is for any of its experts once, and each
+    node what is for any of its devices, which pass it on inside; measured all-to-alls are of others.
     """
-    together = min(ep, device_type.per_node // width)
-    inside = (together - 1) / ep * size_bytes / inside_rate(device_type, calibration)
+    together = member_nodes(device_type, ep, width)[0]
+    staying, crossing = once or (together / ep, 1.0)
+    curves = curves if once is None else None
+    inside = staying * (together - 1) / together * size_bytes / inside_rate(device_type, calibration)
     seconds = inside + (together - 1) * device_type.intra_latency_seconds
     link, sharing = f"node:{device_type.gpu}", 1
     if ep > together:
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / (together * width)
-        leaving = (ep - together) / ep * size_bytes / rate if rate else float("inf")
+        leaving = crossing * (ep - together) / ep * size_bytes / rate if rate else float("inf")
         seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
         seconds += (ep // together - 1) * path.latency_seconds
         link, sharing = path.fabric, width
@@ -266,6 +272,12 @@ def all_to_all_seconds(
     return (
         measured[0] if measured else max(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes))
     )
+
+
+def member_nodes(device_type: DeviceType, ways: int, width: int) -> tuple[int, int]:
+    """(members of a node, nodes) of a group of ``ways`` members of ``width`` devices each."""
+    together = min(ways, device_type.per_node // width)
+    return together, ways // together
 
 
 def pass_on_seconds(

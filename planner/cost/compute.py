@@ -514,6 +514,21 @@ LOAD_DEVIATION = 0.3
 more than the mean (arXiv:2408.15664, table 2), and of 64 normal draws the largest is 2.4 deviations above it."""
 
 
+def reached(model: ModelSpec, ways: int) -> float:
+    """Of ``ways`` equal groups of experts those that a token's experts are in, over these experts: an expectation.
+
+    Experts of a token are unlike each other, and any as likely as others.
+    """
+    experts = model.experts
+    if experts is None:
+        return 1.0
+    # The chance that none is in a group, expert by expert.
+    inside, none = experts.number / ways, 1.0
+    for chosen in range(experts.top_k):
+        none *= max(0.0, experts.number - inside - chosen) / (experts.number - chosen)
+    return ways * (1.0 - none) / experts.top_k
+
+
 def expert_imbalance(model: ModelSpec, ep: int) -> float:
     """Tokens of the busiest of ``ep`` devices over the mean: the expected largest of sums over its experts."""
     experts = model.experts

@@ -20,6 +20,7 @@ from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
     fabric_share,
+    member_nodes,
     pass_on_seconds,
     tensor_ring,
 )
@@ -35,6 +36,7 @@ from planner.cost.compute import (
     layer_pass,
     loss_bytes,
     optimizer_seconds,
+    reached,
     trained_matrices,
 )
 from planner.cost.islands import exchange_seconds, kept_on_device, kept_on_host, local_seconds
@@ -305,7 +307,8 @@ class Pricer:
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        slowest = max(calibration.family(each.family).launch_seconds for each in topology.device_types)
+        hosts = [calibration.family(each.family).launch_seconds for each in topology.device_types]
+        slowest = max(hosts, default=0.0)
         self.traffic = Traffic(model, target, self.framework, slowest * self.framework.host_factor)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
@@ -960,8 +963,12 @@ class Pricer:
         size = ELEMENT_BYTES[self.model.training.precision] * self.model.expert_width
         moved = size * expert_rows(self.model, tp=tp, tokens=tokens, ep=ep)
         among = self._joined.device_type(*device_type.key), self._joined.topology
+        once = None
+        if self.model.training.token_dispatcher != "alltoall":
+            nodes = member_nodes(among[0], ep, etp)[1]
+            once = reached(self.model, ep), reached(self.model, nodes)
         both = 2 * all_to_all_seconds(
-            *among, self.calibration, moved, ep=ep, width=etp, curves=self.link_curves
+            *among, self.calibration, moved, ep=ep, width=etp, curves=self.link_curves, once=once
         )
         # Devices that share experts gather each other's rows, and add up what each has made of all of them.
         ring = tensor_ring(device_type, self.calibration, tp=etp, curves=self.link_curves)

@@ -70,8 +70,6 @@ GUESSED = (
     "full recomputation assumed",
     "read off a figure",
     "and attention kernel not stated",
-    "dispatch by HybridEP",
-    "dispatch by DeepEP",
     "attention products in fp8",
     "FlashAttention-2 on Hopper",
     "layers of the stages not stated",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 from pydantic import ConfigDict, Field, ValidationError
 
 from planner import catalog
-from planner.capabilities import ContextKind, CudaGraphs, OffloadTo, Recompute
+from planner.capabilities import ContextKind, CudaGraphs, OffloadTo, Recompute, TokenDispatcher
 from planner.catalog import IntraNodeSpec
 from planner.cluster.file import UNUSED_LINK, load_cluster
 from planner.cluster.spec import ClusterSpec, FabricKind, FabricSpec, HostSpec, NicSpec, PoolSpec
@@ -181,6 +181,8 @@ class MeasuredRow(Frozen):
     """flash or unfused."""
     cuda_graphs: CudaGraphs = "none"
     """What CUDA graphs launch: none, layers (their kernels) or step (all of it)."""
+    token_dispatcher: TokenDispatcher = "alltoall"
+    """How tokens travel to experts on other devices: alltoall, deepep or hybridep (once to a device and to a node)."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
     document_tokens: SequenceLength | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
-from planner.capabilities import CudaGraphs, StateKind
+from planner.capabilities import CudaGraphs, StateKind, TokenDispatcher
 from planner.files.fields import (
     Batch,
     BatchTokens,
@@ -245,6 +245,9 @@ class TrainingSpec(Frozen):
     usual one of the runtime and attention."""
     cuda_graphs: CudaGraphs = "none"
     """What CUDA graphs launch in place of the host: layers, the kernels of layers; step, all of a step; or none."""
+    token_dispatcher: TokenDispatcher = "alltoall"
+    """How tokens travel to experts on other devices: alltoall, once for each; deepep or hybridep, once to each device
+    that has some of them, and once over the network to each node."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
     mtp_layers: MtpLayers = 0

@@ -229,6 +229,7 @@ def _choices(
         yield "with cross_entropy", asked, row.cross_entropies, row.unemitted_cross_entropies
     yield "with norms", training.norms, row.norms, ()
     yield "with cuda_graphs", training.cuda_graphs, row.cuda_graphs, row.unemitted_cuda_graphs
+    yield "with token_dispatcher", training.token_dispatcher, row.token_dispatchers, ()
 
 
 def _hosts(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:

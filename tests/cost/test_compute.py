@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+from statistics import fmean
 from typing import Any, get_args
 
 import pytest
@@ -40,6 +42,7 @@ from planner.cost.compute import (
     layer_products,
     model_flops,
     optimizer_seconds,
+    reached,
     state_seconds,
 )
 from planner.cost.measured_curves import LayerTimes, with_host
@@ -488,6 +491,16 @@ def test_zero_3_of_deepspeed_alone_has_hooks() -> None:
         )
         assert (three > 2 * two) == longer
         assert longer or three == two
+
+
+@pytest.mark.parametrize(("number", "top_k"), [(8, 1), (8, 3), (12, 4), (8, 8)])
+def test_groups_that_a_tokens_experts_are_in(number: int, top_k: int) -> None:
+    """The mean over all choices of experts; one where each is a group, and of one group an expert's share."""
+    model = TINY.model_copy(update={"experts": ExpertsSpec(number=number, top_k=top_k, ffn=64)})
+    for ways in (1, 2, 4, number):
+        chosen = [{expert * ways // number for expert in some} for some in combinations(range(number), top_k)]
+        assert reached(model, ways) == pytest.approx(fmean(map(len, chosen)) / top_k)
+    assert reached(TINY, 4) == 1.0
 
 
 def test_graphs_launch_in_place_of_the_host() -> None:

@@ -355,6 +355,26 @@ def test_all_to_alls_stay_in_a_node_or_share_its_cards() -> None:
     assert inside == pytest.approx(7 / 8 * 1e9 / (300e9 * ASSUMED.family("A100").link_efficiency), rel=1e-2)
 
 
+def test_deepep_sends_once_to_a_device_and_to_a_node() -> None:
+    """Two experts of each token: by count, over two nodes 0.75 of the rows, as often both are on one; then inside."""
+    topology = Topology(CLUSTER)
+    device_type = topology.device_type("a", "A100")
+    link = ASSUMED.link("infiniband")
+    rate = 25e9 * link.efficiency * link.rail**3
+    inside = 300e9 * ASSUMED.family("A100").link_efficiency
+    for once in ((1.0, 0.75), (0.9, 0.01)):
+        moved = all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=16, once=once)
+        slowest = max(once[1] * 0.5e9 / rate, once[0] * 7 / 8 * 1e9 / inside)
+        assert moved == pytest.approx(slowest, rel=1e-2)
+    spec = mixture(hidden=4096, experts={**EXPERTS, "number": 16, "top_k": 4})
+    for chosen in (spread(ep=8), spread(dp=16, ep=16)):
+        plain, sent = (
+            estimate(chosen, CLUSTER, spec.trained_with(token_dispatcher=name)).breakdown
+            for name in ("alltoall", "deepep")
+        )
+        assert sent.expert_parallel_seconds < plain.expert_parallel_seconds
+
+
 def test_measured_all_to_alls_win() -> None:
     """In a node and over nodes, where all devices that share an expert use the cards; more members never take less."""
     topology = Topology(CLUSTER)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from planner.capabilities import TokenDispatcher
 from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
@@ -56,7 +57,7 @@ def model_words(model: ModelSpec) -> list[str]:
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
-    words += _experts(model.experts) if model.experts else []
+    words += _experts(model.experts, model.training.token_dispatcher) if model.experts else []
     if model.experts and model.unlike:
         alike = groupby(feeds == "experts" for _, feeds in model.ordered)
         runs = [f"[{int(routed)}]*{len(list(layers))}" for routed, layers in alike]
@@ -99,12 +100,17 @@ BALANCE = "1e-3"
 """Coefficient of the balancing loss, as in the configurations of Mixtral, Qwen 3 and gpt-oss."""
 
 
-def _experts(experts: ExpertsSpec) -> list[str]:
+def _experts(experts: ExpertsSpec, dispatcher: TokenDispatcher) -> list[str]:
     """Experts that are whole on a device, with as much balancing as their authors trained with."""
     words = ["--num-experts", str(experts.number), "--moe-router-topk", str(experts.top_k)]
     words += ["--moe-ffn-hidden-size", str(experts.ffn), "--moe-grouped-gemm", "--moe-permute-fusion"]
-    words += ["--moe-token-dispatcher-type", "alltoall", "--moe-router-load-balancing-type", "aux_loss"]
-    words += ["--moe-aux-loss-coeff", BALANCE]
+    if dispatcher == "alltoall":
+        words += ["--moe-token-dispatcher-type", "alltoall"]
+    else:
+        # Both take probabilities in fp32 alone.
+        words += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", dispatcher]
+        words += ["--moe-router-dtype", "fp32"]
+    words += ["--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", BALANCE]
     words += ["--moe-router-pre-softmax"] if experts.top_k == 1 else []
     if experts.shared_ffn:
         words += ["--moe-shared-expert-intermediate-size", str(experts.shared_ffn)]

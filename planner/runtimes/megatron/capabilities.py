@@ -49,6 +49,8 @@ CAPABILITIES = Capabilities(
     # ``cuda_graph_impl`` of Megatron-Core: transformer_engine and local, and full_iteration.
     cuda_graphs=("none", "layers", "step"),
     unemitted_cuda_graphs=("layers", "step"),
+    # ``MoEFlexTokenDispatcher`` of Megatron-Core.
+    token_dispatchers=("alltoall", "deepep", "hybridep"),
     # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.
     fused_loss=(3.0, 2.0),
     loss_in_steps=("megatron-2021", "torch", "torch-2023"),

@@ -326,6 +326,11 @@ def test_experts_in_megatrons_words() -> None:
         *("--expert-model-parallel-size", "4"),
         *("--expert-tensor-parallel-size", "1"),
     ]
+    for backend in ("deepep", "hybridep"):
+        sent = spec.trained_with(token_dispatcher=backend)
+        flags = " ".join(words_of(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), sent)["model"])
+        flex = f"--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend} --moe-router-dtype fp32"
+        assert flex in flags
     shared = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), spec)
     assert shared["parallel"][-1] == "2"
     dense = words_of(pipeline([5, 3]), model(8, layers=8))
