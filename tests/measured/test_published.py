@@ -277,7 +277,7 @@ def test_hosts_bound_steps_of_zero_3(name: str) -> None:
 
 
 def test_tokens_that_travel_once_to_a_node() -> None:
-    """Qwen3 30B by HybridEP over two nodes of H100: half as long again if each expert of a token had a row of its own."""
+    """Qwen3 30B by HybridEP over two nodes of H100: half as long again with a row for each expert."""
     item = run("bridge-skills-experts-1")
     plain = item.model.trained_with(token_dispatcher="alltoall")
     found, each = (
