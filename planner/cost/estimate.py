@@ -290,6 +290,12 @@ class Estimator:
         pricer, wanted = self.pricer_of(plan), self.model.training.kernels
         if wanted not in (None, pricer.kernels):
             yield f"{plan.target} has no kernel set {wanted}: priced with its own, {pricer.kernels}"
+        elif wanted is None and pricer.kernels == pricer.target.unfused_kernels:
+            today = pricer.target.kernels[0]
+            yield (
+                f"unfused attention is taken for {plan.target} of its time ({pricer.kernels}): "
+                f"kernels: {today} in the training section prices it with that of today"
+            )
         groups = {
             (group.pool, group.gpu, group.tp, group.micro_batch)
             for stage in plan.stages

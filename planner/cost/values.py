@@ -11,7 +11,7 @@ from planner.capabilities import Recompute
 from planner.field_metadata import Label, json_fields, labels
 from planner.frozen import dataclass
 
-PAIR_SPREAD = 0.11
+PAIR_SPREAD = 0.1
 """How far the ratio of the steps of two plans for the same devices is from the measured one: 68 % of the pairs of a
 source that is left out of the fit are closer, in the mean over sources (docs/accuracy.md). Most of an error bar is in
 both steps."""

@@ -651,6 +651,25 @@ def test_replicas_of_a_stage_that_cannot_talk() -> None:
         estimate(plan, spec, gpt(global_batch=64))
 
 
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"attention": "unfused"}, True),
+        ({"attention": "unfused", "kernels": "megatron"}, False),
+        ({"attention": "unfused", "kernels": "megatron-2021"}, False),
+        ({}, False),
+    ],
+)
+def test_kernels_that_unfused_attention_stands_for_are_warned_of(
+    training: dict[str, Any], said: bool
+) -> None:
+    """Constants of 2021 are nobody's guess of software that is installed today."""
+    spec, _, plan = two_pools()
+    found = estimate(plan, spec, gpt(global_batch=64, **training)).warnings
+    line = "unfused attention is taken for megatron of its time (megatron-2021): kernels: megatron in the training "
+    assert any(each.startswith(line) for each in found) == said
+
+
 def test_kernels_that_a_runtime_lacks_are_warned_of() -> None:
     """The training section names a kernel set for all runtimes, and each has its own."""
     spec, model, plan = two_pools()

@@ -74,7 +74,7 @@ def test_close_calls_are_marked() -> None:
     names = (("first", 27.2), ("same", 27.2), ("near", 28.2), ("apart", 31.2), ("far", 41.7))
     contenders = [contender(name, examples.scored(step_seconds=step)) for name, step in names]
     contenders.append(contender("no fit", examples.scored(16, 28.2, 40.0)))
-    known = "not distinguishable from the first plan, which is known to ±11 % next to others on these devices: near"
+    known = "not distinguishable from the first plan, which is known to ±10 % next to others on these devices: near"
     assert close_calls(contenders) == [known]
     elsewhere = examples.scored(step_seconds=31.2)
     stages = [
