@@ -63,6 +63,7 @@ def test_a_curve_of_the_model_file_says_when_a_loss_is_reached(files: Path, hetp
     assert "below all that the curve was fitted to" in shown
 
 
+@pytest.mark.slow
 def test_the_table_by_size_leads_to_its_plan(
     files: Path, hetplan: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,6 +223,7 @@ def test_hundreds_of_answers_do_not_depend_on_pools(target: str, seed: int) -> N
     check_answers(seed, target)
 
 
+@pytest.mark.slow
 def test_explanations_do_not_depend_on_pools() -> None:
     """Looks at families and at pools alone find no plan on parts of a pool that the pool as one has not."""
     parts = cluster(pool("a", per_node=3), pool("b", per_node=3))

@@ -406,6 +406,7 @@ def of_parts() -> tuple[Parts, ...]:
     return tuple(Parts(seed) for seed in range(20))
 
 
+@pytest.mark.slow
 def test_prices_come_close_to_the_least_of_all_pipelines() -> None:
     """Mean shares of the least end, and of the least time of one micro-batch within it; none is above."""
     ends, onces = [], []

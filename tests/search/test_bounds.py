@@ -291,6 +291,7 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
     assert found[1] > 2 * found[0]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9), st.sampled_from(["megatron", "deepspeed", "torch", "flagscale"]))
 @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_families_priced_together_are_priced_as_alone(seed: int, target: str) -> None:

@@ -23,6 +23,7 @@ from planner.search.space.partitions import network_partitions
 from planner.search.space.rings import RingSetup, ring_alone
 from planner.search.values import Limits
 from planner.targets import TARGETS
+from tests.quick import first
 from tests.search.exhaustive import plans
 from tests.worlds import cluster, gpt, pool, with_fast_nodes
 
@@ -69,6 +70,7 @@ def best_of_sets(shares: Shares) -> float:
     return best
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9))
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_each_choice_is_solved_exactly(seed: int) -> None:
@@ -210,7 +212,7 @@ def random_set(box: Box, unit: int, draw: random.Random) -> Counts:
     return tuple(draw.randrange(low, high + 1, unit) for low, high in zip(box.low, box.high, strict=True))
 
 
-@pytest.mark.parametrize("batch", [1, 1009, 65536, pytest.param(10**6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch", first(2, [1, 1009, 65536, 10**6]))
 def test_large_batches_are_dealt_whole(batch: int) -> None:
     """One sequence to a million: all of them, and the bound is that of the plan."""
     spec = cluster(pool("a", per_node=3), pool("b", "V100", nodes=2, per_node=2))

@@ -83,6 +83,7 @@ def test_neither_order_nor_names_decide_in_hundreds(seed: int) -> None:
     check_orders_and_names(*three_pools(seed), seed)
 
 
+@pytest.mark.slow
 def test_neither_order_nor_names_decide_what_is_cheapest() -> None:
     """The same among sub-clusters."""
     seed = 15

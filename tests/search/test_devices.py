@@ -22,6 +22,7 @@ def spec() -> ClusterSpec:
     return cluster(pool("a"), pool("b", "V100"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first(1, ["b", "a"]))
 def test_a_pool_alone_is_almost_as_good_as_a_search_of_it(name: str) -> None:
     """Within a tenth of the proven best, on its devices only, and a plan that its target runs."""

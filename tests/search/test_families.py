@@ -158,6 +158,7 @@ def test_tensor_parallelism_that_trains_no_experts_is_told_as_such() -> None:
     assert "not with experts" not in {entry.reason for entry in others}
 
 
+@pytest.mark.slow
 def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     """FlagScale: one row for each pool that is not the answer's."""
     spec, model = (

@@ -436,6 +436,7 @@ EIGHT = [
 """Each of them is a device type."""
 
 
+@pytest.mark.slow
 def test_of_many_types_the_batch_is_shared_ahead_of_pipelines() -> None:
     """Whose quick plans take long there: what is known before them is about as good as all of data parallelism."""
     where, model = cluster(*EIGHT), gpt(12, 1024, 16, global_batch=256)

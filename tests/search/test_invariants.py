@@ -169,6 +169,7 @@ def test_a_slower_card_costs_what_crosses_it(target: str, stages: int) -> None:
             assert again.step_seconds > plan.estimate.step_seconds
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @FEW
 def test_the_unit_of_time_does_not_matter(seed: int) -> None:

@@ -141,6 +141,7 @@ def on_part(seed: int, critical: float) -> None:
     assert sum(devices_of(found.search.best.plan).values()) <= 2
 
 
+@pytest.mark.slow
 def test_a_larger_critical_batch_asks_for_larger_batches() -> None:
     """Steps that a batch does not save are not worth its time, and the other way round."""
     spec, model = small_problem(3)

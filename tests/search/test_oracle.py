@@ -1086,6 +1086,7 @@ def combined(seed: int, target: str) -> Limits:
 COMBINED = st.sampled_from(["megatron", "deepspeed", "torch"])
 
 
+@pytest.mark.slow
 @given(SEEDS, COMBINED)
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_all_at_once(seed: int, target: str) -> None:

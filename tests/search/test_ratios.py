@@ -127,6 +127,7 @@ def test_a_measurement_settles_it() -> None:
     assert found.ratios == ()
 
 
+@pytest.mark.slow
 def test_measured_layers_settle_it() -> None:
     """Layers of the very model need no constants."""
     cluster, model = halves()
@@ -247,6 +248,7 @@ def test_robust_on_one_node_is_the_usual_answer() -> None:
     assert ONE_SPEED not in usual.warnings
 
 
+@pytest.mark.slow
 def test_robust_on_one_device_type_weighs_its_network() -> None:
     """Devices may be fast or slow next to what joins them."""
     cluster = worlds.cluster(worlds.pool("a", per_node=2, nodes=2, fabric="eth", gbps=10, cards=1))
@@ -334,6 +336,7 @@ def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     assert found.gap == pytest.approx(1 - found.bound_seconds / found.best.estimate.step_seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "recompute"), first(1, [(12, ("none",)), *((seed, None) for seed in (6, 12, 13, 24))])
 )

@@ -135,6 +135,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[OffersFile, Path]:
     return load_offers(folder / "offers.yaml"), folder / "model.yaml"
 
 
+@pytest.mark.slow
 def test_against_all_sets_of_machines(market: tuple[OffersFile, Path]) -> None:
     """The answer is as good as the best of all sets that can be rented, in time and in money, and its bound holds."""
     table, path = market

@@ -47,6 +47,7 @@ def answer(chosen: Plan, where: ClusterSpec, *gone: str, away: float = DAY, **mo
     return Replanner(chosen, where, TRAINED, shipped(), limits, away_seconds=away, **more).without(gone)
 
 
+@pytest.mark.slow
 def test_it_is_as_fast_as_a_search_of_what_is_left() -> None:
     """Within the gap, for a host that is away for long; and it is a plan for the nodes that are left."""
     where = nodes(4)
@@ -79,6 +80,7 @@ def test_a_spare_node_stands_in() -> None:
     assert found.chosen.move.lost_bytes == pytest.approx(hosts["a-4"].needed_bytes)
 
 
+@pytest.mark.slow
 def test_time_away_decides_what_may_move() -> None:
     """For a moment what moves least, for a day what steps fastest; each is the best of both by its own measure."""
     where = nodes(4, gbps=0.1)

@@ -180,6 +180,7 @@ def slow_ethernet() -> Estimator:
     return Estimator(cluster(*pools), gpt(18, 4096, 16, global_batch=128))
 
 
+@pytest.mark.slow
 def test_plans_of_runs_are_faster_than_any_of_equal_degrees() -> None:
     """On slow Ethernet, stages with few layers send and those between them hold more; the search has these plans."""
     estimator, limits = slow_ethernet(), Limits(target="flagscale", gap=0.05)

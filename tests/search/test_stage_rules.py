@@ -73,6 +73,7 @@ def asked(seed: int) -> Limits:
     return Limits(gap=0.0, target="flagscale", pp=((None, (2, 3, 4))[seed % 2]))
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_is_exact_within_the_rules(seed: int) -> None:

@@ -15,6 +15,7 @@ from tests.worlds import cluster, gpt, pool
 LIMITS = Limits(target="deepspeed", tp=(1,), pp=(1,))
 
 
+@pytest.mark.slow
 def test_more_devices_have_at_least_the_plan_of_fewer() -> None:
     """A search that ended early, or found nothing, takes the plan of another one that its cluster can run."""
     where, model = (

@@ -11,6 +11,7 @@ import pytest
 from planner.cost.memory import quantised_experts_of, quantised_of
 from planner.job.batches import model_shape
 from planner.model.spec import PARTS, LoraSpec
+from tests.quick import every
 from tests.worlds import model
 
 torch = pytest.importorskip("torch")
@@ -184,7 +185,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 
 @every_kind
-@pytest.mark.parametrize("training", TRAINED.values(), ids=TRAINED)
+@pytest.mark.parametrize("training", every(2, TRAINED.values()), ids=TRAINED)
 def test_what_is_trained_is_what_the_plan_says(
     tmp_path: Path, changes: dict[str, Any], training: dict[str, Any]
 ) -> None:

@@ -27,6 +27,7 @@ from planner.training.example_optimizers import (  # noqa: E402
     in_blocks,
     seed_of,
 )
+from tests.quick import every  # noqa: E402
 
 WIDE = 700
 """Elements of a weight: two whole blocks and a part of one."""
@@ -219,7 +220,7 @@ def test_a_compiled_update_is_the_same(
         assert torch.allclose(found, wanted, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize(("kind", "form"), KINDS, ids=named)
+@pytest.mark.parametrize(("kind", "form"), every(2, KINDS), ids=named)
 def test_compiled_once(kind: Any, form: Any, compiling: pytest.MonkeyPatch) -> None:
     """For all steps, rates and sizes, and once more for one element or block."""
     graphs = []
