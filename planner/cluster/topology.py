@@ -269,6 +269,8 @@ class DeviceType:
     host: Host
     compute_capability: float | None = None
     """NVIDIA's; None for other vendors and where nothing tells it."""
+    library: str = ""
+    """Collective library that its communicators need; empty when nothing tells the vendor."""
     clock_spread: float = 0.0
     """Relative standard error of its clock under a power limit."""
     nodes_each: int = 1
@@ -622,6 +624,7 @@ class Topology:
             price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
+            library=spec.library,
             clock_spread=CLOCK_DEVIATION * log(1.0 / power),
             nodes_each=nodes_each(pool),
             between=self.path(pool.name, pool.name) if nodes_each(pool) > 1 else None,

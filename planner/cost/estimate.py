@@ -30,7 +30,9 @@ from planner.cost.stage import Pricer
 from planner.cost.stage_price import StagePrice, islands_price
 from planner.cost.training import devices_of, price_per_hour, watts
 from planner.cost.values import Breakdown, Estimate, GroupEstimate, Memory, StageEstimate
+from planner.dims.expert import ONCE
 from planner.dims.grid import uneven
+from planner.dims.trained import lack
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
@@ -371,7 +373,7 @@ class Estimator:
 
         ``own_networks``: as if the runtime could give each group of ranks its own network.
         """
-        self._require_precision(plan)
+        self._require_able(plan)
         if not plan.sync.exact:
             return self._price_islands(plan)
         seen = self.of(plan)
@@ -548,18 +550,20 @@ class Estimator:
             nodes[stage], nodes[stage + 1], size_bytes, joined.topology, self.calibration, self.curves
         )
 
-    def _require_precision(self, plan: Plan) -> None:
-        precision = self.model.training.precision
+    def _require_able(self, plan: Plan) -> None:
+        training = self.model.training
         for stage in plan.stages:
             for group in stage.replicas:
                 try:
                     device_type = self.topology.device_type(group.pool, group.gpu)
                 except KeyError:
                     raise PlanError(f"the cluster has no {group.gpu} in a pool named {group.pool}") from None
-                if precision not in device_type.peak_flops:
+                lacking = lack(device_type, training)
+                if lacking is not None:
+                    formats = f"it has {', '.join(sorted(device_type.peak_flops))}"
                     raise PlanError(
-                        f"{group.gpu} in pool {group.pool} has no {precision}",
-                        hint=f"it has {', '.join(sorted(device_type.peak_flops))}",
+                        f"{group.gpu} in pool {group.pool} has no {lacking}",
+                        hint=formats if lacking == training.precision else ONCE,
                     )
 
     def _peak(self, plan: Plan) -> float:

@@ -26,6 +26,19 @@ from planner.plan.values import (
 )
 from planner.units import divisors
 
+SENDS_ONCE = range(8, 11)
+"""Generations of compute capability that DeepEP and HybridEP run on, as Megatron-Bridge checks: Ampere to Blackwell."""
+
+ONCE = "it runs on NVIDIA devices of compute capability 8 to 10; token_dispatcher: alltoall on all"
+"""Where they run, for who asks for them elsewhere."""
+
+
+def sends_once(device_type: DeviceType) -> bool:
+    """True where DeepEP and HybridEP may run, as far as the cluster file tells."""
+    if device_type.compute_capability is None:
+        return device_type.library in ("", "NCCL")
+    return int(device_type.compute_capability) in SENDS_ONCE
+
 
 class ExpertParallelism(Dimension):
     """``Plan.ep`` and ``Plan.etp``."""

@@ -1,7 +1,7 @@
 """Rules of plans for adapters and frozen parts, and for training on documents or pairs of answers.
 
 Adapters and frozen parts (arXiv:2106.09685, arXiv:2305.14314), documents shorter than a sequence, packed or padded, and
-pairs of answers stand in the model file; no field of a plan is about them.
+pairs of answers stand in the model file; no field of a plan is about them. So does what only some devices can do.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.capabilities import Capabilities, FrozenKind
+from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Dimension
-from planner.model.spec import ModelSpec
+from planner.dims.expert import sends_once
+from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.values import Fault, Plan, groups_of
 
 
@@ -43,6 +45,14 @@ class FrozenParts(Dimension):
         if moved and not moves_frozen(target, model):
             text = f"{target.name} keeps a model in four bits on the devices, expected none"
             yield Fault(("offload",), text)
+
+
+def lack(device_type: DeviceType, training: TrainingSpec) -> str | None:
+    """What of a training devices of a type cannot do: ``bf16``, ``deepep``; None for nothing."""
+    if training.precision not in device_type.peak_flops:
+        return training.precision
+    once = training.token_dispatcher != "alltoall"
+    return training.token_dispatcher if once and not sends_once(device_type) else None
 
 
 def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:

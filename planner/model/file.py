@@ -203,7 +203,7 @@ def _from_shape(document: Document) -> ModelSpec:
     file = document.to(ModelFile)
     shape = file.model_dump(exclude={"notes", "source", "training"})
     model = ModelSpec(**shape, training=_training(file.training, file.training.sequence_length))
-    fail_on(_trained_problems(document, model))
+    fail_on([*_trained_problems(document, model), *_dispatcher_problems(document, model)])
     return model
 
 
@@ -269,7 +269,7 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
         what = f"expected 0, or num_nextn_predict_layers {modules} of the configuration"
         what += f", got {model.training.mtp_layers}"
         raise SpecError((document.problem(("training", "mtp_layers"), what),))
-    fail_on(_trained_problems(document, model))
+    fail_on([*_trained_problems(document, model), *_dispatcher_problems(document, model)])
     return model
 
 
@@ -557,6 +557,15 @@ def _trained_problems(document: Document, model: ModelSpec) -> list[Problem]:
         return [document.problem(("training", "lora"), what, "remove it")]
     what = f"nothing of {layers} is trained, expected one of {', '.join(able)} too"
     return [document.problem(("training", "lora", "targets"), what)]
+
+
+def _dispatcher_problems(document: Document, model: ModelSpec) -> list[Problem]:
+    """A way for tokens to travel to experts that no layer has."""
+    dispatcher = model.training.token_dispatcher
+    if dispatcher == "alltoall" or any(kind.experts for kind in model.kinds):
+        return []
+    what = f"no layer has experts, expected alltoall, got {dispatcher}"
+    return [document.problem(("training", "token_dispatcher"), what, "remove it")]
 
 
 def _head_problems(document: Document) -> list[Problem]:

@@ -214,6 +214,14 @@ def unwritten(row: Capabilities, model: ModelSpec) -> str | None:
     return None
 
 
+def unchosen(row: Capabilities, training: TrainingSpec) -> str | None:
+    """``not with norms unfused``: what a training chooses that no plan for the target has; None for nothing."""
+    for key, wanted, able, unemitted in _choices(row, training):
+        if wanted not in able or wanted in unemitted:
+            return f"not {key} {wanted}"
+    return None
+
+
 def _choices(
     row: Capabilities, training: TrainingSpec
 ) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:

@@ -318,7 +318,7 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
         "training",
         f"{training.global_batch} sequences x {training.sequence_length} tokens = {tokens} per step, "
         f"{training.precision}, {training.optimizer}{_moments(training)}, {training.attention} attention"
-        f"{_trained(model)}{_dealt(training)}",
+        f"{_kernels(training)}{_trained(model)}{_dealt(training)}",
     )
 
 
@@ -329,6 +329,13 @@ def _moments(training: TrainingSpec) -> str:
     masters = {"split": "split weights", "bf16": "weights in bf16"}
     kept += [masters[training.master_weights]] if training.master_weights in masters else []
     return f" with {' and '.join(kept)}" if kept else ""
+
+
+def _kernels(training: TrainingSpec) -> str:
+    """``, unfused norms, tokens to experts by deepep``; empty for the usual ones."""
+    text = "" if training.norms == "fused" else f", {training.norms} norms"
+    dispatcher = training.token_dispatcher
+    return text + ("" if dispatcher == "alltoall" else f", tokens to experts by {dispatcher}")
 
 
 def _dealt(training: TrainingSpec) -> str:
@@ -381,7 +388,9 @@ def _trained(model: ModelSpec) -> str:
     lora, size = model.training.lora, f"({format_count(model.trained_parameters)} parameters trained)"
     if lora is not None:
         base = f"a base in {lora.base}" if model.quantised else "a frozen base"
-        return f", adapters of rank {lora.rank} on {base} {size}"
+        base += " that keeps its inputs" if lora.keeps_inputs else ""
+        drop = " that drop" if lora.dropout else ""
+        return f", adapters of rank {lora.rank}{drop} on {base} {size}"
     return f", frozen {' and '.join(sorted(model.frozen))} {size}" if model.frozen else ""
 
 

@@ -365,6 +365,12 @@ def test_halves_of_a_sequence(tmp_path: Path) -> None:
         (pairs(), ", pairs of answers beside a frozen copy of the model"),
         (whole(), "flash attention"),
         (gpt(optimizer_states="int8"), "adamw with moments in int8, flash attention"),
+        (gpt(norms="unfused", token_dispatcher="deepep"), "unfused norms, tokens to experts by deepep"),
+        (
+            gpt(norms="unfused", lora=LoraSpec(rank=8, base="nf4", dropout=True, keeps_inputs=True)),
+            "unfused norms, adapters of rank 8 that drop on a base in nf4 that keeps its inputs (7.08 M "
+            "parameters trained)",
+        ),
     ],
 )
 def test_what_is_understood(spec: ModelSpec, said: str) -> None:

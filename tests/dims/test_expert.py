@@ -16,11 +16,13 @@ from planner.cost.estimate import Estimator, estimate
 from planner.cost.measured_curves import LinkCurves
 from planner.cost.shape import shapes_of
 from planner.dims.expert import ExpertParallelism, divides_at, holds_experts
+from planner.errors import PlanError
 from planner.model.spec import ModelSpec, PreferenceSpec
 from planner.plan.checks import faults
 from planner.plan.values import Folding, Offload, Plan, Sync, ZeroPlus
+from planner.search.space.choices import usable_device_types
 from planner.targets import TARGETS
-from tests.worlds import cluster, group, model, plan, pool
+from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 EXPERTS = {"number": 8, "top_k": 2, "ffn": 48}
 CLUSTER = cluster(pool("a", "A100", 2), pool("b", "T4", 1))
@@ -373,6 +375,30 @@ def test_deepep_sends_once_to_a_device_and_to_a_node() -> None:
             for name in ("alltoall", "deepep")
         )
         assert sent.expert_parallel_seconds < plain.expert_parallel_seconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "able"),
+    [
+        ({}, True),
+        ({"compute_capability": 7.0}, False),
+        ({"compute_capability": 8.0}, True),
+        ({"compute_capability": 10.3}, True),
+        ({"compute_capability": 12.0}, False),
+        ({"vendor": "amd"}, False),
+        ({"vendor": "nvidia"}, True),
+    ],
+)
+def test_devices_that_deepep_runs_on(fields: dict[str, Any], able: bool) -> None:
+    """Those of NVIDIA from Ampere to Blackwell, and those of which nothing is told; others have no plan."""
+    gpu = GPUS["A100"].model_copy(update=fields)
+    spec, sent = cluster(pool("a", "A100", 2), gpus={"A100": gpu}), mixture(token_dispatcher="deepep")
+    topology = Topology(spec)
+    assert usable_device_types(topology, mixture()) == topology.device_types
+    assert bool(usable_device_types(topology, sent)) is able
+    if not able:
+        with pytest.raises(PlanError, match="A100 in pool a has no deepep"):
+            estimate(spread(ep=8), spec, sent)
 
 
 def test_measured_all_to_alls_win() -> None:

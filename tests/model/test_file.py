@@ -95,6 +95,12 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
             "expected a name of letters, digits, dots, dashes and underscores",
         ),
         (
+            ("global_batch: 64\n", "global_batch: 64\n  token_dispatcher: deepep\n"),
+            9,
+            "training.token_dispatcher",
+            "no layer has experts, expected alltoall, got deepep",
+        ),
+        (
             ("global_batch: 64\n", ""),
             6,
             "training.global_batch",

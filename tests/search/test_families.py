@@ -132,6 +132,15 @@ def test_families_that_do_not_fit_say_what_is_missing() -> None:
     assert found["only b"].reason == "no bf16"
 
 
+def test_families_that_the_training_rules_out_say_what_of_it() -> None:
+    """Megatron has no unfused norms; the model itself it would train."""
+    spec, model = cluster(pool("a", per_node=2)), gpt(4, 1024, 8, global_batch=16, norms="unfused")
+    best = search(spec, model, explain=False).best
+    assert best is not None
+    found = {entry.family: entry.reason for entry in beside(best, spec, model, Limits())}
+    assert found["megatron: data parallel"] == "not with norms unfused"
+
+
 def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided() -> None:
     """Context parallelism needs less than what a device lacks for a sequence of its own."""
     spec = cluster(pool("a"))

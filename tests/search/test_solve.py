@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.file import load_model
-from planner.model.spec import LoraSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.solve import search
@@ -22,7 +22,7 @@ from planner.search.values import Limits, Scored, SearchResult, Silent
 from planner.units import gib_from_bytes
 from tests.files.writing import CLUSTERS, MODELS
 from tests.quick import every
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, pool
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
@@ -102,7 +102,19 @@ def test_no_device_has_the_number_format() -> None:
     """Infeasible, with the devices named."""
     found = search(cluster(pool("b", "V100")), gpt(precision="bf16"))
     assert found.diagnosis is not None
-    assert found.diagnosis.causes[0] == "V100 cannot be used: no bf16"
+    assert found.diagnosis.causes == ("V100 cannot be used: no bf16",)
+    assert [hint.split(": about")[0] for hint in found.diagnosis.hints][:2] == [
+        "fits with --precision fp16",
+        "fits with --precision fp32",
+    ]
+    old = GPUS["V100"].model_copy(update={"compute_capability": 7.0})
+    routed = gpt(4, 1024, 8, token_dispatcher="deepep").model_copy(
+        update={"experts": ExpertsSpec(number=8, top_k=2, ffn=512)}
+    )
+    found = search(cluster(pool("b", "V100"), gpus={"V100": old}), routed)
+    assert found.diagnosis is not None
+    assert found.diagnosis.causes == ("V100 cannot be used: no deepep",)
+    assert found.diagnosis.hints[0].startswith("fits with training.token_dispatcher: alltoall: about ")
 
 
 def test_no_target_trains_in_the_number_format() -> None:

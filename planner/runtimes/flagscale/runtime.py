@@ -196,6 +196,7 @@ class FlagScale(Runtime):
         return {
             "meshes": meshes(job.plan),
             "differences": tuple(differences(job.model)),
+            "dispatcher": None,
             "is_open": bool(_to_edit(_network(job))),
         }
 

@@ -33,8 +33,8 @@ def layout(plan: Plan, model: ModelSpec) -> str:
     return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "m" * further + "L"
 
 
-def model_words(model: ModelSpec) -> list[str]:
-    """Arguments that give Megatron the shape, as near as it comes."""
+def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> list[str]:
+    """Arguments that give Megatron the shape, as near as it comes, and how tokens travel to experts."""
     words = [
         *("--num-layers", str(model.all_layers)),
         *("--hidden-size", str(model.hidden)),
@@ -57,7 +57,7 @@ def model_words(model: ModelSpec) -> list[str]:
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
-    words += _experts(model.experts, model.training.token_dispatcher) if model.experts else []
+    words += _experts(model.experts, dispatcher) if model.experts else []
     if model.experts and model.unlike:
         alike = groupby(feeds == "experts" for _, feeds in model.ordered)
         runs = [f"[{int(routed)}]*{len(list(layers))}" for routed, layers in alike]
@@ -167,11 +167,16 @@ TUNABLE = {"--train-iters": "TRAIN_ITERS", "--lr": "LR", "--clip-grad": "CLIP_GR
 """Arguments that the plan does not decide, and the variable that overrides each default."""
 
 
+def dispatcher_of(job: Job) -> TokenDispatcher:
+    """How tokens travel to experts: the flexible dispatcher refuses to start where a device has all of them."""
+    return job.model.training.token_dispatcher if job.plan.folding.ways > 1 else "alltoall"
+
+
 def arguments(job: Job) -> Sections:
     """Every argument of the plan: model, parallel, batch, memory, precision, training, logging, data."""
     plan, model = job.plan, job.model
     return {
-        "model": model_words(model),
+        "model": model_words(model, dispatcher_of(job)),
         "parallel": [
             *_parallel(plan, model, job.stages_first),
             *(["--tp-comm-overlap"] if _overlaps_collectives(job) else []),

@@ -13,7 +13,13 @@ from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, agents, by_pipeline, ranks
 from planner.plan.values import Plan
 from planner.runtimes.interface import Checkout, Runtime
-from planner.runtimes.megatron.arguments import arguments, arguments_script, differences, layout
+from planner.runtimes.megatron.arguments import (
+    arguments,
+    arguments_script,
+    differences,
+    dispatcher_of,
+    layout,
+)
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 from planner.runtimes.megatron.log import MegatronLines
 
@@ -185,6 +191,7 @@ class Megatron(Runtime):
         return {
             "layout": layout(job.plan, job.model),
             "differences": tuple(differences(job.model)),
+            "dispatcher": {"deepep": "DeepEP", "hybridep": "HybridEP"}.get(dispatcher_of(job)),
             "network_per_group": bool(
                 group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)
             ),

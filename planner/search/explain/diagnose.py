@@ -21,6 +21,7 @@ from planner.dims.offloading import allows, offload_text, offloads
 from planner.dims.recompute import recompute_text
 from planner.dims.sharding import master_weights_of, zeros
 from planner.dims.tensor import splits
+from planner.dims.trained import lack
 from planner.model.spec import HALVES, MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import ON_DEVICE, Plan
@@ -59,6 +60,12 @@ def diagnose(estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
             nearest_miss="no plan can be formed",
             hints=tuple(_other_ways(estimator, limits)),
         )
+    if not usable_device_types(estimator.topology, estimator.model):
+        return Diagnosis(
+            causes=tuple(_lacking(estimator)),
+            nearest_miss="no plan can be formed",
+            hints=tuple(_hints(estimator, limits, deadline)),
+        )
     nearest = _nearest_miss(estimator, limits, deadline)
     impossible = tuple(_impossible(estimator, limits))
     return Diagnosis(
@@ -80,29 +87,40 @@ def _untrained(model: ModelSpec, limits: Limits) -> Iterator[str]:
 
 def _other_ways(estimator: Estimator, limits: Limits) -> Iterator[str]:
     """Other targets for the model, and number formats in which these targets train it on these devices."""
-    model, device_types = estimator.model, estimator.topology.device_types
+    model = estimator.model
     others = [name for name, row in TARGETS.items() if offers(row, model)]
     if others and usable_device_types(estimator.topology, model):
         yield f"it can be trained with --target {' or '.join(others)}"
+    if formats := _formats(estimator, limits):
+        yield f"with training.precision {', '.join(formats)} there is something to search"
+
+
+def _formats(estimator: Estimator, limits: Limits) -> tuple[str, ...]:
+    """Number formats in which the targets of the search train the model on some of these devices."""
     formats = {
         name: None
         for row in targets_of(limits)
         for name in row.offered_precisions
-        if offers(row, model.trained_with(precision=name))
-        and any(name in device_type.peak_flops for device_type in device_types)
+        if offers(row, changed := estimator.model.trained_with(precision=name))
+        and any(
+            lack(device_type, changed.training) is None for device_type in estimator.topology.device_types
+        )
     }
-    if formats:
-        yield f"with training.precision {', '.join(formats)} there is something to search"
+    return tuple(formats)
 
 
 def _lacking(estimator: Estimator) -> Iterator[str]:
-    """Devices without the model's number format, or without a known link to their host where moments are paged."""
-    device_types, precision = estimator.topology.device_types, estimator.model.training.precision
+    """Devices that cannot do what the training asks for, or without a known link to their host for paged moments."""
+    device_types, training = estimator.topology.device_types, estimator.model.training
     usable = usable_device_types(estimator.topology, estimator.model)
-    narrow = {each.gpu for each in device_types if precision not in each.peak_flops}
-    if narrow:
-        yield f"{', '.join(sorted(narrow))} cannot be used: no {precision}"
-    if apart := {each.gpu for each in device_types if each not in usable} - narrow:
+    unable: dict[str, set[str]] = {}
+    for each in device_types:
+        lacking = lack(each, training)
+        if lacking is not None:
+            unable.setdefault(lacking, set()).add(each.gpu)
+    for what, gpus in unable.items():
+        yield f"{', '.join(sorted(gpus))} cannot be used: no {what}"
+    if apart := {each.gpu for each in device_types if each not in usable}.difference(*unable.values()):
         yield f"{', '.join(sorted(apart))} cannot page moments: host.link_gBps of their pools is not given"
 
 
@@ -297,6 +315,10 @@ def _hints(estimator: Estimator, limits: Limits, deadline: Deadline) -> Iterator
 
 def _retrained(estimator: Estimator, limits: Limits, trial: _Trial) -> Iterator[tuple[str, Scored | None]]:
     """Of each way to train the model otherwise, what changes least and makes a plan fit."""
+    if not usable_device_types(estimator.topology, estimator.model):
+        for name in _formats(estimator, limits):
+            other = estimator.model.trained_with(precision=name)
+            yield f"--precision {name}", trial.plan(estimator.cluster, other, limits)
     for ways in _trainings(estimator.model):
         yield from _first((what, trial.plan(estimator.cluster, other, limits)) for what, other in ways)
 
@@ -338,6 +360,8 @@ def _first(tried: Iterable[tuple[str, Scored | None]]) -> list[tuple[str, Scored
 def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     """The same model trained in other ways; of those in one list each changes more than the one ahead of it."""
     training = model.training
+    if training.token_dispatcher != "alltoall":
+        yield [("training.token_dispatcher: alltoall", model.trained_with(token_dispatcher="alltoall"))]
     if training.cross_entropy == "plain":
         yield [("training.cross_entropy: chunked", model.trained_with(cross_entropy="chunked"))]
     if training.norms == "unfused":

@@ -8,8 +8,9 @@ from dataclasses import replace
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
 from planner.dims.context import contexts
-from planner.dims.trained import frozen_text, splits_frozen
+from planner.dims.trained import frozen_text, lack, splits_frozen
 from planner.model.spec import ModelSpec
+from planner.plan.checks import unchosen
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
@@ -17,7 +18,7 @@ from planner.search.explain.first_found import first_found
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
 from planner.search.incumbent import Met, families_of, family_of
-from planner.search.space.choices import MAX_DEPTH, offers, targets_of, usable_device_types
+from planner.search.space.choices import MAX_DEPTH, offers, targets_of
 from planner.search.values import Alternative, Limits, Scored, Silent
 from planner.units import gib_from_bytes
 
@@ -202,17 +203,18 @@ class FamilyPlans:
     def _unable(self, name: str) -> str:
         """Why a family, or a pool alone, has no plan."""
         if name in self._families:
-            if not any(offers(row, self.estimator.model) for row in targets_of(self._families[name])):
-                return "trains no such model"
+            rows = targets_of(self._families[name])
+            if not any(offers(row, self.estimator.model) for row in rows):
+                training = self.estimator.model.training
+                return next(filter(None, (unchosen(row, training) for row in rows)), "trains no such model")
             return (
                 _barred(self.estimator.model, self._families[name])
                 or _lack(self.estimator, self._families[name])
                 or NOT_FOUND
             )
-        model = self.estimator.model
-        usable = usable_device_types(self.estimator.topology, model)
-        able = any(device_type.pool == self._pools[name] for device_type in usable)
-        return NOT_FOUND if able else f"no {model.training.precision}"
+        own = [each for each in self.estimator.topology.device_types if each.pool == self._pools[name]]
+        lacking = [lack(device_type, self.estimator.model.training) for device_type in own]
+        return f"no {lacking[0]}" if all(lacking) else NOT_FOUND
 
 
 def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored | None:

@@ -9,6 +9,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.dims.offloading import parts
+from planner.dims.trained import lack
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, slower_by, worst_cause
 from planner.search.explorer import Explorer
@@ -145,8 +146,8 @@ def _idle_cost(
     used = devices_of(best.plan)
     pools = frozenset(pool for pool, _ in used)
     scored: Scored | None = None
-    if estimator.model.training.precision not in device_type.peak_flops:
-        reason = f"no {estimator.model.training.precision}"
+    if (lacking := lack(device_type, estimator.model.training)) is not None:
+        reason = f"no {lacking}"
     elif not all(estimator.topology.path(pool, device_type.pool).connected for pool in pools):
         strange = (estimator.topology.strangers(pool, device_type.pool) for pool in sorted(pools))
         joined = f"no network joins {device_type.pool} and {' and '.join(sorted(pools))}"

@@ -24,6 +24,7 @@ from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
 from planner.dims.sharding import fills_node, node_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
+from planner.dims.trained import lack
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
@@ -187,11 +188,11 @@ def targets_of(limits: Limits) -> tuple[Capabilities, ...]:
 
 
 def usable_device_types(topology: Topology, model: ModelSpec) -> tuple[DeviceType, ...]:
-    """Kinds that have the number format of the training, and a known link to their host where moments are paged."""
+    """Kinds that can do what the training asks for, with a known link to their host where moments are paged."""
     return tuple(
         device_type
         for device_type in topology.device_types
-        if model.training.precision in device_type.peak_flops
+        if lack(device_type, model.training) is None
         and not (model.training.paged and device_type.host.bytes_per_second is None)
     )
 

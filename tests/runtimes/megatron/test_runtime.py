@@ -331,6 +331,10 @@ def test_experts_in_megatrons_words() -> None:
         flags = " ".join(words_of(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), sent)["model"])
         flex = f"--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend} --moe-router-dtype fp32"
         assert flex in flags
+        # Its flexible dispatcher asserts that there are other devices to send to.
+        alone = {file.path: file.text for file in emit(pipeline([5, 3], dp=4), CLUSTER, sent)}
+        assert "--moe-token-dispatcher-type alltoall" in alone["args.sh"]
+        assert "github.com/deepseek-ai/DeepEP" not in alone["README.md"]
     shared = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), spec)
     assert shared["parallel"][-1] == "2"
     dense = words_of(pipeline([5, 3]), model(8, layers=8))

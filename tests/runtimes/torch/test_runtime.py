@@ -103,3 +103,11 @@ def test_peft_stores_codes_as_the_working_format_where_fsdp_shards_them(zero: in
     name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
     assert f"bnb_4bit_compute_dtype=torch.{name}" in text
     assert (f"bnb_4bit_quant_storage=torch.{name}" in text) == (zero == 3)
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_that_the_example_does_not_drop_what_the_plan_counts(dropout: bool) -> None:
+    """Adapters with a dropout are priced; the README says that the example has none."""
+    chosen = plan("torch", 1, [4], [(group("a", "A100", count=4),)])
+    text = made(chosen, lora=LoraSpec(rank=2, dropout=dropout))["README.md"]
+    assert ("The example drops nothing of their input" in text) == dropout
