@@ -112,7 +112,7 @@ def _stages(estimate: Estimate) -> Iterator[RenderableType]:
     rows = [row for run in stage_runs(estimate.stages) for row in _rows(run, slowest)]
     yield table(columns, rows[:ROWS], ruled=False)
     if len(rows) > ROWS:
-        yield Paragraph(f"and {len(rows) - ROWS} more rows: -v shows them")
+        yield Paragraph(f"and {count(len(rows) - ROWS, 'more row')}: -v shows them")
 
 
 def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:

@@ -36,6 +36,14 @@ def test_stages_with_their_load() -> None:
     assert any(line.endswith("██████████ 100 %") for line in stages)
 
 
+@pytest.mark.parametrize(("rows", "text"), [(0, "and 2 more rows: -v"), (1, "and 1 more row: -v"), (2, "")])
+def test_rows_of_a_screen(rows: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many are left out, where some are."""
+    monkeypatch.setattr("planner.report.brief.ROWS", rows)
+    found = [line.strip() for line in shown() if " more row" in line]
+    assert found == ([f"{text} shows them"] if text else [])
+
+
 def test_six_families_and_how_many_there_are() -> None:
     """All of them stand with -v."""
     one = examples.found().alternatives[1]
