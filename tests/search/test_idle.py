@@ -7,10 +7,11 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
 from planner.model.spec import ModelSpec
+from planner.search.deadline import Deadline
 from planner.search.explain.sensitivity import idle_costs
 from planner.search.solve import search
 from planner.search.values import IdleCost, Limits, SearchResult
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, pool
 
 OLD = GpuSpec(name="OLD", memory_gib=8, memory_bandwidth_gBps=100, tflops={"fp16": 4})
 """Too slow to be of any use beside an A100."""
@@ -51,6 +52,20 @@ def test_devices_that_cannot_be_used_say_why() -> None:
     spec = cluster(pool("a", per_node=2), pool("t", "TINY", per_node=2), gpus={"TINY": tiny})
     _, idle = found(spec, gpt(global_batch=16))
     assert idle["t"].reason == "no plan found that fits and uses them"
+
+
+def test_what_needs_no_search_is_said_without_time() -> None:
+    """Devices of another vendor stand idle for a reason that costs nothing to find; others would need a plan."""
+    amd = GPUS["A100"].model_copy(update={"name": "AMD", "vendor": "amd"})
+    nvidia = GPUS["A100"].model_copy(update={"vendor": "nvidia"})
+    pools = pool("a", per_node=4), pool("m", "AMD", per_node=2), pool("o", "OLD", per_node=1)
+    spec = cluster(*pools, gpus={"A100": nvidia, "AMD": amd, "OLD": OLD})
+    model = gpt(4, 1024, 8, global_batch=16)
+    best = search(spec, model, explain=False, limits=Limits(target="megatron")).best
+    assert best is not None
+    found = idle_costs(best, Estimator(spec, model), Limits(target="megatron"), Deadline.after(0.0))
+    assert [(entry.pool, entry.idle) for entry in found] == [("m", 2)]
+    assert found[0].reason == "a needs NCCL and m RCCL: no communicator holds devices of both"
 
 
 def test_nothing_is_said_when_all_devices_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from planner.capabilities import OFFLOAD_PARTS
@@ -121,7 +122,9 @@ MOST = 4
 def idle_costs(
     best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
 ) -> tuple[IdleCost, ...]:
-    """For each device type with idle devices, until the deadline, a good plan that uses at least one of them more."""
+    """For each device type with idle devices why no plan may use them, or a good plan that uses at least one of them
+    more, until the deadline.
+    """
     if any(row.dp_per_stage for row in targets_of(limits)):
         return ()
     used = devices_of(best.plan)
@@ -133,27 +136,42 @@ def idle_costs(
     idle.sort(key=lambda device_type: (used[device_type.key] - device_type.devices, device_type.key))
     costs = []
     for device_type in idle[:MOST]:
-        cost = None if deadline.struck else _idle_cost(device_type, best, estimator, limits, deadline)
-        if cost is None or deadline.struck:
-            break
-        costs.append(cost)
+        barred = _barred(device_type, used, estimator)
+        if barred is None and deadline.struck:
+            continue
+        cost = _idle_cost(device_type, best, estimator, limits, deadline, barred)
+        if barred is not None or not deadline.struck:
+            costs.append(cost)
     return tuple(costs)
 
 
+def _barred(device_type: DeviceType, used: Mapping[tuple[str, str], int], estimator: Estimator) -> str | None:
+    """Why no plan has devices of this type beside those that are used; None where one may."""
+    pools = sorted({pool for pool, _ in used})
+    lacking = lack(device_type, estimator.model.training)
+    if lacking is not None:
+        return f"no {lacking}"
+    if all(estimator.topology.path(pool, device_type.pool).connected for pool in pools):
+        return None
+    strange = (estimator.topology.strangers(pool, device_type.pool) for pool in pools)
+    return next(filter(None, strange), f"no network joins {device_type.pool} and {' and '.join(pools)}")
+
+
 def _idle_cost(
-    device_type: DeviceType, best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline
+    device_type: DeviceType,
+    best: Scored,
+    estimator: Estimator,
+    limits: Limits,
+    deadline: Deadline,
+    barred: str | None,
 ) -> IdleCost:
     used = devices_of(best.plan)
-    pools = frozenset(pool for pool, _ in used)
     scored: Scored | None = None
-    if (lacking := lack(device_type, estimator.model.training)) is not None:
-        reason = f"no {lacking}"
-    elif not all(estimator.topology.path(pool, device_type.pool).connected for pool in pools):
-        strange = (estimator.topology.strangers(pool, device_type.pool) for pool in sorted(pools))
-        joined = f"no network joins {device_type.pool} and {' and '.join(sorted(pools))}"
-        reason = next(filter(None, strange), joined)
+    if barred is not None:
+        reason = barred
     else:
-        wanted = Wanted(pools=pools | {device_type.pool}, least={device_type.key: used[device_type.key] + 1})
+        pools = frozenset((*(pool for pool, _ in used), device_type.pool))
+        wanted = Wanted(pools=pools, least={device_type.key: used[device_type.key] + 1})
         scored = quick_plan(estimator, limits, wanted, deadline)
         reason = "no plan found that fits and uses them" if scored is None else _reason(scored, best)
     return IdleCost(
