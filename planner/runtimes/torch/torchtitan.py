@@ -83,6 +83,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "its data are neither dealt by documents nor pairs of answers"
     if training.attention != "flash" or model.drops:
         yield "its models have flash attention and no dropout"
+    if training.norms != "fused":
+        yield "its models have fused norms"
 
 
 def settings(job: Job) -> dict[str, object]:

@@ -231,6 +231,7 @@ REFUSED: dict[str, tuple[Plan, dict[str, Any], str]] = {
     "zero 1": (flat(1, steps=2), {}, "every micro-batch"),
     "fp16": (flat(3), {"precision": "fp16"}, "bf16 or fp32"),
     "narrow weights": (flat(3), {"master_weights": "bf16"}, "AdamW in fp32"),
+    "unfused norms": (flat(3), {"norms": "unfused"}, "fused norms"),
     "narrow reduction": (flat(3), {"reduce_dtype": "bf16"}, "adds gradients up in fp32"),
     "sgd": (flat(3), {"optimizer": "sgd"}, "AdamW"),
     "adapters": (flat(3, tp=1), {"lora": LoraSpec(rank=8)}, "whole model"),
