@@ -496,7 +496,24 @@ def load_cluster(path: Path) -> ClusterSpec:
 
 def problems_of(document: Document) -> list[Problem]:
     """Everything that keeps the document from being a cluster file."""
-    return [*document.problems(ClusterFile), *check_cluster(document)]
+    counted = [*_counted_devices(document)]
+    inside = tuple(f"{problem.key}." for problem in counted)
+    others = [problem for problem in document.problems(ClusterFile) if not problem.key.startswith(inside)]
+    return [*counted, *others, *check_cluster(document)]
+
+
+def _counted_devices(document: Document) -> Iterator[Problem]:
+    """Devices of a mixed node by name and number, as nodes of one type have them: ``{gpu: A100, count: 2}``."""
+    for index, pool in pools_of(document):
+        devices = pool.get("devices")
+        for position, device in enumerate(devices if isinstance(devices, list) else []):
+            if not isinstance(device, dict) or not {"gpu", "count"} & device.keys():
+                continue
+            name, number = device.get("gpu", device.get("name")), device.get("count", 1)
+            if isinstance(name, str) and isinstance(number, int):
+                what = f"expected a device, got {shown(device)}"
+                path = ("pools", index, "devices", position)
+                yield document.problem(path, what, f"write {number} x {name}")
 
 
 def cluster_of(file: ClusterFile) -> ClusterSpec:

@@ -120,6 +120,14 @@ def test_a_gpu_nobody_knows(tmp_path: Path, name: str, what: str, hint: str) -> 
     assert "write its numbers" in str(problem.hint)
 
 
+def test_devices_of_a_mixed_node_by_number(tmp_path: Path) -> None:
+    """As many would write them: one error with the way that is understood, not one for each number that is missing."""
+    devices = "devices: [{gpu: T4, count: 2}, {name: T4, count: 1}, RTX-3090]"
+    path = changed(tmp_path, ("gpu: V100-SXM-16GB", devices), ("    gpus_per_node: 4\n", ""))
+    found = [(problem.key, problem.hint) for problem in problems(load_cluster, path)]
+    assert found == [("pools[1].devices[0]", "write 2 x T4"), ("pools[1].devices[1]", "write 1 x T4")]
+
+
 def test_a_device_nobody_knows(tmp_path: Path) -> None:
     """In the list of a mixed node."""
     problem = wrong(
