@@ -511,7 +511,7 @@ def _counted_devices(document: Document) -> Iterator[Problem]:
                 continue
             name, number = device.get("gpu", device.get("name")), device.get("count", 1)
             if isinstance(name, str) and isinstance(number, int):
-                what = f"expected a device, got {shown(device)}"
+                what = f"expected a device by its name or its numbers, got {shown(device)}"
                 path = ("pools", index, "devices", position)
                 yield document.problem(path, what, f"write {number} x {name}")
 
