@@ -317,6 +317,7 @@ class Estimator:
         if lacking := wheel_warning(ages):
             yield lacking
         yield from self._switched_off(plan, step)
+        yield from self._sends_once(plan)
         kinds = {gpu: self.topology.device_type(pool, gpu) for pool, gpu, tp, _ in groups if tp > 1}
         buffered = sorted(gpu for gpu, kind in kinds.items() if pricer.hides(kind) == "all")
         bus = sorted(gpu for gpu, kind in kinds.items() if not kind.reaches_memory)
@@ -344,6 +345,28 @@ class Estimator:
             yield f"layer times of {gpu} at tp {tp}, micro-batch {micro_batch} lie beyond the measured ones"
         if self.curves is not None:
             yield from self.curves.guesses()
+
+    def _sends_once(self, plan: Plan) -> Iterator[str]:
+        """What DeepEP and HybridEP need of nodes and networks, and those of a plan that sends tokens by them have not.
+
+        DeepEP's kernels between nodes are written for eight devices of each (``NUM_MAX_NVL_PEERS``).
+        """
+        dispatcher, ways = self.model.training.token_dispatcher, plan.folding.ways
+        if dispatcher == "alltoall" or ways == 1:
+            return
+        types = [self.topology.device_type(*key) for key in sorted(devices_of(plan))]
+        bus = dict.fromkeys(each.pool for each in types if each.intra_shared)
+        if bus:
+            yield f"{dispatcher} needs links between the devices of a node, as NVLink: {', '.join(bus)} has a bus"
+        across = [each for each in types if ways > each.per_node]
+        slow = dict.fromkeys(
+            each.pool for each in across if self.topology.path(each.pool, each.pool).kind not in RDMA
+        )
+        if slow:
+            yield f"{dispatcher} needs RDMA between nodes: those of {', '.join(slow)} have none in common"
+        odd = dict.fromkeys(each.pool for each in across if each.per_node != 8)
+        if odd and dispatcher == "deepep":
+            yield f"deepep sends between nodes of 8 devices: those of {', '.join(odd)} have other numbers"
 
     def _spread(self, plan: Plan) -> float:
         """The widest of the plan's devices: that of their constants, narrower where their layers are measured."""

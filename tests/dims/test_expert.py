@@ -401,6 +401,39 @@ def test_devices_that_deepep_runs_on(fields: dict[str, Any], able: bool) -> None
             estimate(spread(ep=8), spec, sent)
 
 
+@pytest.mark.parametrize(
+    ("dispatcher", "ep", "changes", "said"),
+    [
+        ("alltoall", 8, {"per_node": 4, "kind": "ethernet", "shared": True}, []),
+        ("deepep", 1, {"per_node": 4, "kind": "ethernet", "shared": True}, []),
+        ("deepep", 8, {"per_node": 8}, []),
+        ("deepep", 8, {"per_node": 8, "shared": True}, ["deepep needs links between"]),
+        ("deepep", 4, {"per_node": 4, "kind": "ethernet"}, []),
+        (
+            "deepep",
+            8,
+            {"per_node": 4, "kind": "ethernet"},
+            ["deepep needs RDMA", "deepep sends between nodes of 8"],
+        ),
+        ("hybridep", 8, {"per_node": 4, "kind": "ethernet"}, ["hybridep needs RDMA"]),
+        ("hybridep", 8, {"per_node": 4}, []),
+    ],
+)
+def test_what_deepep_needs_of_nodes_and_networks(
+    dispatcher: str, ep: int, changes: dict[str, Any], said: list[str]
+) -> None:
+    """Warnings where its groups of devices have it not; none where no tokens are sent."""
+    made = pool("a", "A100", 16 // changes["per_node"], per_node=changes["per_node"])
+    intra = made.intra_node.model_copy(update={"shared": changes.get("shared", False)})
+    spec = cluster(made.model_copy(update={"intra_node": intra}))
+    if kind := changes.get("kind"):
+        fabrics = {name: fabric.model_copy(update={"kind": kind}) for name, fabric in spec.fabrics.items()}
+        spec = spec.model_copy(update={"fabrics": fabrics})
+    found = estimate(spread(dp=16, ep=ep), spec, mixture(token_dispatcher=dispatcher)).warnings
+    about = [warning for warning in found if "ep needs" in warning or "ep sends" in warning]
+    assert [warning[: len(start)] for warning, start in zip(about, said, strict=True)] == said
+
+
 def test_measured_all_to_alls_win() -> None:
     """In a node and over nodes, where all devices that share an expert use the cards; more members never take less."""
     topology = Topology(CLUSTER)
