@@ -18,6 +18,7 @@ from planner.cost.training import devices_of
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import fills_node, holds_groups, shard_sizes
 from planner.dims.tensor import splits_sequence
+from planner.dims.trained import lack
 from planner.dims.zero_plus import holds_copies
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -26,7 +27,7 @@ from planner.plan.equal_pools import Joined, joined, on_joined_pools
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import most_offered
-from planner.search.space.choices import MAX_DEPTH, batch_per_replica, stands
+from planner.search.space.choices import MAX_DEPTH, batch_per_replica, offers, stands
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
@@ -46,15 +47,15 @@ class Field:
         self.rng = rng
         self.estimator = Estimator(cluster, model, shipped())
         self.batch = model.training.global_batch
-        precision = model.training.precision
         self.device_types = [
             device_type
             for device_type in self.estimator.topology.device_types
-            if precision in device_type.peak_flops
+            if lack(device_type, model.training) is None
         ]
-        """Devices that have the number format."""
+        """Devices that can do what the training asks for."""
         rows = [row for row in TARGETS.values() if row.by_default]
-        self.targets = [TARGETS[limits.target]] if limits.target else rows
+        considered = [TARGETS[limits.target]] if limits.target else rows
+        self.targets = [row for row in considered if offers(row, model)]
         """Runtimes that the search considers too."""
 
     def degrees(self, row: Capabilities) -> list[int]:
@@ -226,7 +227,7 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
 
 def drawn(field: Field, number: int) -> Iterator[Plan]:
     """That many attempts at random plans; those that are no plans are left out."""
-    if not field.device_types:
+    if not field.device_types or not field.targets:
         return
     for _ in range(number):
         row = field.rng.choice(field.targets)

@@ -92,6 +92,7 @@ def draw_world(seed: int, index: int) -> World:
     limits = _limits(rng, model)
     # Draws of their own: what else a world is does not depend on them.
     model |= _experts(random.Random(f"experts {seed} {index}"), model)
+    model["training"] |= _software(random.Random(f"software {seed} {index}"), model)
     return World(cluster, model, limits)
 
 
@@ -213,6 +214,19 @@ def _experts(rng: random.Random, model: Yaml) -> Yaml:
     number = rng.choice((2, 3, 4, 8, 16, 64))
     size = rng.choice((model["hidden"] // 2, 2 * model["hidden"], 64))
     return {"experts": {"number": number, "top_k": rng.randint(1, min(number, 4)), "ffn": size}}
+
+
+def _software(rng: random.Random, model: Yaml) -> Yaml:
+    """Adapters of one model in six, unfused norms of as many, and other ways to experts of half of those with some."""
+    found: Yaml = {}
+    if rng.random() < 1 / 6:
+        drop, keep = rng.random() < 0.5, rng.random() < 0.3
+        found["lora"] = {"rank": rng.choice((8, 64)), "dropout": drop, "keeps_inputs": keep}
+    if rng.random() < 1 / 6:
+        found["norms"] = "unfused"
+    elif "experts" in model and rng.random() < 0.5:
+        found["token_dispatcher"] = rng.choice(("deepep", "hybridep"))
+    return found
 
 
 def _training(rng: random.Random) -> Yaml:
