@@ -37,11 +37,17 @@ class Incumbent:
 
     def offer(self, scored: Scored | None) -> bool:
         """Take a plan, priced where it will run, if it obeys the limits and is better; True when it was taken."""
+        return self._take(scored, lambda value: value < self.value)
+
+    def settle(self, scored: Scored | None) -> bool:
+        """Take a plan that something else speaks for if it obeys the limits and is as good; True when it was taken."""
+        return self._take(scored, lambda value: value <= self.value)
+
+    def _take(self, scored: Scored | None, wanted: Callable[[float], bool]) -> bool:
         if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, self.goal):
             return False
-        if (
-            not meets(scored.estimate, self.goal)
-            or value_of(scored.estimate, self.goal.objective) >= self.value
+        if not meets(scored.estimate, self.goal) or not wanted(
+            value_of(scored.estimate, self.goal.objective)
         ):
             return False
         self.best = scored

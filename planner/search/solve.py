@@ -16,6 +16,7 @@ from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explorer import Explorer
 from planner.search.incumbent import Incumbent
+from planner.search.pipeline import priced_on
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
@@ -66,6 +67,7 @@ def search(
         widened = WIDENED if explorer.finished else _WIDENED_IN_TIME
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
         explorer = _on_hosts(explorer, limits, answer, deadline)
+    _share_nothing(answer, estimator)
     result = SearchResult(
         status=explorer.status,
         best=answer.best,
@@ -102,6 +104,16 @@ def with_host_needs(result: SearchResult, widened: str | None) -> SearchResult:
     if widened is None or result.best is None or not result.best.plan.offload.anything:
         return result
     return replace(result, warnings=(widened, *result.warnings))
+
+
+def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
+    """Of plans as fast as the answer that one with the lowest ZeRO stage, where no stage has replicas to share among."""
+    best = answer.best
+    if best is None or any(stage.dp > 1 for stage in best.plan.stages):
+        return
+    for zero in range(best.plan.zero):
+        if answer.settle(priced_on(estimator, replace(best.plan, zero=zero), estimator)):
+            return
 
 
 def _on_hosts(before: Explorer, limits: Limits, answer: Incumbent, deadline: Deadline) -> Explorer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from planner.calibration.values import ASSUMED
 from planner.catalog import GpuSpec
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
@@ -17,12 +19,13 @@ from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
-from planner.search.solve import search
-from planner.search.values import Limits, Scored, SearchResult, Silent
+from planner.search.incumbent import Incumbent
+from planner.search.solve import _share_nothing, search
+from planner.search.values import Goal, Limits, Scored, SearchResult, Silent
 from planner.units import gib_from_bytes
 from tests.files.writing import CLUSTERS, MODELS
 from tests.quick import every
-from tests.worlds import GPUS, cluster, gpt, pool
+from tests.worlds import GPUS, cluster, gpt, group, plan, pool
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
@@ -385,3 +388,29 @@ def test_what_a_node_needs_of_host_memory_is_that_of_the_fullest(tmp_path: Path)
     said = f"a node of a needs {fullest:.0f} GiB of host memory"
     told = found.best.estimate.warnings
     assert any(line.startswith(said) for line in told), (said, told)
+
+
+@pytest.mark.parametrize(("allowed", "zero"), [(None, 0), ((2, 3), 2), ((3,), 3)])
+def test_stages_of_one_device_share_nothing(allowed: tuple[int, ...] | None, zero: int) -> None:
+    """All ZeRO stages are one plan there, which the answer calls by the lowest that may be."""
+    spec = cluster(pool("a", per_node=1), pool("b", "V100", per_node=1))
+    stages = [(group(name, gpu, share=8, steps=8),) for name, gpu in (("a", "A100"), ("b", "V100"))]
+    estimator = Estimator(spec, gpt(4, global_batch=8, precision="fp16"), ASSUMED)
+    found = plan("torch", 3, [3, 1], stages)
+    answer = Incumbent(Limits(zero=allowed), Goal())
+    assert answer.offer(Scored(plan=found, estimate=estimator.estimate(found)))
+    _share_nothing(answer, estimator)
+    assert answer.best is not None
+    assert answer.best.plan == replace(found, zero=zero)
+
+
+def test_stages_of_several_devices_keep_their_shares() -> None:
+    """Plain copies are as fast here, and need more memory."""
+    spec = cluster(pool("a"))
+    estimator = Estimator(spec, gpt(4, global_batch=8, precision="fp16"), ASSUMED)
+    found = plan("torch", 1, [4], [(group("a", "A100", count=8, share=1),)])
+    answer = Incumbent(Limits(), Goal())
+    assert answer.offer(Scored(plan=found, estimate=estimator.estimate(found)))
+    _share_nothing(answer, estimator)
+    assert answer.best is not None
+    assert answer.best.plan == found
