@@ -103,6 +103,12 @@ class DataParallel:
         return self.group_size is None
 
     @property
+    def plain(self) -> bool:
+        """True for single devices of one copy that compute nothing again and keep nothing elsewhere."""
+        whole = self.one_copy and not (self.shards or self.offload.anything or self.backup)
+        return whole and self.tp == 1 and self.recompute == "none"
+
+    @property
     def group_size(self) -> int | None:
         """Devices of a group, in which they come; there are several groups."""
         return self.shard_size or self.zero_plus.secondary

@@ -84,7 +84,8 @@ PATIENCE = 48
 """Families of a target on a network, in a row, that get quick plans without a better one."""
 
 MANY_TYPES = 8
-"""Device types from which on data parallelism is looked at ahead of pipelines, whose quick plans take seconds then."""
+"""Device types from which on all data parallelism is looked at ahead of pipelines, whose quick plans take seconds
+then; else what costs neither computation nor further synchronisation."""
 
 SHARES_SHARE = 0.3
 """Part of the time, at most, for these looks."""
@@ -391,9 +392,9 @@ class Explorer:
         listed = list(self._listed(whole=True, check=self._first.check_later))
         for row, name, partition, _ in listed:
             self._open_shares(row, name, partition)
-        if len(self.estimator.topology.device_types) >= MANY_TYPES:
-            with suppress(Struck):
-                self._first_shares(self.deadline.part(SHARES_SHARE))
+        every = len(self.estimator.topology.device_types) >= MANY_TYPES
+        with suppress(Struck):
+            self._first_shares(self.deadline.part(SHARES_SHARE), lambda choice: every or choice.plain)
         self._first.promising((group, partition) for _, _, partition, groups in listed for group in groups)
         listed += self._listed(whole=False, check=self.deadline.check)
         for _, _, partition, groups in listed:
@@ -536,8 +537,10 @@ class Explorer:
         self._taken_bound = float("inf")
         self._first.refine()
 
-    def _first_shares(self, deadline: Deadline) -> None:
-        """Data parallelism on as many devices as each choice of it can use, whose bounds are known then.
+    def _first_shares(
+        self, deadline: Deadline, wanted: Callable[[DataParallel], bool] = lambda choice: True
+    ) -> None:
+        """Wanted data parallelism on as many devices as each choice of it can use, whose bounds are known then.
 
         The heap would come to them late, and have no better bound than the floor until it does.
         """
@@ -545,7 +548,7 @@ class Explorer:
         try:
             while waiting:
                 bound, number, item = waiting[-1]
-                if isinstance(item, DataParallel):
+                if isinstance(item, DataParallel) and wanted(item):
                     deadline.check()
                     sets = self._sets(item)
                     bound = max(bound, sets.shares.bound(sets.box))
