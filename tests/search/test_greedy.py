@@ -68,6 +68,20 @@ def test_the_layers_end_about_as_soon_as_the_best_cut(depth: int, chunks: int) -
 
 
 @pytest.mark.parametrize(("depth", "chunks"), [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_no_cut_ends_before_the_longest_path_of_the_table(depth: int, chunks: int) -> None:
+    """Hence what is left out for its sake is no better; most of one chunk a stage end with it."""
+    stages, ratios = options(TWO, depth, chunks=chunks), []
+    for slots in ([0, 1, 1, 0][:depth], [1, 0, 0, 1][:depth]):
+        layers = _Layers(stages, slots)
+        every = list(cuts(7, depth, chunks))
+        ends = [layers._ending(cut).seconds for cut in every]
+        ratios += [least / end for least, end in zip(layers._least_seconds(every), ends, strict=True)]
+        assert layers._soonest(every, None) == layers._ending(every[ends.index(min(ends))])
+    assert max(ratios) <= 1
+    assert chunks > 1 or sum(ratio > 1 - 1e-6 for ratio in ratios) > len(ratios) / 2
+
+
+@pytest.mark.parametrize(("depth", "chunks"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_any_cut_becomes_about_as_good_as_the_best(depth: int, chunks: int) -> None:
     """Layer by layer, by moves that all make it better; none where there is no time for any."""
     stages = options(TWO, depth, chunks=chunks)

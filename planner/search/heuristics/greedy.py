@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from itertools import groupby, islice, pairwise, permutations, zip_longest
 from math import floor, inf
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.capabilities import Schedule
+from planner.cost.arrays import Numbers
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
-from planner.cost.schedules import wraps
+from planner.cost.schedules import stage_paths, wraps
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.placement import Slot, place_stages
@@ -41,6 +48,8 @@ CLIMBED_GAIN = 1.1
 
 GIVING = 3
 """Stages that may give one: as many with the longest micro-batches, as many that end last."""
+
+_ROUNDING = 1e-9
 
 
 def greedy(
@@ -137,6 +146,46 @@ class _End:
     """Seconds until a stage has done all it does in a step, [stage]."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """All paths of a table: how often each stage's durations are on them, [stage][path], and where they end, [path]."""
+
+    first: tuple[Numbers, Numbers]
+    """Forwards and backwards of the first chunk."""
+    every: tuple[Numbers, Numbers, Numbers]
+    """Forwards, backwards and gradients of weights of all chunks."""
+    ends: NDArray[np.intp]
+
+    def seconds(self, forward: Numbers, backward: Numbers, weight: Numbers, tails: Numbers) -> Numbers:
+        """The longest path, [way]; of durations [way][stage][chunk], gradients of weights and tails [way][stage]."""
+        total = forward[..., 0] @ self.first[0] + backward[..., 0] @ self.first[1] + tails[:, self.ends]
+        total += forward.sum(axis=2) @ self.every[0] + backward.sum(axis=2) @ self.every[1]
+        longest: Numbers = (total + weight @ self.every[2]).max(axis=1)
+        return longest
+
+
+@lru_cache(maxsize=256)
+def _paths(depth: int, micro_batches: int, chunks: int, schedule: Schedule) -> _Paths:
+    paths = tuple(stage_paths(depth, micro_batches, chunks, schedule))
+    stages, own = np.arange(depth)[:, None], np.array([path.stage for path in paths])
+
+    def others(name: str) -> Numbers:
+        before, behind = (
+            np.array([getattr(visits, name) for visits in row])
+            for row in ([path.before for path in paths], [path.behind for path in paths])
+        )
+        return np.where(stages < own, before, 0.0) + np.where(stages > own, behind, 0.0)
+
+    def its_own(name: str) -> Numbers:
+        return np.where(stages == own, [float(getattr(path.own, name)) for path in paths], 0.0)
+
+    return _Paths(
+        first=(others("forward"), others("backward")),
+        every=(its_own("forward"), its_own("backward"), its_own("weight")),
+        ends=np.array([0 if path.to_first else path.stage for path in paths]),
+    )
+
+
 class _Layers:
     """Layers for given compositions of the stages."""
 
@@ -188,7 +237,20 @@ class _Layers:
             for seconds in times[start : start + MORE_THRESHOLDS]
             for layers in self._trimmed(counts(seconds))
         )
-        return min(map(self._ending, tried), key=lambda end: end.seconds, default=None)
+        return self._soonest(list(tried), None)
+
+    def _soonest(self, ways: Sequence[Sequence[int]], known: _End | None) -> _End | None:
+        """The end of the best of these numbers of layers, [way][stage], or the known one where none is sooner."""
+        if not ways:
+            return known
+        least, found = self._least_seconds(ways), (inf if known is None else known.seconds, -1)
+        for way in np.argsort(least, kind="stable").tolist():
+            if least[way] >= found[0]:
+                break
+            end = self._ending(ways[way])
+            if (end.seconds, way) < found:
+                found, known = (end.seconds, way), end
+        return known
 
     def climbed(self, end: _End) -> _End:
         """Better options: as long as it helps, a busy or late stage gives a layer to the stage that should have it.
@@ -208,11 +270,10 @@ class _Layers:
                 if giver != taker and layers[giver] > self.chunks and layers[taker] < self.most[taker]
             ]
             tries -= len(moves)
-            moved = (self._ending(_moved(layers, *move)) for move in moves[: max(0, tries)])
-            least = min(moved, key=lambda found: found.seconds, default=end)
-            if least.seconds >= end.seconds:
+            sooner = self._soonest([_moved(layers, *move) for move in moves[: max(0, tries)]], end)
+            if sooner is None or sooner is end:
                 break
-            end = least
+            end = sooner
         return end
 
     def _line(self, stage: int) -> tuple[float, float]:
@@ -250,12 +311,38 @@ class _Layers:
             if surplus <= 0:
                 yield layers
 
-    def _ending(self, layers: Sequence[int]) -> _End:
+    def _with_sends(self, options: Sequence[Option]) -> tuple[list[list[float]], list[list[float]]]:
+        """Forward and backward seconds of a micro-batch with the sends that go with each, [stage][chunk]."""
         pricer = self.stages.pricer
-        options = [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
-        forward, backward = with_sends(
-            options, self.sends, pricer.target, pricer.model.training.forwards, self.schedule
+        return with_sends(options, self.sends, pricer.target, pricer.model.training.forwards, self.schedule)
+
+    @cached_property
+    def _sent(self) -> tuple[Numbers, Numbers]:
+        """Seconds of the sends that go with a forward and with a backward, [stage][chunk]."""
+        first = self.stages.option(0, self.slots[0], self.chunks)
+        nothing = replace(first, forward=(0.0,) * len(first.forward), backward=(0.0,) * len(first.backward))
+        forward, backward = self._with_sends([nothing] * len(self.slots))
+        return np.array(forward), np.array(backward)
+
+    def _least_seconds(self, ways: Sequence[Sequence[int]]) -> Numbers:
+        """No step with such layers, [way][stage], ends sooner, [way]: the table of paths, many ways at once."""
+        every = [self._options(layers) for layers in ways]
+        forward = np.array([[option.forward for option in options] for options in every]) + self._sent[0]
+        backward = np.array([[option.backward for option in options] for options in every]) + self._sent[1]
+        weight = np.array([[sum(option.weight) for option in options] for options in every])
+        tails = np.array([[option.tail_seconds for option in options] for options in every])
+        steps = self.stages.choice.family.micro_batches
+        seconds = _paths(len(self.slots), steps, self.chunks, self.schedule).seconds(
+            forward, backward, weight, tails
         )
+        return seconds * (1 - _ROUNDING)
+
+    def _options(self, layers: Sequence[int]) -> list[Option]:
+        return [self.stages.option(stage, self.slots[stage], count) for stage, count in enumerate(layers)]
+
+    def _ending(self, layers: Sequence[int]) -> _End:
+        options = self._options(layers)
+        forward, backward = self._with_sends(options)
         held = [option.held_seconds for option in options]
         weight = [option.weight for option in options if option.weight]
         steps = self.stages.choice.family.micro_batches
