@@ -550,18 +550,29 @@ class Explorer:
                 bound, number, item = waiting[-1]
                 if isinstance(item, DataParallel) and wanted(item):
                     deadline.check()
-                    sets = self._sets(item)
-                    bound = max(bound, sets.shares.bound(sets.box))
+                    bound = max(bound, self._whole_bound(item))
                     if bound < self.incumbent:
-                        self._fullest(sets)
-                        self._without_slowest(sets)
-                    self._push(bound, sets)
+                        sets = self._sets(item)
+                        bound = max(bound, sets.shares.bound(sets.box))
+                        if bound < self.incumbent:
+                            self._fullest(sets)
+                            self._without_slowest(sets)
+                        self._push(bound, sets)
+                    else:
+                        self._push(bound, item)
                 else:
                     heappush(self._heap, (bound, number, item))
                 waiting.pop()
         finally:
             for entry in waiting:
                 heappush(self._heap, entry)
+
+    def _whole_bound(self, choice: DataParallel) -> float:
+        """What the same with one copy takes at least: groups have less room, and no more devices share an update."""
+        if choice.shard_size is None:
+            return 0.0
+        whole = self._sets(replace(choice, shard_size=None))
+        return whole.shares.bound(whole.box)
 
     def _members(self, bound: float, group: Group) -> Families:
         """The families of a group that may have plans, each with its bound."""
