@@ -366,8 +366,19 @@ class Shares:
             if self.limits.micro_batch is not None:
                 most = min(most, max(self.limits.micro_batch))
             one = self._group(device_type)
-            self._most[key] = self.pricer.most_sequences(self._shape, one, devices, most, padding)
+            self._most[key] = (
+                self.pricer.most_sequences(self._shape, one, devices, most, padding)
+                if self._may_fit(device_type)
+                else 0
+            )
         return self._most[key]
+
+    def _may_fit(self, device_type: DeviceType) -> bool:
+        """False where a device has no room even if all share one copy: no group of them needs less."""
+        if self.choice.shard_size is None:
+            return True
+        whole = shares_of(replace(self.choice, shard_size=None), self.estimator, self.limits)
+        return whole.most_sequences(device_type, sum(whole.sets.high)) > 0
 
     def missing_bytes(self, device_type: DeviceType) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""

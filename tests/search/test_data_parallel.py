@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -282,3 +283,24 @@ def test_a_slow_network_makes_groups_worth_more() -> None:
         savings.append(steps[None] / steps[8])
     assert savings == sorted(savings)
     assert savings[0] > 1.0
+
+
+@pytest.mark.parametrize("layers", [4, 60, 90, 400])
+def test_groups_of_shards_are_no_faster_than_one_copy(layers: int) -> None:
+    """Nor have they room where one copy on all devices has none: the search looks at neither then."""
+    pools = pool("a", per_node=2, nodes=4), pool("b", "V100", per_node=2, nodes=2)
+    estimator = Estimator(cluster(*pools), gpt(layers, 4096, 32, global_batch=32))
+    found = {shares.choice: shares for shares in shares_of(estimator, Limits(target="torch"))}
+    rooms = set[tuple[bool, bool]]()
+    for choice, shares in found.items():
+        if choice.shard_size is None:
+            continue
+        whole = found[replace(choice, shard_size=None)]
+        assert whole.bound(whole.sets) <= shares.bound(shares.sets)
+        for device_type in shares.device_types:
+            most = whole.most_sequences(device_type, sum(whole.sets.high))
+            group = shares._group(device_type)
+            own = shares.pricer.most_sequences(shares._shape, group, choice.shard_size, 32)
+            assert own <= most
+            rooms.add((own > 0, most > 0))
+    assert rooms >= {4: {(True, True)}, 400: {(False, False)}}.get(layers, {(False, True)})

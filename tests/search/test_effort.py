@@ -53,7 +53,7 @@ def families_asked(
         Explorer(Estimator(examples.cluster(), examples.model()), MEGATRON, Silent()),
         list[Family](),
     )
-    found._first_shares = lambda deadline: None  # type: ignore[method-assign]
+    found._first_shares = lambda *_: None  # type: ignore[method-assign]
     for number, family in enumerate(families):
         found._push(1.0 + number / 1e6, family)
 
@@ -94,7 +94,7 @@ def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int
     group = Group((FAMILY._replace(zero=0), FAMILY._replace(zero=2)))
     for other in ((), (FAMILY._replace(tp=2),)):
         found = Explorer(Estimator(examples.cluster(), examples.model()), MEGATRON, Silent())
-        found._first_shares = lambda deadline: None  # type: ignore[method-assign]
+        found._first_shares = lambda *_: None  # type: ignore[method-assign]
         for number, family in enumerate(alike):
             found._push(1.0 + number / 1e6, family)
         found._push(2.0, Group((*group.families, *other)))

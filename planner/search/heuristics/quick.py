@@ -145,7 +145,9 @@ class _QuickSearch:
                     continue
                 self._shared(data_parallel_choices(row, self.limits, partition.estimator), partition)
                 model = partition.estimator.model
-                for group in grouped(families(row, self.limits, model, partition.device_types, network)):
+                found = tuple(families(row, self.limits, model, partition.device_types, network))
+                partition.bounds.rates.expect(found)
+                for group in grouped(found):
                     self.deadline.check()
                     waiting += _waiting(group, partition, self.limits)
         self._stage(self._ranked(waiting))

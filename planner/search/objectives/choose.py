@@ -154,9 +154,10 @@ def _best(
         result = with_host_needs(result, None if finder.limits is limits else WIDENED)
     result = replace(result, goal=goal)
     if explain and result.best is not None and not deadline.struck:
+        until = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
         result = replace(
             result,
-            other_format=_other_format(result, result.best, cluster, model, calibration, limits, deadline),
+            other_format=_other_format(result, result.best, cluster, model, calibration, limits, until),
         )
     if result.reasons_error is not None or not (explain or goal.robust):
         return result
