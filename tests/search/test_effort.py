@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from math import inf
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +16,7 @@ from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search import explorer as explorers
 from planner.search.bounds.groups import Group, grouped
+from planner.search.data_parallel import DataParallel
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
 from planner.search.heuristics import greedy as greedies
@@ -165,18 +167,19 @@ def ranked(number: int) -> list[_Ranked]:
 
 
 @pytest.mark.parametrize(
-    ("cheap", "slots", "fits", "looks"),
+    ("cheap", "slots", "fits", "looks", "later"),
     [
-        (False, [0, 1], False, 16 * 2),
-        (False, [0, 0], False, 16),
-        (False, [], False, 0),
-        (False, [0, 1], True, 16 * 2),
-        (True, [0, 1], True, 2),
-        (True, [0, 1], False, 16 * 2),
+        (False, [0, 1], False, 16 * 2, 2),
+        (False, [0, 0], False, 16, 1),
+        (False, [], False, 0, 0),
+        (False, [0, 1], True, 16 * 2, 2),
+        (True, [0, 1], True, 4 + 2, 4 + 2),
+        (True, [0, 0], True, 4 + 1, 4 + 1),
+        (True, [0, 1], False, 16 * 2, 16 * 2),
     ],
 )
-def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, looks: int) -> None:
-    """Sixteen with stages both ways; a cheap look ends with the second that fits, one way of each."""
+def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, looks: int, later: int) -> None:
+    """Sixteen with stages both ways; a cheap look ends with the fourth that fits, and only the best goes both ways."""
     wanted = everywhere(Estimator(examples.cluster(), examples.model()))
     search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
     with (
@@ -194,14 +197,13 @@ def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, look
         search.best = examples.scored(step_seconds=1.005)
         search._done.clear()
         search._stage(iter(ranked(40)))
-        assert layered.call_count == before + len(
-            [*{tuple(slots), tuple(slots[::-1])} - {()}][: 1 if cheap and fits else 2]
-        )
+        # Other schedules may make up for 40 % at a cheap look.
+        assert layered.call_count == before + later
 
 
-@pytest.mark.parametrize(("cheap", "seconds", "looks"), [(False, 13.9, 3), (False, 14.1, 1), (True, 9.0, 1)])
+@pytest.mark.parametrize(("cheap", "seconds", "looks"), [(False, 13.9, 3), (False, 14.1, 1), (True, 14.1, 3)])
 def test_schedules_of_a_quick_plan(cheap: bool, seconds: float, looks: int) -> None:
-    """All that its stages have, where they may come to be the fastest; a cheap look leaves them."""
+    """All that its stages have, where they may come to be the fastest; the best of a cheap look gets them anyway."""
     wanted = everywhere(Estimator(examples.cluster(), examples.model()))
     search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
     search.best, orders = examples.scored(step_seconds=10.0), [(1, "1f1b"), (2, "1f1b"), (2, "zb-v")]
@@ -212,37 +214,47 @@ def test_schedules_of_a_quick_plan(cheap: bool, seconds: float, looks: int) -> N
         patch.object(quick, "orders_of", side_effect=lambda *_: iter(orders)),
         patch.object(quick, "layered", return_value=found),
     ):
-        assert search._place(item.choice, item.partition)
+        assert search._place(item.choice, item.partition, every_order=True)
     met = [(call.args[0].interleave, call.args[0].schedule) for call in stages.call_args_list]
     assert met == orders[:looks]
 
 
 def test_sets_of_a_quick_plan() -> None:
-    """Six of each choice of data parallelism; two of each of the four with the least bounds at a cheap look."""
+    """Six of each choice of data parallelism; two of each of the four with the least bounds at a cheap look.
+
+    Groups get a bound of their own only where that of one copy is among the least.
+    """
+    bounded: list[tuple[int, int | None]] = []
 
     class Stub:
         unit = 1
         device_types = ()
 
-        def __init__(self, number: int) -> None:
-            self.number = number
-            self.sets = SimpleNamespace(within=lambda *_: cast("Box", number))
+        def __init__(self, choice: DataParallel) -> None:
+            self.name = choice.tp, choice.shard_size
+            self.sets = SimpleNamespace(within=lambda *_: cast("Box", choice))
 
         def bound(self, box: Box) -> float:
-            return float(-self.number)
+            bounded.append(self.name)
+            return 0.5 * (self.name[1] is not None) - self.name[0]
 
     wanted = everywhere(Estimator(examples.cluster(), examples.model()))
+    sizes = list(product(range(1, 8), (None, 2)))
+    choices = [
+        DataParallel(target="torch", zero=1, recompute="none", tp=tp, shard_size=size) for tp, size in sizes
+    ]
     for cheap, expected in (
-        (False, [(number, 6) for number in range(1, 8)]),
-        (True, [(number, 2) for number in (7, 6, 5, 4)]),
+        (False, [(name, 6) for name in sizes]),
+        (True, [((tp, size), 2) for tp in (7, 6) for size in (None, 2)]),
     ):
         search = quick._QuickSearch(opened()[0].estimator, MEGATRON, wanted, NO_LIMIT, cheap=cheap)
         with (
             patch.object(quick, "shares_of", side_effect=lambda choice, *_: Stub(choice)),
             patch.object(quick, "best_of", return_value=[]) as best_of,
         ):
-            search._shared(range(1, 8), cast("NetworkPartition", SimpleNamespace(estimator=None)))  # type: ignore[arg-type]
-        assert [(call.args[0].number, call.args[2]) for call in best_of.call_args_list] == expected
+            search._shared(choices, cast("NetworkPartition", SimpleNamespace(estimator=None)))
+        assert [(call.args[0].name, call.args[2]) for call in best_of.call_args_list] == expected
+    assert sorted(bounded, key=str) == sorted([(tp, None) for tp in range(1, 8)] + [(7, 2), (6, 2)], key=str)
 
 
 def first_plans() -> FirstPlans:

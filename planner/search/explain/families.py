@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
@@ -63,6 +64,9 @@ FAR = 0.5
 """A plan that takes longer than the best by more than this share of its step may be a poor one of its family: the
 search looks at what cannot win only as long as it may."""
 
+NEAR = 0.1
+"""A plan that takes longer than the best by no more than this share of its step is as good as a look would find."""
+
 SEARCHED_SHARE = 0.25
 """Part of the time that is left, at most, for a search of a family of which no quick plan was found."""
 
@@ -120,10 +124,9 @@ class FamilyPlans:
         for name in waiting:
             if name not in self._plans and name in self._met.plans:
                 self._take(name, self._met.plans[name])
-        # Families of which nothing is known come first.
-        for name in sorted(waiting, key=self._plans.__contains__):
+        for name in sorted(waiting, key=lambda name: self._turn(name, best)):
             known = self._plans.get(name)
-            if name in self._looked or (known is not None and slower_by(known, best) <= FAR):
+            if name in self._looked or self._slower(name, best) <= NEAR:
                 continue
             if self.deadline.struck:
                 return False
@@ -141,6 +144,16 @@ class FamilyPlans:
             if scored.plan.grid is not None:
                 self._take(family_of(scored), scored)
         return True
+
+    def _turn(self, name: str, best: Scored) -> tuple[bool, ...]:
+        """Families of which no good plan is known come first; of all, those whose looks are the shortest."""
+        pipelines = name in self._families and self._families[name].pp != (1,)
+        return name in self._pools, self._slower(name, best) <= FAR, pipelines
+
+    def _slower(self, name: str, best: Scored) -> float:
+        """How much more time the plan of a family takes that is known, as a share of the best's; infinite for none."""
+        known = self._plans.get(name)
+        return inf if known is None else slower_by(known, best)
 
     def keep(self, scored: Scored) -> None:
         """A plan that was chosen before a better one was found."""

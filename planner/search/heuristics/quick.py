@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import inf
 from typing import Protocol
 
@@ -41,8 +41,8 @@ SETS = 6
 ORDERS_GAIN = 1.4
 """What other schedules make of a plan at most: half of its layers in a V leave a third of the bubble."""
 
-CHEAP_TRIES, CHEAP_SETS = 2, 2
-"""The same for a cheap look; choices that do not fit do not count."""
+CHEAP_TRIES, CHEAP_SETS = 4, 2
+"""The same for a cheap look; choices that do not fit do not count, and only the best gets other orders."""
 
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
@@ -81,7 +81,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranked:
-    """A choice, and about how long it takes."""
+    """A choice, and (about) how long it takes."""
 
     seconds: float
     choice: Choice
@@ -129,6 +129,8 @@ class _QuickSearch:
         self.best: Scored | None = None
         self._done: set[tuple[object, ...]] = set()
         """Targets and degrees of which one choice has fitted."""
+        self._placed: list[_Ranked] = []
+        """What a cheap look has placed in one order only."""
 
     @property
     def seconds(self) -> float:
@@ -177,27 +179,64 @@ class _QuickSearch:
 
     def _shared(self, choices: Iterable[DataParallel], partition: NetworkPartition) -> None:
         """A batch per device: the most promising sets of the wanted devices."""
-        boxes: list[tuple[float, int, Shares, Box]] = []
-        for choice in choices:
+        sets: Iterator[tuple[Shares, Box | None]]
+        if self.cheap:
+            sets = islice(self._by_bound(choices, partition), CHEAP_SHARES)
+        else:
+            sets = (self._wanted_sets(choice, partition) for choice in choices)
+        for shares, box in sets:
             self.deadline.check()
-            shares = shares_of(choice, partition.estimator, self.limits)
-            box = shares.sets.within(
-                tuple(
-                    -(-self.wanted.least.get(device_type.key, 0) // choice.tp)
-                    for device_type in shares.device_types
-                ),
-                tuple(
-                    device_type.replicas(choice.tp) if device_type.pool in self.wanted.pools else 0
-                    for device_type in shares.device_types
-                ),
-                shares.unit,
-            )
-            if box and not self.cheap:
+            if box is not None:
                 self._share(shares, box)
-            elif box:
-                boxes.append((shares.bound(box), len(boxes), shares, box))
-        for _, _, shares, box in sorted(boxes)[:CHEAP_SHARES]:
-            self._share(shares, box)
+
+    def _by_bound(
+        self, choices: Iterable[DataParallel], partition: NetworkPartition
+    ) -> Iterator[tuple[Shares, Box | None]]:
+        """Those that may be faster than the fastest plan, by their bounds; that of groups is looked at where that of
+        one copy, which holds for them, is the least of all."""
+        alike: dict[DataParallel, list[DataParallel]] = {}
+        for choice in choices:
+            alike.setdefault(replace(choice, shard_size=None), []).append(choice)
+        heap: list[tuple[float, int, DataParallel, bool]] = []
+        count = 0
+
+        def push(bound: float, choice: DataParallel, *, own: bool) -> None:
+            nonlocal count
+            count += 1
+            heappush(heap, (bound, count, choice, own))
+
+        for whole, members in alike.items():
+            self.deadline.check()
+            bound = self._bound(whole, partition)
+            for choice in members:
+                push(bound, choice, own=choice == whole)
+        while heap and heap[0][0] < self.seconds:
+            self.deadline.check()
+            bound, _, choice, own = heappop(heap)
+            if not own:
+                push(max(bound, self._bound(choice, partition)), choice, own=True)
+                continue
+            yield self._wanted_sets(choice, partition)
+
+    def _bound(self, choice: DataParallel, partition: NetworkPartition) -> float:
+        shares, box = self._wanted_sets(choice, partition)
+        return inf if box is None else shares.bound(box)
+
+    def _wanted_sets(self, choice: DataParallel, partition: NetworkPartition) -> tuple[Shares, Box | None]:
+        """The sets of a choice of the wanted devices only, with all that must work."""
+        shares = shares_of(choice, partition.estimator, self.limits)
+        box = shares.sets.within(
+            tuple(
+                -(-self.wanted.least.get(device_type.key, 0) // choice.tp)
+                for device_type in shares.device_types
+            ),
+            tuple(
+                device_type.replicas(choice.tp) if device_type.pool in self.wanted.pools else 0
+                for device_type in shares.device_types
+            ),
+            shares.unit,
+        )
+        return shares, box
 
     def _share(self, shares: Shares, box: Box) -> None:
         for plan in best_of(shares, box, CHEAP_SETS if self.cheap else SETS, self.seconds):
@@ -209,16 +248,20 @@ class _QuickSearch:
         tried = 0
         for item in ranked:
             degrees = _degrees(item.choice.family)
-            if item.seconds >= self.seconds:
+            if item.seconds >= self.seconds * (ORDERS_GAIN if self.cheap else 1.0):
                 break
             if degrees in self._done:
                 continue
-            tried += self._place(item.choice, item.partition)
+            tried += self._place(item.choice, item.partition, every_order=not self.cheap)
             if tried == TRIES or (self.cheap and len(self._done) == CHEAP_TRIES):
                 break
+        placed, self._placed = self._placed, []
+        if placed:
+            best = min(placed, key=lambda item: item.seconds)
+            self._place(best.choice, best.partition, every_order=True)
 
-    def _place(self, choice: Choice, partition: NetworkPartition) -> bool:
-        """Plans of a choice, and near the best one of its other schedules, unless cheap; False without room for any."""
+    def _place(self, choice: Choice, partition: NetworkPartition, *, every_order: bool) -> bool:
+        """Plans of a choice, in every order the reverse and other schedules too; False without room for any."""
         self.deadline.check()
         stages = StageOptions(choice, partition.estimator, self.limits)
         slots = _slots(stages, self.wanted)
@@ -228,9 +271,11 @@ class _QuickSearch:
             if scored is None:
                 continue
             self._done.add(_degrees(choice.family))
-            if self.cheap:
+            seconds = scored.estimate.step_seconds
+            if not every_order:
+                self._placed.append(_Ranked(seconds=seconds, choice=choice, partition=partition))
                 break
-            if scored.estimate.step_seconds < self.seconds * ORDERS_GAIN:
+            if self.cheap or seconds < self.seconds * ORDERS_GAIN:
                 self._reorder(choice, partition, order)
         return bool(slots)
 

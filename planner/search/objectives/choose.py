@@ -152,9 +152,9 @@ def _best(
         )
         result = _searched(finder, explain, advice, deadline, monotonic() - start, process_time() - cpu_start)
         result = with_host_needs(result, None if finder.limits is limits else WIDENED)
-    result = replace(result, goal=goal)
+    result, cpu_seconds = replace(result, goal=goal), process_time() - cpu_start
     if explain and result.best is not None and not deadline.struck:
-        until = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
+        until = reasons_deadline(deadline, cpu_seconds, advice=advice)
         result = replace(
             result,
             other_format=_other_format(result, result.best, cluster, model, calibration, limits, until),
@@ -162,7 +162,7 @@ def _best(
     if result.reasons_error is not None or not (explain or goal.robust):
         return result
     if not goal.robust:
-        deadline = reasons_deadline(deadline, process_time() - cpu_start, advice=advice)
+        deadline = reasons_deadline(deadline, cpu_seconds, advice=advice)
     try:
         return weighed(result, cluster, model, calibration, limits, goal, deadline)
     except Exception as error:
