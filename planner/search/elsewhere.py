@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 
 from planner.cost.estimate import Estimator
 from planner.frozen import dataclass
 from planner.search.deadline import Deadline, Struck
-from planner.search.pipeline import OpenChoice
+from planner.search.pipeline import KeptPrograms, OpenChoice
 from planner.search.space.choices import Choice, Islands
 from planner.search.space.partitions import NetworkPartition
 from planner.search.values import Limits, Scored
@@ -50,6 +50,7 @@ class Scene:
     """Of the whole cluster."""
     limits: Limits
     solver: str | None
+    kept: KeptPrograms = field(default_factory=KeptPrograms, compare=False)
 
     def open(self, start: Start, partition: NetworkPartition) -> OpenChoice:
         """The choice, to be solved in this process."""
@@ -63,6 +64,7 @@ class Scene:
             bound_seconds=start.bound_seconds,
             once_seconds=start.once_seconds,
             solver=self.solver,
+            kept=self.kept,
         )
 
 

@@ -86,6 +86,34 @@ def in_space(scored: Scored, estimator: Estimator) -> Scored | None:
     return again if slower or not again.estimate.fits else scored
 
 
+MOST_KEPT = 48
+"""Programs that are kept of choices of one relaxation; thousands of these wait on the heap, and few are ever solved."""
+
+
+class KeptPrograms:
+    """The choices that were relaxed last; those before them lose their programs, and build them again if they must."""
+
+    def __init__(self) -> None:
+        self._choices: dict[OpenChoice, None] = {}
+        """Those relaxed first come first."""
+
+    def __reduce__(self) -> tuple[type[KeptPrograms], tuple[()]]:
+        """Another process has its own."""
+        return KeptPrograms, ()
+
+    def add(self, choice: OpenChoice) -> None:
+        """A choice that was relaxed once."""
+        self._choices[choice] = None
+        if len(self._choices) > MOST_KEPT:
+            first = next(iter(self._choices))
+            self.remove(first)
+            first.forget()
+
+    def remove(self, choice: OpenChoice) -> None:
+        """One that keeps its program anyway, or needs none."""
+        self._choices.pop(choice, None)
+
+
 class OpenChoice:
     """An outer choice being solved: one round at a time, so that the search can turn to a better one."""
 
@@ -101,6 +129,7 @@ class OpenChoice:
         islands: Islands = (),
         scorer: Estimator | None = None,
         solver: str | None = None,
+        kept: KeptPrograms | None = None,
     ) -> None:
         """``scorer`` knows the whole cluster where ``estimator`` sees a part: only its prices are offered.
 
@@ -117,6 +146,7 @@ class OpenChoice:
         self.best: Scored | None = None
         self.closed = False
         self.solver = solver
+        self._kept = kept or KeptPrograms()
         self.rounds = 0
         self._seen: set[tuple[tuple[int, int], ...]] = set()
         self._nodes = [_Node(bound=bound_seconds)]
@@ -160,6 +190,7 @@ class OpenChoice:
             return
         model.deadline = deadline
         node = heappop(self._nodes)
+        self._kept.remove(self)
         self.rounds += 1
         model.branching.assign(node.part)
         try:
@@ -177,8 +208,7 @@ class OpenChoice:
         if not self._nodes or self.bound >= self.incumbent * (1 - self.gap):
             self._close(self.bound)
         elif self.rounds == 1:
-            # Thousands of choices wait on the heap with nothing but their bound; few are ever solved.
-            self._model = None
+            self._kept.add(self)
 
     def _relax(self, model: PipelineModel, node: _Node) -> None:
         """The linear relaxation: what it leaves open is divided, else the node is left to the ILP."""
@@ -220,6 +250,9 @@ class OpenChoice:
 
     def _prepared(self, deadline: Deadline) -> PipelineModel | None:
         """The model with the newest cutoff; None when no option is left below it."""
+        if self._model is not None and self.rounds == 1 and self._wanted() < self._model.scale:
+            # Without cuts yet: fewer options are left below the cutoff of now.
+            self.forget()
         if self._model is None:
             known = self.incumbent < float("inf")
             cutoff = self._wanted() if known else self._longest()
@@ -248,10 +281,15 @@ class OpenChoice:
                     slowest = max(slowest, self.choice.family.micro_batches * busy + option.tail_seconds)
         return max(self.bound, 1e-9) + (self.choice.depth + 1) * slowest
 
+    def forget(self) -> None:
+        """Leave the program, which has no cuts yet or will not be needed again."""
+        self._model = None
+
     def _close(self, bound: float) -> None:
         self.closed = True
         self.bound = max(self.bound, bound)
-        self._model = None
+        self._kept.remove(self)
+        self.forget()
 
     def _offer(self, scored: Scored | None) -> None:
         if scored is not None and scored.estimate.step_seconds < self.incumbent:
