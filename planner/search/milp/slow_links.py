@@ -56,22 +56,25 @@ class SlowSends:
     def _small_options(self) -> None:
         """Only options with which a crossing still ends before the cutoff are at one."""
         depth = self._stages.choice.depth
+        edges: dict[int, list[Edge]] = {}
+        for edge in self._edges:
+            edges.setdefault(edge.stage, []).append(edge)
         for stage in range(depth):
             both: list[Column] = []
+            options: dict[int, list[tuple[Option, Column]]] = {}
+            for option, variable in self._of(stage):
+                options.setdefault(option.composition, []).append((option, variable))
             for back in (False, True):
-                mine = [edge for edge in self._edges if edge.stage == stage - back]
-                both += [edge.column for edge in mine]
-                for members in {tuple(edge.members[back]) for edge in mine}:
-                    here = ones(edge.column for edge in mine if tuple(edge.members[back]) == members)
-                    offered = [
-                        (option, variable)
-                        for option, variable in self._of(stage)
-                        if option.composition in members
-                    ]
+                crossing: dict[tuple[int, ...], list[Column]] = {}
+                for edge in edges.get(stage - back, ()):
+                    crossing.setdefault(tuple(edge.members[back]), []).append(edge.column)
+                    both.append(edge.column)
+                for members, columns in crossing.items():
+                    offered = [item for member in members for item in options.get(member, ())]
                     small = [x for option, x in offered if self._fits(stage, option, not back, back)]
                     if len(small) < len(offered):
                         # sum of the crossing edges of a place on one side <= sum of its options that fit there
-                        self._program.row(added(here, ones(small), -1.0), most=0.0)
+                        self._program.row(added(ones(columns), ones(small), -1.0), most=0.0)
             if 0 < stage < depth - 1 and both:
                 small = [x for option, x in self._of(stage) if self._fits(stage, option, True, True)]
                 # sum of the crossing edges on both sides <= 1 + sum of the options that fit between two

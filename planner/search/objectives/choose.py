@@ -182,8 +182,8 @@ def _other_format(
     limits: Limits,
     deadline: Deadline,
 ) -> OtherFormat | None:
-    """A quick plan in another number format where devices idle that lack the training's."""
-    lacking = model.training.precision
+    """A quick plan of the same runtime in another number format where devices idle that lack the training's."""
+    lacking, limits = model.training.precision, replace(limits, target=best.plan.target)
     for precision in OTHER_FORMATS.get(lacking, ()) if result.goal.objective == "time" else ():
         idle = sum(
             len(pool.hosts)
