@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -15,6 +16,7 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.search import explorer as explorers
+from planner.search import pipeline as pipelines
 from planner.search.bounds.groups import Group, grouped
 from planner.search.data_parallel import DataParallel
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -24,7 +26,8 @@ from planner.search.heuristics import quick
 from planner.search.heuristics.greedy import _Layers, _orders, greedy
 from planner.search.heuristics.quick import FirstPlans, _Ranked, everywhere
 from planner.search.islands import IslandShares
-from planner.search.pipeline import OpenChoice
+from planner.search.milp.model import PipelineModel
+from planner.search.pipeline import KeptPrograms, OpenChoice
 from planner.search.space.choices import Choice, Family
 from planner.search.space.device_sets import Box
 from planner.search.values import Limits, Scored, Silent
@@ -40,7 +43,6 @@ near: Any = pytest.approx
 
 if TYPE_CHECKING:
     from planner.plan.values import Plan
-    from planner.search.milp.model import PipelineModel
     from planner.search.space.partitions import NetworkPartition
     from planner.search.space.stages import StageOptions
 
@@ -425,6 +427,39 @@ def open_choice() -> OpenChoice:
     stages = options((pool("a", per_node=2), pool("b", "V100", per_node=2)), 4)
     limits = Limits(tp=(1,), recompute=("none",), gap=0.02)
     return OpenChoice(stages.choice, stages.estimator, limits, cutoff_seconds=1e9, bound_seconds=0.0)
+
+
+def relaxed_once(cutoff_seconds: float, kept: KeptPrograms) -> OpenChoice:
+    """A choice after its first round, whose node is not closed by it."""
+    first = open_choice()
+    found = OpenChoice(
+        first.choice,
+        first.estimator,
+        Limits(tp=(1,), recompute=("none",), gap=0.02),
+        cutoff_seconds=cutoff_seconds,
+        bound_seconds=0.0,
+        kept=kept,
+    )
+    found.step(cutoff_seconds)
+    assert (found.rounds, found.closed) == (1, False)
+    return found
+
+
+def test_programs_of_the_choices_relaxed_last_are_kept() -> None:
+    """As many as allowed, as long as the cutoff stays; another process keeps its own."""
+    kept = KeptPrograms()
+    with patch.object(pipelines, "MOST_KEPT", 2):
+        first, second, third = (relaxed_once(1e3, kept) for _ in range(3))
+    assert first._model is None
+    assert second._model is not None
+    assert third._model is not None
+    for choice, cutoff, again in ((first, 1e3, True), (second, 1e3, False), (third, 0.999e3, True)):
+        with patch("planner.search.pipeline.PipelineModel", wraps=PipelineModel) as built:
+            choice.step(cutoff)
+        assert built.called == again
+        # A second round may leave cuts, which are kept as long as the choice is open.
+        assert choice not in kept._choices
+    assert pickle.loads(pickle.dumps(kept))._choices == {}
 
 
 def test_paths_of_long_pipelines_are_not_cut() -> None:
