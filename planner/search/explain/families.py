@@ -145,10 +145,12 @@ class FamilyPlans:
                 self._take(family_of(scored), scored)
         return True
 
-    def _turn(self, name: str, best: Scored) -> tuple[bool, ...]:
-        """Families of which no good plan is known come first; of all, those whose looks are the shortest."""
-        pipelines = name in self._families and self._families[name].pp != (1,)
-        return name in self._pools, self._slower(name, best) <= FAR, pipelines
+    def _turn(self, name: str, best: Scored) -> tuple[int, bool]:
+        """Data parallelism, whose looks are the shortest, comes first; then those of which no good plan is known."""
+        near = self._slower(name, best) <= FAR
+        if name in self._families and self._families[name].pp == (1,):
+            return 0, near
+        return 1 + near, name in self._pools
 
     def _slower(self, name: str, best: Scored) -> float:
         """How much more time the plan of a family takes that is known, as a share of the best's; infinite for none."""

@@ -34,7 +34,7 @@ for, all the time there is."""
 FAMILIES_SHARE = 0.5
 """Part of the time of the reasons that looks at families may take where the user has set limits to look at too."""
 
-LEAST_SECONDS = 0.9
+LEAST_SECONDS = 1.2
 """CPU seconds that they may take at least."""
 
 LEFT_OUT = "the time limit left no time for some of the explanations: allow more time to see what else was considered"
