@@ -107,7 +107,7 @@ def with_host_needs(result: SearchResult, widened: str | None) -> SearchResult:
 
 
 def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
-    """Of plans as fast as the answer that one with the lowest ZeRO stage, where no stage has replicas to share among."""
+    """Of plans as fast as the answer the one with the lowest ZeRO stage, where no stage has replicas to share among."""
     best = answer.best
     if best is None or any(stage.dp > 1 for stage in best.plan.stages):
         return

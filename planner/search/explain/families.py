@@ -17,7 +17,7 @@ from planner.search.data_parallel import shares_of
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.first_found import first_found
 from planner.search.explorer import Explorer
-from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere
+from planner.search.heuristics.quick import CheapLook, Wanted, everywhere
 from planner.search.incumbent import Met, families_of, family_of
 from planner.search.space.choices import MAX_DEPTH, offers, targets_of
 from planner.search.values import Alternative, Limits, Scored, Silent
@@ -67,6 +67,9 @@ search looks at what cannot win only as long as it may."""
 NEAR = 0.1
 """A plan that takes longer than the best by no more than this share of its step is as good as a look would find."""
 
+FURTHER_SHARE = 0.5
+"""Part of the time that is left, at most, for looks beyond the first plans of families."""
+
 SEARCHED_SHARE = 0.25
 """Part of the time that is left, at most, for a search of a family of which no quick plan was found."""
 
@@ -103,6 +106,8 @@ class FamilyPlans:
         self._without: dict[str, str] = {}
         """Why a family has no plan."""
         self._looked: set[str] = set()
+        self._looks: dict[str, CheapLook] = {}
+        """Looks whose second part is to come."""
         self._searched: set[str] = set()
         """Families whose look ended before the deadline."""
         self._families = dict(families(limits))
@@ -117,40 +122,53 @@ class FamilyPlans:
     def look(self, best: Scored) -> bool:
         """A plan of every family but the chosen one; False when the deadline left some out.
 
-        Most are plans that the search has met. A family that it met no good plan of gets a cheap look of its own.
+        Most are plans that the search has met. A family that it met no good plan of gets a cheap look of its own; then
+        those that are not near get all of such a look, the fastest first, while there is time.
         """
         own = families_of(best)
         waiting = [name for name in (*self._families, *self._pools) if name not in own]
         for name in waiting:
             if name not in self._plans and name in self._met.plans:
                 self._take(name, self._met.plans[name])
-        for name in sorted(waiting, key=lambda name: self._turn(name, best)):
-            known = self._plans.get(name)
-            if name in self._looked or self._slower(name, best) <= NEAR:
+        missed: list[str] = []
+        # Those of which nothing is known come first.
+        for name in sorted(waiting, key=self._plans.__contains__):
+            if name in self._looked or self._slower(name, best) <= (NEAR if self._is_short(name) else FAR):
                 continue
             if self.deadline.struck:
                 return False
             self._looked.add(name)
-            self._take(name, self._found(name, known, best))
+            self._take(name, self._found(name, best))
             if not self.deadline.struck:
                 self._searched.add(name)
             if name not in self._plans and not self.deadline.struck:
                 # That nothing was found says nothing when time was up.
                 self._without[name] = self._unable(name)
-                if name in self._families and self._without[name] == NOT_FOUND:
-                    part, deadline = self._families[name], self.deadline.part(SEARCHED_SHARE)
-                    self._take(name, first_found(self.estimator, part, deadline))
+                missed.append(name)
+        further = self.deadline.part(FURTHER_SHARE)
+        for name in sorted(
+            self._plans, key=lambda name: (not self._is_short(name), self._slower(name, best))
+        ):
+            if name in own or self._slower(name, best) <= NEAR or further.struck:
+                continue
+            if name in waiting and name not in self._looked:
+                self._looked.add(name)
+                self._take(name, self._found(name, best))
+            if name in self._looks:
+                self._take(name, self._looks.pop(name).go_on())
+        # Searches, which take longest, come behind all looks.
+        for name in missed:
+            if name in self._families and self._without[name] == NOT_FOUND and not self.deadline.struck:
+                part, deadline = self._families[name], self.deadline.part(SEARCHED_SHARE)
+                self._take(name, first_found(self.estimator, part, deadline))
         for scored in self._met.plans.values():
             if scored.plan.grid is not None:
                 self._take(family_of(scored), scored)
         return True
 
-    def _turn(self, name: str, best: Scored) -> tuple[int, bool]:
-        """Data parallelism, whose looks are the shortest, comes first; then those of which no good plan is known."""
-        near = self._slower(name, best) <= FAR
-        if name in self._families and self._families[name].pp == (1,):
-            return 0, near
-        return 1 + near, name in self._pools
+    def _is_short(self, name: str) -> bool:
+        """True of data parallelism, which takes no long look."""
+        return name in self._families and self._families[name].pp == (1,)
 
     def _slower(self, name: str, best: Scored) -> float:
         """How much more time the plan of a family takes that is known, as a share of the best's; infinite for none."""
@@ -204,16 +222,20 @@ class FamilyPlans:
         if known is None or scored.estimate.step_seconds < known.estimate.step_seconds:
             self._plans[name] = scored
 
-    def _found(self, name: str, known: Scored | None, best: Scored) -> Scored | None:
+    def _found(self, name: str, best: Scored) -> Scored | None:
         """A plan of a family, or of a pool alone for the target of the best plan, better than the known one."""
-        if name in self._families:
-            part = self._families[name]
-            return cheap_plan(self.estimator, part, everywhere(self.estimator), self.deadline, known)
-        pool = self._pools[name]
-        if any(row.dp_per_stage for row in targets_of(self.limits)):
-            return _alone(pool, self.estimator, self.limits, self.deadline)
-        part = replace(self.limits, target=best.plan.target)
-        return cheap_plan(self.estimator, part, Wanted(pools=frozenset((pool,))), self.deadline, known)
+        limits = self._families.get(name)
+        if limits is not None:
+            wanted = everywhere(self.estimator)
+        else:
+            pool = self._pools[name]
+            if any(row.dp_per_stage for row in targets_of(self.limits)):
+                return _alone(pool, self.estimator, self.limits, self.deadline)
+            limits = replace(self.limits, target=best.plan.target)
+            wanted = Wanted(pools=frozenset((pool,)))
+        known = self._plans.get(name)
+        self._looks[name] = CheapLook(self.estimator, limits, wanted, self.deadline, known)
+        return self._looks[name].begin()
 
     def _unable(self, name: str) -> str:
         """Why a family, or a pool alone, has no plan."""

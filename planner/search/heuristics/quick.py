@@ -41,8 +41,9 @@ SETS = 6
 ORDERS_GAIN = 1.4
 """What other schedules make of a plan at most: half of its layers in a V leave a third of the bubble."""
 
-CHEAP_TRIES, CHEAP_SETS = 4, 2
-"""The same for a cheap look; choices that do not fit do not count, and only the best gets other orders."""
+FIRST_TRIES, CHEAP_TRIES, CHEAP_SETS = 2, 4, 2
+"""The same for both parts of a cheap look; choices that do not fit do not count, and only the best gets other orders,
+in the second."""
 
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
@@ -102,11 +103,31 @@ def cheap_plan(
     estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline, known: Scored | None = None
 ) -> Scored | None:
     """The fastest of a few plans on the wanted devices, or the known one where none is faster."""
-    search = _QuickSearch(estimator, limits, wanted, deadline, cheap=True)
-    search.best = known
-    with suppress(Struck):
-        search.run()
-    return search.best
+    look = CheapLook(estimator, limits, wanted, deadline, known)
+    look.begin()
+    return look.go_on()
+
+
+class CheapLook:
+    """The same in two parts: the first finds a plan if a cheap look does, the second looks on from there."""
+
+    def __init__(
+        self, estimator: Estimator, limits: Limits, wanted: Wanted, deadline: Deadline, known: Scored | None
+    ) -> None:
+        self._search = _QuickSearch(estimator, limits, wanted, deadline, cheap=True)
+        self._search.best = known
+
+    def begin(self) -> Scored | None:
+        """The fastest of very few plans."""
+        with suppress(Struck):
+            self._search.run()
+        return self._search.best
+
+    def go_on(self) -> Scored | None:
+        """The fastest of a few more."""
+        with suppress(Struck):
+            self._search.go_on()
+        return self._search.best
 
 
 class _QuickSearch:
@@ -129,6 +150,9 @@ class _QuickSearch:
         self.best: Scored | None = None
         self._done: set[tuple[object, ...]] = set()
         """Targets and degrees of which one choice has fitted."""
+        self._open: Iterator[_Ranked] = iter(())
+        """Choices that were not looked at."""
+        self._tried = 0
         self._placed: list[_Ranked] = []
         """What a cheap look has placed in one order only."""
 
@@ -152,7 +176,15 @@ class _QuickSearch:
                 for group in grouped(found):
                     self.deadline.check()
                     waiting += _waiting(group, partition, self.limits)
-        self._stage(self._ranked(waiting))
+        self._open = self._ranked(waiting)
+        self._stage(FIRST_TRIES if self.cheap else TRIES)
+
+    def go_on(self) -> None:
+        """The second part of a cheap look."""
+        self._stage(CHEAP_TRIES)
+        if self._placed:
+            best = min(self._placed, key=lambda item: item.seconds)
+            self._place(best.choice, best.partition, every_order=True)
 
     def _ranked(self, waiting: list[_Waiting]) -> Iterator[_Ranked]:
         """Choices by about how long they take; a family is not looked at before its bound is the least."""
@@ -243,22 +275,14 @@ class _QuickSearch:
             self.deadline.check()
             self._offer(priced_on(self.estimator, plan, shares.estimator))
 
-    def _stage(self, ranked: Iterable[_Ranked]) -> None:
-        """The most promising choices until one fits for each target and degrees."""
-        tried = 0
-        for item in ranked:
-            degrees = _degrees(item.choice.family)
-            if item.seconds >= self.seconds * (ORDERS_GAIN if self.cheap else 1.0):
-                break
-            if degrees in self._done:
-                continue
-            tried += self._place(item.choice, item.partition, every_order=not self.cheap)
-            if tried == TRIES or (self.cheap and len(self._done) == CHEAP_TRIES):
-                break
-        placed, self._placed = self._placed, []
-        if placed:
-            best = min(placed, key=lambda item: item.seconds)
-            self._place(best.choice, best.partition, every_order=True)
+    def _stage(self, most: int) -> None:
+        """The most promising choices until so many fit, one for each target and degrees, or enough were tried."""
+        while self._tried < TRIES and len(self._done) < most:
+            item = next(self._open, None)
+            if item is None or item.seconds >= self.seconds * (ORDERS_GAIN if self.cheap else 1.0):
+                return
+            if _degrees(item.choice.family) not in self._done:
+                self._tried += self._place(item.choice, item.partition, every_order=not self.cheap)
 
     def _place(self, choice: Choice, partition: NetworkPartition, *, every_order: bool) -> bool:
         """Plans of a choice, in every order the reverse and other schedules too; False without room for any."""
