@@ -190,17 +190,25 @@ def test_choices_of_a_quick_plan(cheap: bool, slots: list[int], fits: bool, look
         patch.object(quick, "orders_of", side_effect=lambda *_: iter([(1, "1f1b")])),
         patch.object(quick, "layered", return_value=examples.scored() if fits else None) as layered,
     ):
-        search._stage(iter(ranked(40)))
+        staged(search, 40)
         assert layered.call_count == looks
         # What has fitted is done, and what takes longer than the best is left.
-        before = layered.call_count
-        search._stage(iter(ranked(len(search._done))))
-        assert layered.call_count == before
+        staged(search, len(search._done))
+        assert layered.call_count == looks
         search.best = examples.scored(step_seconds=1.005)
         search._done.clear()
-        search._stage(iter(ranked(40)))
+        before = layered.call_count
+        staged(search, 40)
         # Other schedules may make up for 40 % at a cheap look.
         assert layered.call_count == before + later
+
+
+def staged(search: Any, number: int) -> None:
+    """Tries so many choices, in both parts where it is a cheap look."""
+    search._open, search._tried, search._placed = iter(ranked(number)), 0, []
+    search._stage(quick.FIRST_TRIES if search.cheap else quick.TRIES)
+    if search.cheap:
+        search.go_on()
 
 
 @pytest.mark.parametrize(("cheap", "seconds", "looks"), [(False, 13.9, 3), (False, 14.1, 1), (True, 14.1, 3)])

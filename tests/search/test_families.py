@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -21,6 +22,7 @@ from planner.search.explain.families import (
 )
 from planner.search.explain.reasons import CUT_SHORT
 from planner.search.explorer import Explorer
+from planner.search.heuristics.quick import CheapLook
 from planner.search.incumbent import family_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits, Scored, Silent
@@ -107,12 +109,25 @@ def test_every_plan_is_of_its_family_or_pool() -> None:
             assert family_of(entry.scored) == entry.family
 
 
+class Blind:
+    """A look that finds nothing."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def go_on(self) -> None:
+        """Nothing either."""
+
+
 def test_a_family_without_a_quick_plan_is_searched_for_one() -> None:
     """Briefly: it is said to have none only where that finds none either."""
     spec, model = problem()
     best = search(spec, model, limits=Limits(target="torch"), explain=False).best
     assert best is not None
-    with patch("planner.search.explain.families.cheap_plan", return_value=None):
+    with patch("planner.search.explain.families.CheapLook", Blind):
         found = [entry for entry in beside(best, spec, model, Limits(target="torch")) if ":" in entry.family]
         assert len(found) > 3
         assert all(entry.scored is not None for entry in found)
@@ -206,7 +221,7 @@ def test_families_are_those_that_the_search_has_met() -> None:
     """The fastest met plan of a family, as long as it is near to the answer; the rest is looked for."""
     explorer, best = explored()
     found = FamilyPlans(explorer.estimator, Limits(), met=explorer.met)
-    with patch("planner.search.explain.families.cheap_plan", return_value=None) as looked:
+    with patch("planner.search.explain.families.CheapLook", side_effect=Blind) as looked:
         assert found.look(best)
     entries = {entry.family: entry.scored for entry in found.beside(best)}
     met = {name: scored for name, scored in explorer.met.plans.items() if name in entries}
@@ -248,3 +263,21 @@ def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
     assert whole.best is not None
     assert cut.best.plan == whole.best.plan
     assert {entry.family for entry in cut.alternatives} < {entry.family for entry in whole.alternatives}
+
+
+def test_looks_go_on() -> None:
+    """No family is found slower than by the first part of its look, and some are found faster."""
+    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(16, 1024, 16, global_batch=64)
+    best = search(spec, model, explain=False).best
+    assert best is not None
+    with patch.object(CheapLook, "go_on", return_value=None):
+        first = seconds_of(beside(best, spec, model, Limits()))
+    whole = seconds_of(beside(best, spec, model, Limits()))
+    assert first.keys() == whole.keys()
+    assert all(whole[name] <= seconds for name, seconds in first.items())
+    assert sum(whole.values()) < sum(first.values())
+
+
+def seconds_of(entries: Iterable[Alternative]) -> dict[str, float]:
+    """Steps by family."""
+    return {entry.family: entry.scored.estimate.step_seconds for entry in entries if entry.scored}

@@ -107,12 +107,20 @@ def test_idle_devices_that_plans_are_looked_for() -> None:
     for most, found in ((9, "defb"), (2, "de")):
         asked: list[Any] = []
 
-        def cost(device_type: Any, *_: object, asked: list[Any] = asked, most: int = most) -> Any:
+        def cost(device_type: Any, *_: object, asked: list[Any] = asked) -> Any:
             asked.append(device_type.pool)
-            return device_type.pool if len(asked) <= most else None
+            return device_type.pool
+
+        class Ending:
+            """Strikes in the middle of the next one."""
+
+            @property
+            def struck(self, asked: list[Any] = asked, most: int = most) -> bool:
+                return len(asked) > most
 
         with patch.object(sensitivity, "_idle_cost", cost):
-            assert "".join(cast("Any", idle_costs(best, estimator, Limits(target="megatron")))) == found
+            costs: Any = idle_costs(best, estimator, Limits(target="megatron"), cast("Any", Ending()))
+        assert "".join(costs) == found
     assert idle_costs(best, estimator, Limits(target="flagscale")) == ()
 
 
