@@ -34,6 +34,9 @@ _SCALES = {
 }
 """Factor of the first letter of a written unit, by the end of the key."""
 _NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*|%)\s*$")
+MOST_NEAR = 6
+"""Names in a hint."""
+
 MOST_MESSAGES = 1000
 """Errors of one validation that are put into words."""
 
@@ -87,10 +90,14 @@ def _follows(item: dict[str, Any], items: list[dict[str, Any]], data: object) ->
 
 
 def nearest(name: str, known: list[str]) -> str | None:
-    """A hint that names what the user may have meant, or None when nothing is near."""
+    """A hint that names what the user may have meant, all that are as near; None when nothing is near."""
     lower = {other.lower(): other for other in known}
-    matches = difflib.get_close_matches(name.lower(), list(lower), n=1, cutoff=0.6)
-    return f"did you mean {lower[matches[0]]}?" if matches else None
+    matches = difflib.get_close_matches(name.lower(), list(lower), n=MOST_NEAR, cutoff=0.6)
+    if not matches:
+        return None
+    shares = [difflib.SequenceMatcher(None, match, name.lower()).ratio() for match in matches]
+    names = [lower[match] for match, share in zip(matches, shares, strict=True) if share == shares[0]]
+    return f"did you mean {' or '.join(filter(None, (', '.join(names[:-1]), names[-1])))}?"
 
 
 def shown(value: object) -> str:

@@ -111,3 +111,11 @@ def test_that_the_example_does_not_drop_what_the_plan_counts(dropout: bool) -> N
     chosen = plan("torch", 1, [4], [(group("a", "A100", count=4),)])
     text = made(chosen, lora=LoraSpec(rank=2, dropout=dropout))["README.md"]
     assert ("The example drops nothing of their input" in text) == dropout
+
+
+@pytest.mark.parametrize(("window", "told"), [(8, True), (16, False), (None, False)])
+def test_windows_that_the_example_has_not(window: int | None, told: bool) -> None:
+    """A window as long as the sequences is none."""
+    chosen = plan("torch", 1, [4], [(group("a", "A100", count=4),)])
+    text = made(chosen, window=window)["README.md"]
+    assert ("The example has no sliding windows" in text) == told
