@@ -10,6 +10,7 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
+from planner.dims.sharding import zeros, zeros_at
 from planner.model.spec import ModelSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
@@ -20,6 +21,7 @@ from planner.search.pipeline import priced_on
 from planner.search.ranking import ranked
 from planner.search.space.outside import outside
 from planner.search.values import Goal, Limits, Reporter, Scored, SearchResult, Silent, proven
+from planner.targets import TARGETS
 
 WIDENED = "nothing fits on the devices alone (proven): part of the training state is kept in host memory"
 
@@ -111,8 +113,10 @@ def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
     best = answer.best
     if best is None or any(stage.dp > 1 for stage in best.plan.stages):
         return
-    for zero in range(best.plan.zero):
-        if answer.settle(priced_on(estimator, replace(best.plan, zero=zero), estimator)):
+    row = TARGETS[best.plan.target]
+    for zero in zeros(row, estimator.model, 1, answer.limits.zero):
+        if zero < best.plan.zero and zero in zeros_at(row, best.plan.pp):
+            answer.settle(priced_on(estimator, replace(best.plan, zero=zero), estimator))
             return
 
 
