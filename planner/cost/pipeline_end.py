@@ -31,13 +31,11 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from math import inf
-from operator import add, sub
-
-import numpy as np
+from operator import add, mul, sub
 
 from planner.capabilities import Schedule
-from planner.cost.arrays import Numbers
 from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
 from planner.cost.v_shaped import VShapedSlots, order_of, rounds
 from planner.frozen import dataclass
@@ -299,56 +297,82 @@ def plain_ends(
     micro_batches: int,
     held: Sequence[float] = (),
 ) -> tuple[float, ...]:
-    """Seconds after which each stage of 1F1B ends, [stage]: the longest path of the module's text, in arrays of p^2.
+    """Seconds after which each stage of 1F1B ends, [stage]: the longest path of the module's text, in O(p^2).
 
     ``forward`` and ``backward`` are seconds of one micro-batch, [stage]; ``held`` those for which a stage holds back
     the gradient of the last one, [stage], nothing where it is empty.
     """
     depth, active = len(forward), min(len(forward), micro_batches)
-    ahead, later = np.array(forward), np.array(backward)
-    below = np.append(np.cumsum(later[::-1])[::-1], 0.0)
-    level = np.cumsum(ahead) - below[1:]
-    warm = np.array([warm_up(stage, depth, micro_batches) for stage in range(depth)])
-    begun = np.maximum.accumulate(ahead) * warm
-    middle, idle = np.full(depth, -inf), depth - active
-    middle[idle:] = _middle(level[idle:], begun[idle:], (ahead + later)[idle:], micro_batches - active)
+    idle = depth - active
+    below = [*accumulate(reversed(backward), initial=0.0)][::-1]
+    level = [*map(sub, accumulate(forward), below[1:])][idle:]
+    ahead = [warm_up(stage, depth, micro_batches) for stage in range(idle, depth)]
+    begun = [*map(mul, [*accumulate(forward, max)][idle:], ahead)]
+    cycle = [*map(add, forward, backward)][idle:]
+    middle = [-inf] * idle + _middle(level, begun, cycle, micro_batches - active)
     if any(held):
-        return tuple(map(add, below.tolist(), _held_cool_downs(middle.tolist(), backward, held)))
-    ends: list[float] = (below[:-1] + _cool_downs(middle, later)).tolist()
-    return tuple(ends)
+        return tuple(map(add, below, _held_cool_downs(middle, backward, held)))
+    return tuple(below[stage] + _cool_down(middle[stage:], backward[stage:]) for stage in range(depth))
 
 
-def _middle(level: Numbers, warm_up: Numbers, cycle: Numbers, spare: int) -> Numbers:
-    """Longest warm-up and middle that end at u, less H(u), [u]; ``spare`` is m - p, all else is of each stage."""
-    stages = np.arange(len(cycle))
-    reached, stay = stages <= stages[:, None], cycle[:, None]
-    # The best warm-up that ends at t or above, of paths that stay at x, [x][t].
-    above = np.append(np.maximum.accumulate((warm_up + level)[:0:-1])[::-1], -inf)
-    starts = np.where(reached, warm_up + stages * stay + level[:, None], -inf)
-    starts = np.maximum.accumulate(starts[:, ::-1], axis=1)[:, ::-1]
-    starts = np.maximum(starts, (above + stages * cycle)[:, None])
-    # Up from an earlier x to u.
-    climbs = np.maximum.accumulate(starts[:, 0] + spare * cycle - level)
-    # Down from x to u, [x][u]; a path with few micro-batches reaches x only from one not far below it.
-    nearest = np.maximum(0, stages[:, None] - spare - stages)
-    down = np.take_along_axis(starts, nearest, axis=1) + ((spare - stages[:, None]) * stay + stages * stay)
-    latest: Numbers = np.where(reached, down, -inf).max(axis=0)
-    return np.maximum(np.append(-inf, climbs[:-1]) + level, latest)
+def _middle(
+    level: Sequence[float], warm_up: Sequence[float], cycle: Sequence[float], spare: int
+) -> list[float]:
+    """Longest warm-up and middle that end at u, less H(u), [u]; ``spare`` is m - p."""
+    above = [*accumulate(map(add, reversed(warm_up), reversed(level)), max, initial=-inf)][::-1]
+    ends: list[float] = []
+    climb = -inf
+    for stay, seconds in enumerate(cycle):
+        starts = _starts(warm_up[: stay + 1], seconds, level[stay], above[stay + 1])
+        ends.append(climb + level[stay])
+        climb = max(climb, starts[0] + spare * seconds - level[stay])
+        ends = _stay(ends, starts, spare, seconds)
+    return ends
 
 
-def _cool_downs(middle: Numbers, backward: Numbers) -> Numbers:
-    """Latest end of each stage, less its H, [stage]."""
-    stages = np.arange(len(backward))
-    below = stages >= stages[:, None]
-    slowest = np.maximum.accumulate(np.where(below, backward, 0.0), axis=1)
-    latest: Numbers = np.where(below, middle + (len(backward) - 1 - stages) * slowest, -inf).max(axis=1)
-    return latest
+def _starts(warm_up: Sequence[float], seconds: float, level: float, above: float) -> list[float]:
+    """Best warm-up that ends at t or above, [t]; the path stays at the last of these stages."""
+    stage = len(warm_up) - 1
+    best = above + stage * seconds
+    starts = []
+    for warm in reversed(warm_up):
+        start = warm + stage * seconds + level
+        if start > best:
+            best = start
+        starts.append(best)
+        stage -= 1
+    return starts[::-1]
+
+
+def _stay(ends: list[float], starts: Sequence[float], spare: int, seconds: float) -> list[float]:
+    """``ends`` or, where later, those of the paths that stay at the last of these stages."""
+    visits = spare + 1 - len(ends)
+    # A path with few micro-batches reaches the stage only from one not far below it.
+    late = max(0, -visits)
+    nearest = [*starts[late:0:-1], *[starts[0]] * (len(ends) - late)]
+    rest = visits * seconds
+    return [
+        end if end > (path := start + (rest + stage * seconds)) else path
+        for stage, (end, start) in enumerate(zip(ends, nearest, strict=True))
+    ]
+
+
+def _cool_down(middle: Sequence[float], backward: Sequence[float]) -> float:
+    """Latest end of the first of these stages, less its H."""
+    slowest, best, waits = 0.0, -inf, len(backward)
+    for end, seconds in zip(middle, backward, strict=True):
+        waits -= 1
+        if seconds > slowest:
+            slowest = seconds
+        if end + waits * slowest > best:
+            best = end + waits * slowest
+    return best
 
 
 def _held_cool_downs(
     middle: Sequence[float], backward: Sequence[float], held: Sequence[float]
 ) -> list[float]:
-    """As ``_cool_downs``, where stages hold back the last gradient, [stage]."""
+    """As ``_cool_down``, of every stage, where stages hold back the last gradient, [stage]."""
     depth = len(backward)
     ends = [-inf] * depth
     for turn, end in enumerate(middle):
