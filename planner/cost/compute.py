@@ -8,7 +8,7 @@ the matrix units at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, log, log2, sqrt
 
@@ -787,16 +787,36 @@ def layer_tensors(model: ModelSpec) -> tuple[int, int]:
 
     What rests in four bits is in buffers, which are whole too.
     """
+    dense, experts = dense_tensors(model), expert_tensors(model)
+    return dense[0] + experts[0], dense[1] + experts[1]
+
+
+def dense_tensors(model: ModelSpec) -> tuple[int, int]:
+    """The same but of experts that tokens choose, of which devices may hold a part each."""
     if model.runs:
-        each = [(run.layers, layer_tensors(run.kind), run.frozen) for run in model.runs]
-        whole = sum(layers * tensors[0] for layers, tensors, _ in each)
-        return whole, sum(layers * tensors[1] for layers, tensors, frozen in each if not frozen)
-    mixing, feeding = _linear_layers(model)
-    feeding += 2 if model.experts is not None else 0
-    adapters, lora = 2 * (len(model.adapted) + len(model.adapted_experts)), model.training.lora
+        return _over_runs(model, dense_tensors)
+    (mixing, feeding), adapters = _linear_layers(model), 2 * len(model.adapted)
     trained = mixing * ("attention" not in model.frozen) + feeding * ("mlp" not in model.frozen)
-    gathered = 0 if lora is not None and lora.base in NF4_KERNELS else mixing + feeding
-    return adapters + gathered, adapters + trained
+    return adapters + (mixing + feeding) * _gathers_base(model), adapters + trained
+
+
+def expert_tensors(model: ModelSpec) -> tuple[int, int]:
+    """The same of these experts, which are stacked in two."""
+    if model.runs:
+        return _over_runs(model, expert_tensors)
+    stacks, adapters = 2 * (model.experts is not None), 2 * len(model.adapted_experts)
+    return adapters + stacks * _gathers_base(model), adapters + stacks * ("mlp" not in model.frozen)
+
+
+def _over_runs(model: ModelSpec, tensors: Callable[[ModelSpec], tuple[int, int]]) -> tuple[int, int]:
+    each = [(run.layers, tensors(run.kind), run.frozen) for run in model.runs]
+    gathered = sum(layers * found[0] for layers, found, _ in each)
+    return gathered, sum(layers * found[1] for layers, found, frozen in each if not frozen)
+
+
+def _gathers_base(model: ModelSpec) -> bool:
+    lora = model.training.lora
+    return lora is None or lora.base not in NF4_KERNELS
 
 
 def _linear_layers(model: ModelSpec) -> tuple[int, int]:

@@ -307,9 +307,7 @@ class Pricer:
         self.target = target
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
-        hosts = [calibration.family(each.family).launch_seconds for each in topology.device_types]
-        slowest = max(hosts, default=0.0)
-        self.traffic = Traffic(model, target, self.framework, slowest * self.framework.host_factor)
+        self.traffic = Traffic(model, target, self.framework)
         self._kept_bytes: dict[int, int] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
@@ -494,7 +492,9 @@ class Pricer:
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
             forward, backward = forward + rounding[0], backward + rounding[1]
-        gather, scatter = self.traffic.in_micro_batch(shape, ring, shape.layers, shape.first, shape.last, tp)
+        gather, scatter = self.traffic.in_micro_batch(
+            shape, ring, shape.layers, shape.first, shape.last, tp, self.launch_seconds(device_type)
+        )
         busy = (forward, backward) if inside is None else (forward - inside[0], backward - inside[1])
         return (
             forward + self.traffic.exposed(self.model.training.forwards * gather, as_number(busy[0]))[0],
@@ -653,7 +653,9 @@ class Pricer:
             context_backward += more.context_backward
             weight += more.weight_seconds
             beside += more.context_hidden + more.collective_hidden
-        gather, scatter = self.traffic.in_micro_batch(shape, ring, layers, first, last, tp)
+        gather, scatter = self.traffic.in_micro_batch(
+            shape, ring, layers, first, last, tp, self.launch_seconds(device_type)
+        )
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
             forward, backward = forward + rounding[0], backward + rounding[1]
@@ -778,6 +780,10 @@ class Pricer:
                 for name in LayerPrice.__slots__
             }
         )
+
+    def launch_seconds(self, device_type: DeviceType) -> float:
+        """What a host needs to launch a kernel; replicas in lock-step wait for the slowest of theirs."""
+        return self.calibration.family(device_type.family).launch_seconds * self.framework.host_factor
 
     def host_seconds(self, device_type: DeviceType) -> float:
         """What nothing hides of the host's work for a micro-batch of a pipeline stage and its messages."""

@@ -8,7 +8,7 @@ from planner.calibration.values import Framework
 from planner.capabilities import Capabilities
 from planner.cost.arrays import finite, larger, smaller
 from planner.cost.communication import Ring
-from planner.cost.compute import ELEMENT_BYTES, layer_tensors
+from planner.cost.compute import ELEMENT_BYTES, dense_tensors, expert_tensors, layer_tensors
 from planner.cost.memory import gathered_experts_of, gathered_of, trained_experts_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
@@ -40,8 +40,6 @@ class Traffic:
     model: ModelSpec
     target: Capabilities
     framework: Framework
-    step_seconds: float = 0.0
-    """What the slowest host needs to launch a kernel."""
     _reduced_bytes: dict[int, int] = field(default_factory=dict, init=False, compare=False)
     """Bytes of a gradient on its way, by ZeRO stage."""
 
@@ -51,12 +49,12 @@ class Traffic:
         return traffic - hidden, hidden
 
     def in_micro_batch(
-        self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int
+        self, shape: Shape, ring: Ring, layers: int, first: bool, last: bool, tp: int, launch_seconds: float
     ) -> tuple[float, float]:
         """Seconds of gathering the parameters once, and of scattering the gradients, in each micro-batch.
 
         ZeRO-3 gathers in the forward and again in the backward (arXiv:1910.02054, section 7.2.2); with gradient
-        accumulation ZeRO-2 scatters in every micro-batch too.
+        accumulation ZeRO-2 scatters in every micro-batch too. A host launches a kernel in ``launch_seconds``.
         """
         if shape.zero < 2 or ring.alone:
             return 0.0, 0.0
@@ -66,23 +64,35 @@ class Traffic:
         gathered = gathered_of(
             self.model, layers=layers, first=first, last=last, tp=tp, expert_ways=ways, shards_codes=codes
         )
+        # What a host needs for a part of a tensor of each layer.
+        part = layers * launch_seconds * self.target.hooks.slice if self.target.hooks is not None else 0.0
         if ring.experts is None:
-            return self._micro_batch_passes(shape, ring, layers, trained, gathered)
+            handled = _times(part, layer_tensors(self.model))
+            return self._micro_batch_passes(shape, ring, layers, trained, gathered, handled)
         # As at the end of a step.
         experts = gathered_experts_of(
             self.model, layers=layers, expert_ways=ways, first=first, last=last, shards_codes=codes
         )
         own = trained_experts_of(self.model, layers=layers, expert_ways=ways, first=first, last=last)
         others = replace(ring, experts=None)
-        dense = self._micro_batch_passes(shape, others, layers, trained - own, gathered - experts)
-        routed = self._micro_batch_passes(shape, ring.experts, layers, own, experts)
+        handled = _times(part, dense_tensors(self.model))
+        dense = self._micro_batch_passes(shape, others, layers, trained - own, gathered - experts, handled)
+        handled = _times(part, expert_tensors(self.model))
+        routed = self._micro_batch_passes(shape, ring.experts, layers, own, experts, handled)
         # Of frozen experts nothing is reduced.
         return dense[0] + routed[0], dense[1] + (routed[1] if self.model.trains_experts else 0.0)
 
     def _micro_batch_passes(
-        self, shape: Shape, ring: Ring, layers: int, trained: float, gathered: float
+        self,
+        shape: Shape,
+        ring: Ring,
+        layers: int,
+        trained: float,
+        gathered: float,
+        handled: tuple[float, float],
     ) -> tuple[float, float]:
-        """The same over one ring, of so many elements that are trained and that are gathered."""
+        """The same over one ring, of so many elements that are trained and that are gathered; a host handles the part
+        that a member has of all that is gathered, and scattered, in ``handled`` seconds."""
         if shape.zero == 2:
             messages = self._messages(shape, (layers,), trained, ring.size)
             return 0.0, self._reduction_seconds(shape, ring, trained, messages)
@@ -90,12 +100,7 @@ class Traffic:
         near = ring.near or ring
         gather = near.gather_seconds(gathered * self._sent_bytes(shape), messages)
         scatter = self._reduction_seconds(shape, ring, trained, messages)
-        if self.target.hooks is None:
-            return gather, scatter
-        # A host handles the part that each member has of each tensor.
-        each = self.target.hooks.slice * layers * self.step_seconds
-        whole, changed = layer_tensors(self.model)
-        return gather + each * whole * near.size, scatter + each * changed * ring.size
+        return gather + handled[0] * near.size, scatter + handled[1] * ring.size
 
     def _sent_bytes(self, shape: Shape) -> float:
         """Bytes of a parameter that ZeRO 3 gathers; scales of eight-bit ones are a thousandth more."""
@@ -243,3 +248,7 @@ class Traffic:
             reduced = gradients_of(self.target, self.model.training, shape.zero).reduced_bytes
             self._reduced_bytes[shape.zero] = reduced
         return self._reduced_bytes[shape.zero]
+
+
+def _times(seconds: float, tensors: tuple[int, int]) -> tuple[float, float]:
+    return seconds * tensors[0], seconds * tensors[1]

@@ -35,19 +35,18 @@ class Incumbent:
         """Objective of the best plan; infinite without one."""
         return value_of(self.best.estimate, self.goal.objective) if self.best else float("inf")
 
-    def offer(self, scored: Scored | None) -> bool:
-        """Take a plan, priced where it will run, if it obeys the limits and is better; True when it was taken."""
-        return self._take(scored, lambda value: value < self.value)
+    def offer(self, scored: Scored | None, *, as_good: bool = False) -> bool:
+        """Take a plan, priced where it will run, if it obeys the limits and is better; True when it was taken.
 
-    def settle(self, scored: Scored | None) -> bool:
-        """Take a plan that something else speaks for if it obeys the limits and is as good; True when it was taken."""
-        return self._take(scored, lambda value: value <= self.value)
-
-    def _take(self, scored: Scored | None, wanted: Callable[[float], bool]) -> bool:
+        One that is only ``as_good`` is taken where something else speaks for it.
+        """
         if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, self.goal):
             return False
-        if not meets(scored.estimate, self.goal) or not wanted(
-            value_of(scored.estimate, self.goal.objective)
+        value = value_of(scored.estimate, self.goal.objective)
+        if (
+            not meets(scored.estimate, self.goal)
+            or value > self.value
+            or (value == self.value and not as_good)
         ):
             return False
         self.best = scored

@@ -116,7 +116,7 @@ def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
     row = TARGETS[best.plan.target]
     for zero in zeros(row, estimator.model, 1, answer.limits.zero):
         if zero < best.plan.zero and zero in zeros_at(row, best.plan.pp):
-            answer.settle(priced_on(estimator, replace(best.plan, zero=zero), estimator))
+            answer.offer(priced_on(estimator, replace(best.plan, zero=zero), estimator), as_good=True)
             return
 
 

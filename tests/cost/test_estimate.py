@@ -689,3 +689,20 @@ def test_chunks_send_beside_computation_where_the_kernel_set_does(kernels: str) 
     assert exposed_bytes(pricer, 1, 1) == whole
     hidden = shipped().framework("megatron").overlap if kernels == "megatron" else 0.0
     assert exposed_bytes(pricer, 1, 2) == pytest.approx(whole * (1 - hidden))
+
+
+def test_devices_that_a_plan_leaves_idle_cost_nothing() -> None:
+    """Not even those whose hosts are slower, where hosts handle parts of what ZeRO 3 gathers."""
+    families = {"A100": "fast", "V100": "slow"}
+    gpus = {name: GPUS[name].model_copy(update={"family": family}) for name, family in families.items()}
+    hosts = {"fast": GpuFamily(launch_seconds=1e-5), "slow": GpuFamily(launch_seconds=1e-3)}
+    group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=8, local_batch=8, accumulation_steps=8)
+    stage = Stage(first_layer=0, end_layer=24, replicas=(group,))
+    plan = Plan(target="deepspeed", zero=3, stages=(stage,))
+    alone, beside = (
+        estimate(
+            plan, cluster(*pools, gpus=gpus), gpt(global_batch=64), Calibration(families=hosts)
+        ).step_seconds
+        for pools in ((pool("a"),), (pool("a"), pool("b", "V100")))
+    )
+    assert alone == beside

@@ -57,9 +57,9 @@ def traffic(target: str, overlap: float = 0.0) -> Traffic:
 )
 def test_bytes_in_every_micro_batch(target: str, zero: int, gathered: int, reduced: int) -> None:
     """ZeRO-3 gathers parameters, ZeRO 2 and 3 reduce gradients; nothing on one device."""
-    found = traffic(target).in_micro_batch(shape(zero), RING, 8, True, True, 1)
+    found = traffic(target).in_micro_batch(shape(zero), RING, 8, True, True, 1, 0.0)
     assert found == pytest.approx((gathered * PASS, reduced * PASS))
-    assert traffic(target).in_micro_batch(shape(zero), ALONE, 8, True, True, 1) == (0.0, 0.0)
+    assert traffic(target).in_micro_batch(shape(zero), ALONE, 8, True, True, 1, 0.0) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_latency_of_the_messages(
     """What a fabric with latency takes longer than one without, which is the same however large the layers are."""
     slow = replace(RING, latency_seconds=LATENCY, around_seconds=AROUND)
     found, plain = (
-        traffic(target).in_micro_batch(shape(zero), ring, 8, True, True, 1) for ring in (slow, RING)
+        traffic(target).in_micro_batch(shape(zero), ring, 8, True, True, 1, 0.0) for ring in (slow, RING)
     )
     assert (found[0] - plain[0], found[1] - plain[1]) == pytest.approx(micro_batch)
     late, early = (
@@ -123,19 +123,27 @@ def test_latency_of_the_messages(
     assert late - early == pytest.approx(end)
 
 
+def handled(ring: Ring, zero: int = 3, model: ModelSpec = MODEL) -> list[float]:
+    """What a host that takes 10 microseconds to launch a kernel adds to a gather and to a scatter."""
+    priced = Traffic(model, TARGETS["deepspeed"], Framework())
+    early, late = (
+        priced.in_micro_batch(shape(zero), ring, 8, True, True, 1, seconds) for seconds in (0.0, 1e-5)
+    )
+    return [after - before for before, after in zip(early, late, strict=True)]
+
+
 def test_hosts_handle_the_part_of_each_member() -> None:
     """Of DeepSpeed's five tensors of a layer, whose parts of all members are cut out one by one: 0.4 launches each."""
-    plain, slow = (
-        Traffic(MODEL, TARGETS["deepspeed"], Framework(), step_seconds=seconds) for seconds in (0.0, 1e-5)
-    )
     for size in (4, 16):
-        ring = replace(RING, size=size)
-        both = (each.in_micro_batch(shape(3), ring, 8, True, True, 1) for each in (plain, slow))
-        more = [late - early for early, late in zip(*both, strict=True)]
-        assert more == pytest.approx([0.4e-5 * size * 5 * 8] * 2)
-    assert slow.in_micro_batch(shape(2), RING, 8, True, True, 1) == plain.in_micro_batch(
-        shape(2), RING, 8, True, True, 1
-    )
+        assert handled(replace(RING, size=size)) == pytest.approx([0.4e-5 * size * 5 * 8] * 2)
+    assert handled(RING, zero=2) == [0.0, 0.0]
+
+
+def test_parts_of_experts_are_those_of_their_own_ring() -> None:
+    """Three tensors of attention and the router's of all 16, the two stacks of experts of the four that share them."""
+    model = MODEL.model_copy(update={"experts": ExpertsSpec(number=4, top_k=1, ffn=64)})
+    ring = replace(RING, size=16, experts=replace(RING, size=4))
+    assert handled(ring, model=model) == pytest.approx([0.4e-5 * (16 * 4 + 4 * 2) * 8] * 2)
 
 
 def messages(target: str, model: ModelSpec, stage: Shape, ring: Ring, elements: float) -> tuple[int, int]:

@@ -270,7 +270,7 @@ def test_zero_3_gathers_the_experts_of_a_device_alone() -> None:
         chosen = replace(spread(target="torch", ep=ep), zero=3)
         priced = estimator.price(chosen)
         shape, ring = shapes_of(chosen)[0], priced.rings[0]
-        seconds[ep] = pricer.traffic.in_micro_batch(shape, ring, 4, True, True, 1)
+        seconds[ep] = pricer.traffic.in_micro_batch(shape, ring, 4, True, True, 1, 0.0)
         dense = spec.parameters - 4 * spec.expert_parameters
         others = replace(ring, experts=None)
         wanted = others.gather_seconds(2 * dense, 4)

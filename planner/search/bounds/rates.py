@@ -687,11 +687,14 @@ def _beside_ends(
     if not overlap:
         return micro
 
+    device_type = pricer.topology.device_type(group.pool, group.gpu)
+
     def moved(layers: int, first: bool, last: bool) -> tuple[float, float]:
-        return traffic.in_micro_batch(shape, ring, layers, first, last, group.tp)
+        launch_seconds = pricer.launch_seconds(device_type)
+        return traffic.in_micro_batch(shape, ring, layers, first, last, group.tp, launch_seconds)
 
     forwards, none = pricer.model.training.forwards, moved(1, False, False)
-    slowest = pricer.stretch(pricer.topology.device_type(group.pool, group.gpu), ring, group.tp)
+    slowest = pricer.stretch(device_type, ring, group.tp)
     each = pricer.end_passes(group, cast("int", sequences))
     more_forward = more_backward = 0.0
     for first, last in ((True, False), (False, True), (True, True)):

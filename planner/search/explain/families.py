@@ -146,9 +146,7 @@ class FamilyPlans:
                 self._without[name] = self._unable(name)
                 missed.append(name)
         further = self.deadline.part(FURTHER_SHARE)
-        for name in sorted(
-            self._plans, key=lambda name: (not self._is_short(name), self._slower(name, best))
-        ):
+        for name in sorted(self._plans, key=lambda name: self._slower(name, best)):
             if name in own or self._slower(name, best) <= NEAR or further.struck:
                 continue
             if name in waiting and name not in self._looked:

@@ -82,7 +82,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranked:
-    """A choice, and (about) how long it takes."""
+    """A choice, and how long it takes, or about how long where it is not placed yet."""
 
     seconds: float
     choice: Choice
