@@ -170,6 +170,11 @@ def _pool_with(cluster: ClusterSpec, name: str, device: str, text: str) -> PoolS
     raise AssertionError("a name that is known is a pool or in one")
 
 
+def _starts(names: Iterable[str], path: str) -> list[str]:
+    """The names that a path may begin with."""
+    return [name for name in names if path == name or path.startswith(f"{name}.")]
+
+
 def _known(name: str, names: Iterable[str], what: str, text: str, like: Sequence[str] = ()) -> str:
     """The name; raises UsageError with those that are like it, or the nearest ones, where there is none."""
     known = list(dict.fromkeys(names))
@@ -194,7 +199,8 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
     if path in ("reserve_gib", "safe"):
         data[path] = value
         return
-    _known(top, [*places, "reserve_gib", "safe", "training"], "key", text)
+    within = [f"{place}.{path}" for place, names in places.items() if _starts(names, path)]
+    _known(top, [*places, "reserve_gib", "safe", "training"], "key", text, within)
     if not rest:
         what = f"--change {text!r}: expected a name and a key behind {top}, as in {top}.NAME.KEY=VALUE"
         raise UsageError(what, hint=f"there is {', '.join(list(places[top])[:7]) or 'none'}")
@@ -226,8 +232,7 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
 
 def _first(place: dict[str, Any], path: str, what: str, text: str) -> tuple[str, str]:
     """The name that a path begins with, which may have dots, and the rest of the path."""
-    fitting = [name for name in place if path == name or path.startswith(f"{name}.")]
-    if fitting:
+    if fitting := _starts(place, path):
         name = max(fitting, key=len)
         return name, path[len(name) + 1 :]
     return _known(path.partition(".")[0], place, f"name in {what}", text), ""

@@ -137,7 +137,11 @@ def _notes(answer: Rent) -> Iterator[str]:
     if answer.front:
         yield "gap: how much faster machines at no higher cost could be, as far as is proven"
     if answer.without_plan:
-        yield f"cannot train the model: {', '.join(answer.without_plan)}"
+        alike: dict[str, list[str]] = {}
+        for unable in answer.without_plan:
+            alike.setdefault(unable.why, []).append(unable.offer)
+        named = "; ".join(f"{', '.join(offers)} ({why})" for why, offers in alike.items())
+        yield f"cannot train the model: {named}"
     if answer.best is not None and answer.status != "optimal":
         more = "allow more time with --time-limit"
         yield f"the gap is not closed: {more}, or narrow the search with --provider, --region or --machines"

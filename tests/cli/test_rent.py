@@ -53,6 +53,23 @@ def test_machines_whose_host_memory_nobody_knows(hetplan: Command, files: Path) 
     assert re.search(r"! a node of small needs \d+ GiB of host memory, and the file does not", done.out)
 
 
+def test_machines_that_cannot_train_the_model_say_why(hetplan: Command, files: Path) -> None:
+    """V100 and T4 have no bf16."""
+    (files / "offers.yaml").write_text(
+        "offers:\n"
+        "  - {name: old, gpu: V100-PCIe-16GB, count: 4, price_per_hour: 4, intra_node: pcie3}\n"
+        "  - {name: older, gpu: T4, count: 4, price_per_hour: 1, intra_node: pcie3}\n"
+        "  - {name: small, gpu: A10G, count: 4, price_per_hour: 4, intra_node: pcie4}\n"
+    )
+    found = json.loads(hetplan(*WORDS, "--precision", "bf16", "--json").out)
+    assert found["without_plan"] == [
+        {"offer": "old", "why": "no bf16"},
+        {"offer": "older", "why": "no bf16"},
+    ]
+    said = hetplan(*WORDS, "--precision", "bf16").out
+    assert "cannot train the model: old, older (no bf16)" in re.sub(r"\s+", " ", said)
+
+
 def test_providers_and_limits_bind(hetplan: Command, offers: Path) -> None:
     """One place alone; a budget that nothing meets is exit 3 with what is nearest."""
     west = json.loads(hetplan(*WORDS, "--provider", "two", "--json").out)

@@ -102,6 +102,12 @@ def test_gateways_and_large_pools() -> None:
         ("pools.titn.nodes=3", "no name in pools 'titn'", "titan"),
         ("fabrics=2", "expected a name and a key behind fabrics, as in fabrics.NAME.KEY=VALUE", "lan"),
         ("link.lan.bandwidth_gbps=3", "no key 'link'", "links"),
+        ("titan.nodes=3", "no key 'titan'", "there is pools.titan.nodes"),
+        (
+            "lan.bandwidth_gbps=3",
+            "no key 'lan'",
+            "there is fabrics.lan.bandwidth_gbps, links.lan.bandwidth_gbps",
+        ),
         ("-titam", "no pool 'titam'", "titan"),
         ("+8 H100", "no pool or device 'H100'", "there is H100-SXM-80GB, H100-PCIe-80GB"),
         ("+8 H100-SMX", "no pool or device 'H100-SMX'", "there is"),

@@ -60,7 +60,7 @@ from planner.report.validation import validation_document
 from planner.report.what_if import WhatIfDocument, cases
 from planner.search.explain.neighbours import neighbours
 from planner.search.objectives.loss import BatchPoint, LossResult, Size, Sizes
-from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken
+from planner.search.objectives.renting import Rent, Rental, RentGoal, Taken, Unable
 from planner.search.replan import Replan, Successor
 from planner.search.values import OtherFormat, Simpler
 from planner.search.what_if import Swing
@@ -107,7 +107,7 @@ def documents() -> dict[str, object]:
         front=(rental,),
         nearest=(rental,),
         offers=1,
-        without_plan=(),
+        without_plan=(Unable(offer="old", why="no bf16"),),
         searches=1,
         seconds=1.0,
         interrupted=False,

@@ -18,7 +18,7 @@ from planner.files.nodes import parse
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.machines import Machines
 from planner.search.milp.renting import Machine
-from planner.search.objectives.renting import Rental, RentGoal, RentSearch
+from planner.search.objectives.renting import Rental, RentGoal, RentSearch, Unable
 from planner.search.values import Limits
 from tests.report import examples
 from tests.search.test_renting import OFFERS
@@ -90,8 +90,8 @@ def test_what_is_known_of_offers() -> None:
         deadline=NO_LIMIT,
     )
     assert [each.most for each in half.program.machines] == [2, 1, 0]
-    assert list(half._useless()) == ["slow"]
-    assert list(rent()._useless()) == []
+    assert half.unable == [Unable(offer="slow", why="no bf16")]
+    assert rent().unable == []
 
 
 def test_machines_that_are_searched_first() -> None:

@@ -15,8 +15,10 @@ from time import monotonic
 from planner.calibration.values import Calibration
 from planner.cluster.offers import OffersFile, rented
 from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.failures import MONTH_SECONDS, NEVER, Interruptions, goodput
+from planner.dims.trained import lack
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
@@ -104,6 +106,16 @@ class Rental:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unable:
+    """An offer whose machines cannot train the model, in whatever number."""
+
+    offer: str
+    """The offer."""
+    why: str
+    """What its devices lack: a number format (``no bf16``), a link to their host, memory for a layer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rent:
     """The answer: what to rent, its proof, and the front of time against money."""
 
@@ -123,8 +135,8 @@ class Rent:
     """Where nothing keeps the limits: the least money within the deadline, and the least time within the budget."""
     offers: int
     """Offers considered."""
-    without_plan: tuple[str, ...]
-    """Offers that cannot train the model: no number format, or no plan."""
+    without_plan: tuple[Unable, ...]
+    """Offers that cannot train the model."""
     searches: int
     """Sets of machines that were searched."""
     seconds: float
@@ -151,6 +163,7 @@ class RentSearch:
         self.limits, self.goal = limits, goal
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
+        self.unable: list[Unable] = []
         self.rentals: dict[Machines, Rental] = {}
         self.searched: dict[Machines, SearchResult] = {}
         self.searches = 0
@@ -176,6 +189,8 @@ class RentSearch:
             for pool in cluster.pools:
                 each = sum(best.get((pool.name, gpu), 0.0) for gpu in pool.devices)
                 rates[pool.name], kinds[pool.name] = each, likeness(pool)
+                if not each:
+                    self.unable.append(Unable(offer=pool.name, why=self._why(estimator.topology, pool.name)))
         failures = self.goal.interruptions.per_gpu_month
         for offer in self.table.offers:
             yield Machine(
@@ -186,6 +201,17 @@ class RentSearch:
                 stops=(failures * offer.count + offer.stops_per_month) / MONTH_SECONDS,
                 kind=kinds[offer.name],
             )
+
+    def _why(self, topology: Topology, pool: str) -> str:
+        """What the devices of a pool lack that the model needs."""
+        training = self.model.training
+        device_types = [each for each in topology.device_types if each.pool == pool]
+        lacks = dict.fromkeys(filter(None, (lack(each, training) for each in device_types)))
+        if lacks:
+            return f"no {', '.join(lacks)}"
+        if training.paged and all(each.host.bytes_per_second is None for each in device_types):
+            return "host.link_gBps, over which moments are paged, is not given"
+        return "not one layer fits"
 
     def _cluster(self, machines: Mapping[str, int]) -> ClusterSpec:
         """What is searched: without prices, so that pools that differ in nothing else are one to the search."""
@@ -221,7 +247,7 @@ class RentSearch:
             front=front,
             nearest=tuple(nearest),
             offers=len(self.table.offers),
-            without_plan=tuple(self._useless()),
+            without_plan=tuple(self.unable),
             searches=self.searches,
             seconds=monotonic() - start,
             interrupted=self.interrupted,
@@ -425,9 +451,3 @@ class RentSearch:
             if not kept or each.seconds < kept[-1].seconds:
                 kept.append(each)
         return kept
-
-    def _useless(self) -> Iterable[str]:
-        """Offers without the number format."""
-        for offer, machine in zip(self.table.offers, self.program.machines, strict=True):
-            if not machine.most:
-                yield offer.name
