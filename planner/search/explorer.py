@@ -93,7 +93,7 @@ SHARES_SHARE = 0.3
 ONE_DEGREE_SHARE = 0.25
 """Part of the time, at most, for plans of one degree where stages may have their own."""
 
-RUNS_SHARE = 0.1
+RUNS_SHARE = 0.2
 """Part of what is left then, at most, for plans of runs on nodes."""
 
 OTHERS_SHARE = 0.5
