@@ -155,6 +155,8 @@ class Relaxation:
             self._highs = _Highs(self.program, whole=False)
         else:
             self._highs.follow()
+        # Above its column's bound nothing is feasible: known well before the simplex has the rows that prove it.
+        self._highs.set(objective_bound=self.program.upper[0] * (1 + TOLERANCE))
         status = self._highs.run(deadline)
         deadline.check()
         if status not in (*_INFEASIBLE, "kOptimal"):
@@ -180,8 +182,8 @@ class Relaxation:
         return float(pulp.value(problem.objective))
 
 
-_INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible")
-"""Statuses of HiGHS; no program here is unbounded."""
+_INFEASIBLE = ("kInfeasible", "kUnboundedOrInfeasible", "kObjectiveBound")
+"""Statuses of HiGHS; no program here is unbounded, and the objective is a column with a bound."""
 
 _NOTHING = ("kNotset", "kLoadError", "kModelError", "kPresolveError", "kSolveError", "kPostsolveError")
 """Statuses of HiGHS that come without a solution."""
