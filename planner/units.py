@@ -45,7 +45,7 @@ def format_seconds(seconds: float) -> str:
     if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 3600:
-        return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
+        return f"{seconds:.3g} s" if seconds < 999.5 else f"{round(seconds, -1):.0f} s"
     return f"{seconds / 3600:.3g} h"
 
 

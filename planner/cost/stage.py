@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -93,6 +93,21 @@ from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
+
+
+class LayerMode(NamedTuple):
+    """How layers are computed, on whatever devices."""
+
+    recompute: Recompute
+    split: bool
+    """Whether tensor parallelism divides the sequence between its collectives."""
+    folding: Folding
+    hooked: bool
+    """Whether there are hooks around modules."""
+
+
+PLAIN = LayerMode("none", False, WHOLE_EXPERTS, False)
+"""As layers are measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -610,10 +625,8 @@ class Pricer:
         last: bool,
         ring: Ring,
     ) -> MicroBatch:
-        hooked = self.hooked(shape.zero)
-        one = self._layer(
-            device_type, tp, sequences, shape.recompute, shape.sequence_parallel, shape.folding, hooked
-        )
+        mode = self._mode(shape)
+        one = self._layer(device_type, tp, sequences, mode)
         ends = [self._end("embedding", device_type, tp, sequences)] if first else []
         ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
@@ -633,16 +646,7 @@ class Pricer:
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
                 continue
-            more = self._priced_runs(
-                runs,
-                device_type,
-                tp,
-                sequences,
-                shape.recompute,
-                shape.sequence_parallel,
-                shape.folding,
-                hooked,
-            )
+            more = self._priced_runs(runs, device_type, tp, sequences, mode)
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
             routing_forward += more.routing_forward
             routing_backward += more.routing_backward
@@ -731,13 +735,12 @@ class Pricer:
         device_type = self.topology.device_type(group.pool, group.gpu)
         embedding, head = self.end_passes(group, sequences)
         ahead = behind = 0.0
-        split = shape.sequence_parallel
-        how = sequences, shape.recompute, split, shape.folding, self.hooked(shape.zero)
+        mode = self._mode(shape)
         if self._ahead:
-            more = self._priced_runs(self._ahead, device_type, group.tp, *how)
+            more = self._priced_runs(self._ahead, device_type, group.tp, sequences, mode)
             ahead = more.forward_seconds + more.backward_seconds
         if self._behind:
-            more = self._priced_runs(self._behind, device_type, group.tp, *how)
+            more = self._priced_runs(self._behind, device_type, group.tp, sequences, mode)
             behind = more.forward_seconds + more.backward_seconds
         forwards = self.model.training.forwards
         return (
@@ -759,16 +762,13 @@ class Pricer:
         device_type: DeviceType,
         tp: int,
         sequences: int,
-        recompute: Recompute,
-        split: bool,
-        folding: Folding,
-        hooked: bool,
+        mode: LayerMode,
     ) -> LayerPrice:
         """Runs of unlike layers together; only those with experts have these divided."""
         run_prices = []
         for run, one in runs:
-            own = folding if one.model.experts else WHOLE_EXPERTS
-            price = one._layer(device_type, tp, sequences * run.inputs, recompute, split, own, hooked)
+            own = mode if one.model.experts else mode._replace(folding=WHOLE_EXPERTS)
+            price = one._layer(device_type, tp, sequences * run.inputs, own)
             run_prices.append((run, price))
         return LayerPrice(
             **{
@@ -937,23 +937,12 @@ class Pricer:
         fitting = bisect_left(tried, True, key=lacks)
         return tried[fitting - 1] if fitting else 0
 
-    def _layer(
-        self,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-        split: bool,
-        folding: Folding,
-        hooked: bool,
-    ) -> LayerPrice:
+    def _layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
         if isinstance(sequences, np.ndarray):
-            return self._price_layers(device_type, tp, sequences, recompute, split, folding, hooked)
-        key = (device_type.key, tp, sequences, recompute, split, folding, hooked)
+            return self._price_layers(device_type, tp, sequences, mode)
+        key = device_type.key, tp, sequences, mode
         if key not in self._layers:
-            self._layers[key] = self._price_layer(
-                device_type, tp, sequences, recompute, split, folding, hooked
-            )
+            self._layers[key] = self._price_layer(device_type, tp, sequences, mode)
         return self._layers[key]
 
     def _routing_seconds(self, device_type: DeviceType, tp: int, sequences: int, folding: Folding) -> float:
@@ -1036,31 +1025,20 @@ class Pricer:
             context_hidden=steps * ((2 if again else 1) * hidden + hidden_back),
         )
 
-    def _price_layer(
-        self,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-        split: bool,
-        folding: Folding,
-        hooked: bool,
-    ) -> LayerPrice:
+    def _price_layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
         if self.side > 1:
-            return self._grid_layer(device_type, sequences, recompute)
+            return self._grid_layer(device_type, sequences, mode.recompute)
         if self._runs:
-            return self._priced_runs(
-                self._runs, device_type, tp, sequences, recompute, split, folding, hooked
-            )
+            return self._priced_runs(self._runs, device_type, tp, sequences, mode)
         measured = self.measured(device_type, tp, sequences)
         by_operation = self.target.eager_layers
-        one = self._layer_pass(device_type, tp, sequences, split, folding, hooked)
-        moved = self._collectives(one, device_type, tp, sequences, split)
-        routing = self._routing_seconds(device_type, tp, sequences, folding)
-        price = layer_price(one, moved, self.model_on(device_type), recompute, by_operation, routing)
+        one = self._layer_pass(device_type, tp, sequences, mode)
+        moved = self._collectives(one, device_type, tp, sequences, mode.split)
+        routing = self._routing_seconds(device_type, tp, sequences, mode.folding)
+        price = layer_price(one, moved, self.model_on(device_type), mode.recompute, by_operation, routing)
         if measured:
             price = measured_layer(measured, price)
-            if hooked:
+            if mode.hooked:
                 price = behind_hooks(price, one)
             back = price.backward_seconds
             return replace(
@@ -1068,11 +1046,11 @@ class Pricer:
                 backward_seconds=back + one.added_seconds,
                 weight_seconds=back * self._weight_share(device_type, tp) + one.added_seconds,
             )
-        return self._with_context(price, one, device_type, tp, sequences, recompute)
+        return self._with_context(price, one, device_type, tp, sequences, mode.recompute)
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:
         """The part of a layer's backward for the gradients of weights, by formula; sums of these are in neither."""
-        one = self._layer_pass(device_type, tp, 1, False)
+        one = self._layer_pass(device_type, tp, 1, PLAIN)
         return (one.weight_seconds - one.added_seconds) / (one.backward_seconds - one.added_seconds)
 
     def _collectives(
@@ -1141,23 +1119,12 @@ class Pricer:
         )
 
     def _price_layers(
-        self,
-        device_type: DeviceType,
-        tp: int,
-        sequences: Whole,
-        recompute: Recompute,
-        split: bool,
-        folding: Folding,
-        hooked: bool,
+        self, device_type: DeviceType, tp: int, sequences: Whole, mode: LayerMode
     ) -> LayerPrice:
         """The same of many micro-batches at once; curves take one at a time."""
         if self.layer_curves is None and self.link_curves is None:
-            return self._price_layer(
-                device_type, tp, cast("int", sequences), recompute, split, folding, hooked
-            )
-        prices = [
-            self._layer(device_type, tp, one, recompute, split, folding, hooked) for one in sequences.tolist()
-        ]
+            return self._price_layer(device_type, tp, cast("int", sequences), mode)
+        prices = [self._layer(device_type, tp, one, mode) for one in sequences.tolist()]
         return LayerPrice(
             **{
                 name: as_number(np.array([getattr(price, name) for price in prices]))
@@ -1176,7 +1143,7 @@ class Pricer:
 
     def _layer_formula(self, device_type: DeviceType, tp: int, sequences: int) -> LayerFormula:
         """A layer by formula, as it is measured: neither recomputed nor split along its sequences."""
-        one = self._layer_pass(device_type, tp, sequences, False)
+        one = self._layer_pass(device_type, tp, sequences, PLAIN)
         ring = tensor_ring(device_type, self.calibration, tp=tp, curves=self._anchor_links)
         collective = collectives(one, ring, self.model, sequences, split=False).forward_seconds
         return LayerFormula(
@@ -1195,17 +1162,10 @@ class Pricer:
             parameters=layer_elements(self.model, tp=tp),
         )
 
-    def _layer_pass(
-        self,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        split: bool,
-        folding: Folding = WHOLE_EXPERTS,
-        hooked: bool = False,
-    ) -> LayerPass:
+    def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPass:
+        """A layer's kernels, which do not depend on what is computed again."""
         sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
-        key = device_type.key, tp, sizes, split, folding, hooked
+        key = device_type.key, tp, sizes, mode.split, mode.folding, mode.hooked
         if key not in self._passes:
             self._passes[key] = layer_pass(
                 self.model_on(device_type),
@@ -1213,16 +1173,20 @@ class Pricer:
                 self.target,
                 tp=tp,
                 micro_batch=sequences,
-                sequence_parallel=split,
-                folding=folding,
+                sequence_parallel=mode.split,
+                folding=mode.folding,
                 ways=self.context.ways,
-                hooks=self.target.hooks if hooked else None,
+                hooks=self.target.hooks if mode.hooked else None,
             )
         return self._passes[key]
 
     def hooked(self, zero: int) -> bool:
         """True where this ZeRO stage has hooks around modules."""
         return zero == 3 and self.target.hooks is not None
+
+    def _mode(self, shape: Shape) -> LayerMode:
+        """How the layers of a stage are computed."""
+        return LayerMode(shape.recompute, shape.sequence_parallel, shape.folding, self.hooked(shape.zero))
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""

@@ -12,11 +12,11 @@ from planner.cluster.topology import Topology
 from planner.cost.compute import model_flops, state_flops
 from planner.cost.estimate import estimate
 from planner.cost.memory import activation_bytes_per_layer
-from planner.cost.stage import Pricer
+from planner.cost.stage import PLAIN, Pricer
 from planner.errors import SpecError
 from planner.model.file import load_model
 from planner.model.spec import ModelSpec, RunSpec, StateSpec, TowerSpec
-from planner.plan.values import WHOLE_EXPERTS, Plan
+from planner.plan.values import Plan
 from planner.targets import TARGETS
 from tests.worlds import cluster, group, model, plan, pool
 
@@ -75,7 +75,7 @@ def test_a_block_takes_as_long_as_its_layers(recompute: Any) -> None:
 
     def priced(spec: ModelSpec) -> Any:
         return Pricer(topology, spec, ASSUMED, TARGETS["torch"])._layer(
-            kind, 1, 2, recompute, False, WHOLE_EXPERTS, False
+            kind, 1, 2, PLAIN._replace(recompute=recompute)
         )
 
     def kept(spec: ModelSpec) -> float:
