@@ -10,8 +10,9 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
-from planner.dims.sharding import zeros, zeros_at
+from planner.dims.sharding import zeros
 from planner.model.spec import ModelSpec
+from planner.plan.checks import faults
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import DIAGNOSIS_SHARE, diagnose
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
@@ -70,11 +71,13 @@ def search(
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
         explorer = _on_hosts(explorer, limits, answer, deadline)
     _share_nothing(answer, estimator)
+    bound = min(explorer.bound, answer.value)
+    gap = 1.0 if answer.best is None else 1 - bound / answer.value
     result = SearchResult(
-        status=explorer.status,
+        status=explorer.status if answer.best is None else proven(gap, limits.gap),
         best=answer.best,
-        bound_seconds=explorer.bound,
-        gap=explorer.gap,
+        bound_seconds=bound,
+        gap=gap,
         alternatives=(),
         advice=(),
         diagnosis=None,
@@ -115,8 +118,10 @@ def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
         return
     row = TARGETS[best.plan.target]
     for zero in zeros(row, estimator.model, 1, answer.limits.zero):
-        if zero < best.plan.zero and zero in zeros_at(row, best.plan.pp):
-            answer.offer(priced_on(estimator, replace(best.plan, zero=zero), estimator), as_good=True)
+        plan = replace(best.plan, zero=zero)
+        # What is kept in host memory may need a stage of its own.
+        if zero < best.plan.zero and not faults(plan, estimator.cluster, estimator.model):
+            answer.offer(priced_on(estimator, plan, estimator), as_good=True)
             return
 
 

@@ -17,6 +17,7 @@ from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec, LoraSpec, ModelSpec
+from planner.plan.checks import faults
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.incumbent import Incumbent
@@ -286,6 +287,19 @@ def test_a_model_that_fits_with_offload_alone() -> None:
     assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
 
 
+@pytest.mark.parametrize("target", ["megatron", "deepspeed", "torch"])
+def test_a_device_alone_that_keeps_states_on_its_host_has_the_stage_for_it(target: str) -> None:
+    """No target offloads with every ZeRO stage, though all are one plan otherwise."""
+    spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
+    alone = spec.pools[0].model_copy(update={"devices": ("RTX-3090",), "hosts": ("a",)})
+    spec = spec.model_copy(update={"pools": (alone,)})
+    model = load_model(MODELS / "gpt_neo_2.7b.yaml").trained_with(global_batch=8)
+    found = search(spec, model, limits=Limits(target=target), explain=False)
+    assert found.best is not None
+    assert found.best.plan.offload.anything
+    assert not faults(found.best.plan, spec, model)
+
+
 def test_a_base_in_four_bits_that_fits_in_host_memory_alone() -> None:
     """Llama 2 70B on two RTX 3090 with 128 GiB of host memory: codes in shards there, gathered layer by layer."""
     spec = load_cluster(CLUSTERS / "rtx_3090_4090.yaml")
@@ -402,6 +416,21 @@ def test_stages_of_one_device_share_nothing(allowed: tuple[int, ...] | None, zer
     _share_nothing(answer, estimator)
     assert answer.best is not None
     assert answer.best.plan == replace(found, zero=zero)
+
+
+def test_the_gap_is_that_of_the_answer() -> None:
+    """Also where the ZeRO stage that the answer is called by is faster than all that the search had met."""
+
+    def faster(answer: Incumbent, _: Estimator) -> None:
+        assert answer.best is not None
+        estimate = answer.best.estimate
+        answer.best = replace(answer.best, estimate=replace(estimate, step_seconds=estimate.step_seconds / 2))
+
+    with patch("planner.search.solve._share_nothing", faster):
+        found = search(*problem(), explain=False)
+    assert found.best is not None
+    assert found.bound_seconds == found.best.estimate.step_seconds
+    assert (found.gap, found.status) == (0.0, "optimal")
 
 
 def test_stages_of_several_devices_keep_their_shares() -> None:
