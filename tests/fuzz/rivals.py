@@ -199,6 +199,8 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
         return "an interleaved zero-bubble schedule"
     if plan.offload.anything:
         return "offload"
+    if "none" not in (limits.offload or ("none",)):
+        return "a limit of the user"
     if plan.zero >= 2 and plan.pp == 1 and len(steps) > 1:
         return "ZeRO 2 or 3 with padding"
     own_batches = plan.pp == 1 and batch_per_replica(target(plan.target), model, groups[0].tp)

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from planner.capabilities import RECOMPUTES
+from planner.capabilities import OFFLOAD_PARTS, RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.model.file import load_model
@@ -93,6 +93,7 @@ def draw_world(seed: int, index: int) -> World:
     # Draws of their own: what else a world is does not depend on them.
     model |= _experts(random.Random(f"experts {seed} {index}"), model)
     model["training"] |= _software(random.Random(f"software {seed} {index}"), model)
+    limits |= _hosts(random.Random(f"hosts {seed} {index}"), cluster["pools"])
     return World(cluster, model, limits)
 
 
@@ -156,6 +157,25 @@ def _pool(rng: random.Random, cards: list[str], fabrics: list[str]) -> Yaml:
         ],
     }
     return found | rng.choice(({}, {}, {}, {"reserve_gib": rng.choice((0, 1.5))}))
+
+
+def _hosts(rng: random.Random, pools: list[Yaml]) -> dict[str, tuple[Any, ...]]:
+    """Gives pools what is known of their nodes beside the devices; limits on what may be kept there."""
+    known = {
+        "link_gBps": (1, 12, 50),
+        "all_links_gBps": (4, 60),
+        "memory_gib": (16, 256, 2048),
+        "nvme_gBps": (3,),
+        "adam_billion_per_s": (0.3, 3),
+    }
+    for pool in pools:
+        host = {name: rng.choice(values) for name, values in known.items() if rng.random() < 0.4}
+        if host and rng.random() < 0.5:
+            pool["host"] = host
+    if rng.random() < 0.8:
+        return {}
+    parts = sorted(rng.sample(OFFLOAD_PARTS, rng.randint(1, 3)))
+    return {"offload": tuple(parts)}
 
 
 def _device_types(pool: Yaml) -> list[str]:
