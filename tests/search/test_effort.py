@@ -115,7 +115,7 @@ def test_groups_whose_families_had_their_quick_plans(tried: int, fits: tuple[int
 
 
 def test_parts_of_the_time_for_a_beginning() -> None:
-    """A quarter for one degree, then a tenth for runs, half for all other runtimes, a third for what is near."""
+    """A quarter for one degree, then a fifth for runs, half for all other runtimes, a third for what is near."""
     begun: list[int | None] = []
 
     class Narrow:
@@ -147,7 +147,7 @@ def test_parts_of_the_time_for_a_beginning() -> None:
         found._of_runs()
         found._other_runtimes(5)
         # Two others are left behind the first, then one.
-        assert fractions == [0.25, 0.1, 0.5 / 3, 0.25, 0.5]
+        assert fractions == [0.25, 0.2, 0.5 / 3, 0.25, 0.5]
         assert begun == [4, 5, 5, 5]
         for devices, rounds, expected in ((256, None, [0.33]), (257, None, []), (256, 3, [])):
             fractions.clear()
