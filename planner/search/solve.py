@@ -71,13 +71,11 @@ def search(
         limits = answer.limits = replace(limits, offload=OFFLOAD_PARTS)
         explorer = _on_hosts(explorer, limits, answer, deadline)
     _share_nothing(answer, estimator)
-    bound = min(explorer.bound, answer.value)
-    gap = 1.0 if answer.best is None else 1 - bound / answer.value
     result = SearchResult(
-        status=explorer.status if answer.best is None else proven(gap, limits.gap),
-        best=answer.best,
-        bound_seconds=bound,
-        gap=gap,
+        status=explorer.status,
+        best=None,
+        bound_seconds=explorer.bound,
+        gap=1.0,
         alternatives=(),
         advice=(),
         diagnosis=None,
@@ -88,6 +86,7 @@ def search(
         outside=outside(cluster, model, limits),
         by_size=tuple(explorer.met.by_size.values()),
     )
+    result = _answered(result, answer, limits)
     if not explain or explorer.interrupted or result.status == "unknown":
         return with_host_needs(result, widened)
     reporter.phase("reasons")
@@ -112,14 +111,14 @@ def with_host_needs(result: SearchResult, widened: str | None) -> SearchResult:
 
 
 def _share_nothing(answer: Incumbent, estimator: Estimator) -> None:
-    """Of plans as fast as the answer the one with the lowest ZeRO stage, where no stage has replicas to share among."""
+    """Of plans as fast as the answer the one with the lowest ZeRO that the target runs, where none shares anything."""
     best = answer.best
     if best is None or any(stage.dp > 1 for stage in best.plan.stages):
         return
     row = TARGETS[best.plan.target]
     for zero in zeros(row, estimator.model, 1, answer.limits.zero):
         plan = replace(best.plan, zero=zero)
-        # What is kept in host memory may need a stage of its own.
+        # What is kept in host memory may need ZeRO 1 or more.
         if zero < best.plan.zero and not faults(plan, estimator.cluster, estimator.model):
             answer.offer(priced_on(estimator, plan, estimator), as_good=True)
             return
@@ -169,6 +168,11 @@ def _concluded(result: SearchResult, answer: Incumbent, limits: Limits, deadline
     """The result with what is the answer after the reasons."""
     interrupted = result.interrupted or deadline.interrupted
     result = replace(result, interrupted=interrupted, warnings=() if interrupted else result.warnings)
+    return _answered(result, answer, limits)
+
+
+def _answered(result: SearchResult, answer: Incumbent, limits: Limits) -> SearchResult:
+    """The result with the answer of now, whoever found it, and its proof."""
     if answer.best is None:
         return result
     bound = min(result.bound_seconds, answer.value)

@@ -70,6 +70,13 @@ def test_machines_that_cannot_train_the_model_say_why(hetplan: Command, files: P
     assert "cannot train the model: old, older (no bf16)" in re.sub(r"\s+", " ", said)
 
 
+def test_a_target_that_does_not_train_the_model_is_why(hetplan: Command, offers: Path) -> None:
+    """FlagScale trains no encoders."""
+    (offers / "model.yaml").write_text((ROOT / "model_specs" / "bert_large.yaml").read_text())
+    found = json.loads(hetplan(*WORDS[:-1], "flagscale", "--precision", "fp16", "--json").out)
+    assert {each["why"] for each in found["without_plan"]} == {"not trained by flagscale"}
+
+
 def test_providers_and_limits_bind(hetplan: Command, offers: Path) -> None:
     """One place alone; a budget that nothing meets is exit 3 with what is nearest."""
     west = json.loads(hetplan(*WORDS, "--provider", "two", "--json").out)

@@ -305,6 +305,10 @@ def test_a_relaxation_follows_the_bounds(name: str) -> None:
     assert relaxed.solve(NO_LIMIT) == float("inf")
     program.upper[1] = program.upper[2] = 1.0
     assert relaxed.solve(NO_LIMIT) == pytest.approx(2 + 3 / 2)
+    # The objective's own bound: below the optimum, at it, and above.
+    for most, expected in ((3.4, float("inf")), (3.5, 3.5), (3.0, float("inf")), (9.0, 3.5)):
+        program.upper[0] = most
+        assert relaxed.solve(NO_LIMIT) == pytest.approx(expected)
     solve(program, gap=0.0, solver=name)
     program.upper[1] = 0.0
     program.row({2: 1.0}, most=0.5)

@@ -30,7 +30,9 @@ from planner.search.deadline import Deadline
 from planner.search.milp.machines import Machines
 from planner.search.milp.renting import Machine, Renting, Wanted
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, search_further
+from planner.search.space.choices import offers, targets_of
 from planner.search.values import Limits, Reporter, Scored, SearchResult, Silent, proven
+from planner.targets import in_words
 
 SHARE = 0.6
 """Part of the time for the question; the rest is for the front."""
@@ -112,7 +114,7 @@ class Unable:
     offer: str
     """The offer."""
     why: str
-    """What its devices lack: a number format (``no bf16``), a link to their host, memory for a layer."""
+    """What its devices lack (a number format: ``no bf16``; a link to their host, memory for a layer), or the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,9 @@ class RentSearch:
 
     def _why(self, topology: Topology, pool: str) -> str:
         """What the devices of a pool lack that the model needs."""
-        training = self.model.training
+        rows, training = targets_of(self.limits), self.model.training
+        if not any(offers(row, self.model) for row in rows):
+            return f"not trained by {in_words([row.name for row in rows], 'or')}"
         device_types = [each for each in topology.device_types if each.pool == pool]
         lacks = dict.fromkeys(filter(None, (lack(each, training) for each in device_types)))
         if lacks:
