@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from itertools import chain, combinations, combinations_with_replacement
 from math import hypot, inf
@@ -115,9 +114,9 @@ class Estimator:
         self.derived: dict[Hashable, object] = {}
         """What others have computed of it and keep with it."""
 
-    def __getstate__(self) -> dict[str, object]:
-        """Without what can be derived again."""
-        return {**vars(self), "derived": {}}
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as what it was made of: prices and curves are made again where they are needed."""
+        return _estimator, (self.cluster, self.model, self.calibration, self.one_network)
 
     def of(self, plan: Plan) -> Estimator:
         """The estimator that sees each replica of a plan on one node: nodes are wide where replicas fill several."""
@@ -136,7 +135,8 @@ class Estimator:
 
     def with_calibration(self, calibration: Calibration) -> Estimator:
         """The same cluster and model with other constants; what does not depend on them is shared."""
-        other = copy(self)
+        other = Estimator.__new__(Estimator)
+        vars(other).update(vars(self))
         other._calibrate(calibration)
         return other
 
@@ -596,6 +596,12 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         )
+
+
+def _estimator(
+    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration, one_network: bool
+) -> Estimator:
+    return Estimator(cluster, model, calibration, one_network=one_network)
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
+from planner.calibration.values import ASSUMED, Calibration, LayerPoint, LinkPoint
 from planner.cluster.spec import NicSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.search import elsewhere, explorer
@@ -27,8 +28,30 @@ from planner.search.space.choices import Choice
 from planner.search.values import Limits, Silent
 from tests.worlds import cluster, gpt, pool
 
+MODEL = gpt(13, 2048, 8, global_batch=32)
+MEASURED = Calibration(
+    layers=tuple(
+        LayerPoint(
+            gpu="A100",
+            model=MODEL.name,
+            tp=1,
+            micro_batch=size,
+            forward_seconds=2e-3 * size,
+            backward_seconds=4e-3 * size,
+        )
+        for size in (1, 4)
+    ),
+    link_points=tuple(
+        LinkPoint(link="ib", operation=operation, members=members, size_bytes=size, seconds=size / 1e10)
+        for operation in ("send", "all-reduce")
+        for members in (2, 8)
+        for size in (1e6, 1e9)
+    ),
+)
+"""Layers and collectives, between whose points the search has to look."""
 
-def world() -> Estimator:
+
+def world(calibration: Calibration = ASSUMED) -> Estimator:
     """Two islands of eight devices, joined by slow Ethernet: some choices take several rounds."""
 
     def island(name: str, gpu: str, fabric: str) -> PoolSpec:
@@ -38,13 +61,13 @@ def world() -> Estimator:
         return pool(name, gpu, nodes=2, per_node=4, nics=(fast, slow))
 
     pools = island("a", "A100", "ib"), island("b", "V100", "roce")
-    return Estimator(cluster(*pools), gpt(13, 2048, 8, global_batch=32))
+    return Estimator(cluster(*pools), MODEL, calibration)
 
 
-def searched(processes: int) -> Explorer:
+def searched(processes: int, calibration: Calibration = ASSUMED) -> Explorer:
     """A whole search for Megatron."""
     limits = Limits(target="megatron", gap=0.0, processes=processes)
-    found = Explorer(world(), limits, Silent())
+    found = Explorer(world(calibration), limits, Silent())
     found.run()
     return found
 
@@ -94,6 +117,15 @@ def test_the_answer_is_the_same_with_two_processes() -> None:
     assert started[0]._process.poll() is not None
     assert 1 < len(set(asked)) < alone.solved
     assert len(asked) > len(set(asked))
+
+
+def test_measured_layers_and_links_are_known_to_other_processes() -> None:
+    """They anchor prices there as they do here."""
+    with at_once() as started:
+        alone = searched(1, MEASURED)
+        assert told(searched(2, MEASURED)) == told(alone)
+    assert len(started) == 1
+    assert told(alone) != told(searched(1))
 
 
 def end_at_the_third(process: OtherProcess, asked: list[int]) -> None:
